@@ -100,11 +100,11 @@ def __getattr__(name: str) -> object:
     home = _HOME_OF[name]
     if home == "modpack":  # a module of its own
         return importlib.import_module(f"modpack.{name}")
-    from modpack.core.process import collection_paused
+    from modpack.core.process import gc_paused
 
     # What an import makes stays. Otherwise a search of all that torch has made, 85 ms, may fall
     # into the import or into the next one (benchmark rows import-1000 and first-load).
-    with collection_paused():
+    with gc_paused():
         value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
 

@@ -10,7 +10,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.core.names import root_of
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
@@ -94,7 +94,7 @@ def save(
         ExampleError: the live object does not run on the example inputs.
         SelfTestError: the package was tried and failed; what was there before is still there.
     """
-    with collection_paused():  # as for a name of modpack (benchmark row round-trip)
+    with gc_paused():  # as for a name of modpack (benchmark row round-trip)
         from modpack.exporter import PackageExporter, require_target
 
     try:
@@ -183,7 +183,7 @@ def load(
     if (package is None) != (resource is None):
         raise TypeError("give both package and resource, or neither")
     # Paused as in save; packaged code is imported without (benchmark row first-load).
-    with _shown("Loading", path, progress), collection_paused():
+    with _shown("Loading", path, progress), gc_paused():
         from modpack.importer import PackageImporter
 
         importer = PackageImporter(

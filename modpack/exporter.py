@@ -26,7 +26,7 @@ from modpack.core.names import (
     resource_record,
 )
 from modpack.core.plan import NoteKind, Plan
-from modpack.core.process import ProgressUnit, collection_paused, frames_of_ours, phase
+from modpack.core.process import ProgressUnit, gc_paused, phase, stacklevel_outside_package
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
@@ -389,7 +389,7 @@ class PackageExporter:
             PicklingError: something cannot be saved; named by its attribute path.
             ExampleError: the live model does not run on the example inputs.
         """
-        with collection_paused():
+        with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
             from modpack.hooks.model_parts import require_optimizer, roots_beside
 
@@ -646,4 +646,4 @@ def _record_of(package: object, resource: object) -> str:
 def _warn(messages: Iterable[object]) -> None:
     """Warn the user at the line of their code that called modpack."""
     for message in messages:
-        warnings.warn(str(message), ModpackWarning, stacklevel=frames_of_ours())
+        warnings.warn(str(message), ModpackWarning, stacklevel=stacklevel_outside_package())

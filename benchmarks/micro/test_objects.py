@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from modpack import PackageExporter, PackageImporter
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.report.package_info import package_facts
 
 
@@ -20,7 +20,7 @@ def save(tmp_path):
 
 def test_pickling_containers_alone(benchmark, entries):
     """What no save can do without."""
-    with collection_paused():
+    with gc_paused():
         benchmark(pickle.dumps, entries)
 
 

@@ -44,7 +44,7 @@ from modpack.archive.zip_format import (
     extra_fields,
     has_only_file_metadata,
 )
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.errors import ArchiveError, NotAPackageError
 
 _DOS_FOLDER: Final = 0x10
@@ -181,7 +181,7 @@ _Place = tuple[bytes, int, int, int, int, int, bytes]
 """What a header says: name, kind, crc32, compressed size, size, offset, extra fields."""
 
 
-@collection_paused()
+@gc_paused()
 def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     """Read and check the central directory.
 

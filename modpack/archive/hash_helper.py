@@ -23,10 +23,10 @@ from typing import IO, Final, cast
 
 from modpack.core.process import (
     FIND_MODPACK,
-    helpers_wanted,
-    if_possible,
+    helpers_enabled,
     kill_helper,
     start_helper,
+    start_if_possible,
     usable_cores,
 )
 
@@ -177,9 +177,9 @@ class HashHelper:
 
 def start_hash_helper() -> HashHelper | None:
     """Return a helper, or None if none can be started or there is no core for it."""
-    if not (_CAN_SHARE and helpers_wanted() and usable_cores() > 1):
+    if not (_CAN_SHARE and helpers_enabled() and usable_cores() > 1):
         return None
-    return if_possible(HashHelper, "hashing")
+    return start_if_possible(HashHelper, "hashing")
 
 
 def main() -> None:

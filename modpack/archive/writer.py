@@ -36,7 +36,7 @@ from modpack.archive.zip_format import (
     end_records,
     local_header,
 )
-from modpack.core.process import ThreadPool, collection_paused
+from modpack.core.process import ThreadPool, gc_paused
 from modpack.errors import ArchiveError
 
 if TYPE_CHECKING:
@@ -460,7 +460,7 @@ class ArchiveWriter:
             raise ArchiveError(self.path, "it is not called as a storage must be", name)
         self._add(name, data, compress=False)
 
-    @collection_paused()
+    @gc_paused()
     def commit(self) -> str:
         """Completes the archive and puts it in the target's place.
 

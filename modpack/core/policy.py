@@ -44,7 +44,7 @@ from modpack.core.json_values import (
     unknown_keys,
 )
 from modpack.core.names import GlobGroup, root_of
-from modpack.core.process import frames_of_ours
+from modpack.core.process import stacklevel_outside_package
 from modpack.core.text import listed
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, with_hint
 
@@ -217,7 +217,7 @@ class TrustPolicy:
             warnings.warn(
                 with_hint(CODE_FROM_ANYONE, HOW_TO_REQUIRE_A_SIGNATURE),
                 ModpackWarning,
-                stacklevel=frames_of_ours(),
+                stacklevel=stacklevel_outside_package(),
             )
 
     @staticmethod

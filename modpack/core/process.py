@@ -91,7 +91,7 @@ _innermost: ContextVar[Phase | None] = ContextVar("innermost", default=None)
 
 
 @contextmanager
-def heard_by(listener: ProgressListener) -> Iterator[None]:
+def report_progress_to(listener: ProgressListener) -> Iterator[None]:
     """Tell a listener of the phases of what runs in the block, in this thread.
 
     Args:
@@ -104,7 +104,7 @@ def heard_by(listener: ProgressListener) -> Iterator[None]:
         _listener.reset(token)
 
 
-def is_heard() -> bool:
+def has_listener() -> bool:
     """Whether a listener hears of the phases of this thread already."""
     return _listener.get() is not None
 
@@ -171,7 +171,7 @@ _is_due = False
 
 
 @contextmanager
-def collection_paused() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause Python's search for cyclic garbage in this process.
 
     A syntax tree, or a model that is loaded, is a hundred thousand objects without a cycle. While
@@ -179,7 +179,7 @@ def collection_paused() -> Iterator[None]:
     one search of everything takes 80 ms once torch is imported, and parsing takes twice as long.
     For work that leaves few cycles behind. Pauses may lie within each other, and in many threads.
 
-    >>> with collection_paused():
+    >>> with gc_paused():
     ...     gc.isenabled()
     False
     """
@@ -192,7 +192,7 @@ def collection_paused() -> Iterator[None]:
 
 
 @contextmanager
-def collection_allowed() -> Iterator[None]:
+def gc_resumed() -> Iterator[None]:
     """Lift the pauses of this thread for a while: for code that may run long, or set it itself."""
     own = _pausing.count(threading.get_ident())
     _pay_debt(own)
@@ -254,7 +254,7 @@ _importing: set[int] = set()
 _usual = (0, 0, 0)
 
 
-def begin_collecting_rarely(importing: object) -> None:
+def raise_gc_threshold(importing: object) -> None:
     """Have Python look for cyclic garbage after ten times as many new objects, until the end.
 
     Nearly all that an import makes stays: looking for garbage in it takes a fifth of the time in
@@ -272,7 +272,7 @@ def begin_collecting_rarely(importing: object) -> None:
         _importing.add(id(importing))
 
 
-def end_collecting_rarely(importing: object) -> None:
+def restore_gc_threshold(importing: object) -> None:
     """Search as often as before, unless somebody has said how often since."""
     with _lock:
         _importing.discard(id(importing))
@@ -293,7 +293,7 @@ _CLOSED = (
 """Through these one gets to everything in the process; of the last two, a part is looked at."""
 
 
-def instances_in(root: object, wanted: tuple[type[T], ...]) -> Iterator[T]:
+def find_instances(root: object, wanted: tuple[type[T], ...]) -> Iterator[T]:
     """Every object of some types that an object holds at any depth, each once.
 
     Python's collector knows what objects hold. It is asked for a whole level at once: that runs
@@ -337,7 +337,7 @@ FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
 """What a helper runs first, if it is to import modpack."""
 
 
-def helpers_wanted() -> bool:
+def helpers_enabled() -> bool:
     """Whether helpers may be started: ``MODPACK_WORKERS=0`` forbids it."""
     return os.environ.get(_SWITCH) != "0"
 
@@ -382,7 +382,7 @@ def start_helper(
     )
 
 
-def if_possible(start: Callable[[], T], work: str) -> T | None:
+def start_if_possible(start: Callable[[], T], work: str) -> T | None:
     """What starts a helper, or None where that is not possible; the log tells why.
 
     Args:
@@ -451,7 +451,7 @@ class ThreadPool:
             self._pool = None
 
 
-def frames_of_ours() -> int:
+def stacklevel_outside_package() -> int:
     """How many frames above its caller the user's code is, for warnings that point there."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
@@ -467,10 +467,10 @@ def current_folder() -> Path | None:
         return None
 
 
-def spelled_path(path: str) -> str:
+def normalize_path(path: str) -> str:
     """A path as :mod:`pathlib` writes it, which nearly all are.
 
-    >>> spelled_path("lab/./models/")
+    >>> normalize_path("lab/./models/")
     'lab/models'
     """
     return path if os.path.normpath(path) == path else str(Path(path))

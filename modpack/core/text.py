@@ -12,7 +12,7 @@ from modpack.core.process import current_folder
 _ABSOLUTE: Final = re.compile(r"(?<![\w./:<])/(?:[^\s/:'\"(),]+/)+(?=[^\s/:'\"(),])")
 
 
-def folders_here() -> list[str]:
+def local_folders() -> list[str]:
     """The folders in which this process looks for modules and files."""
     here = current_folder()
     return [*sys.path, *([str(here)] if here is not None else [])]

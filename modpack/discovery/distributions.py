@@ -28,7 +28,7 @@ from modpack.core.core_metadata import license_of, parse_headers
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.process import spelled_path
+from modpack.core.process import normalize_path
 from modpack.core.rules import Owner
 from modpack.discovery.import_path import (
     ORIGIN,
@@ -544,7 +544,7 @@ class DistributionIndex:
 
     def is_published(self, file: str, content: bytes) -> bool:
         """Whether an index has a file with this content, where others can get it as well."""
-        place = spelled_path(file)
+        place = normalize_path(file)
         return any(entry.has_published(place, content) for entry in self._claiming(place))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
@@ -599,8 +599,8 @@ class DistributionIndex:
         Such a folder may have parts in several places: it is nobody's as soon as one of them is.
         """
         if location.file:
-            return self._claimant(module, spelled_path(location.file), False)
-        owners = [self._claimant(module, spelled_path(each), True) for each in location.search]
+            return self._claimant(module, normalize_path(location.file), False)
+        owners = [self._claimant(module, normalize_path(each), True) for each in location.search]
         return None if None in owners else next(iter(owners), None)
 
     def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.core.scan import (
     BrokenImport,
     DynamicImport,
@@ -77,7 +77,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
     1
     """
     # The tree is gone before the collector may run again. One search of it takes 5 ms.
-    with collection_paused():
+    with gc_paused():
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
             return ModuleScan(failure=parsed)
@@ -102,7 +102,7 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
     >>> asked("HAS").is_told, asked("N").is_told
     (True, False)
     """
-    with collection_paused():
+    with gc_paused():
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
             return lambda name: ConditionResult()

@@ -16,7 +16,7 @@ from typing import TypeAlias
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import parents
 from modpack.core.plan import MockUse, UseKind
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.core.scan import ImportKind
 from modpack.discovery.mock_reachability import Reachability
 from modpack.discovery.mock_texts import ImporterIndex, Texts
@@ -47,7 +47,7 @@ _CALL, _ITEM, _AWAIT = "(...)", "[...]", "await"
 """What is taken of a value, where it is no attribute: those have names."""
 
 
-@collection_paused()  # the search went through all of torch, which took half of the time
+@gc_paused()  # the search went through all of torch, which took half of the time
 def find_uses(
     sources: Sources, mocked: Collection[str], graph: DependencyGraph
 ) -> tuple[MockUse, ...]:

@@ -38,10 +38,10 @@ from modpack.core.names import (
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
 from modpack.core.plan_json import plan_to_json
-from modpack.core.process import ProgressUnit, collection_paused, phase
+from modpack.core.process import ProgressUnit, gc_paused, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
-from modpack.core.text import folders_here, portable_text
+from modpack.core.text import local_folders, portable_text
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
@@ -109,7 +109,7 @@ def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
     return replace(plan, problems=tuple(problems), files=tuple(files), notes=tuple(notes))
 
 
-@collection_paused()
+@gc_paused()
 def write_contents(
     plan: Plan,
     walker: Walker,
@@ -151,7 +151,7 @@ def write_contents(
     writer.write(".data/python_version", platform.python_version().encode())
     writer.write(".data/version", b"6\n")
     writer.write("byteorder", sys.byteorder.encode())
-    folders = folders_here()  # which say where files lie on this machine
+    folders = local_folders()  # which say where files lie on this machine
     notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
     graph = plan_to_json(replace(plan, notes=notes), _archive_places(plan, walker))
     entry: dict[str, Json] = {

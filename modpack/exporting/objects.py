@@ -12,7 +12,7 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.names import is_everywhere
 from modpack.core.plan import Note, NoteKind, Plan
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
@@ -81,7 +81,7 @@ class ObjectSaver:
         self._reduced = 0
         self._attached = 0
 
-    @collection_paused()
+    @gc_paused()
     def save(
         self,
         record: str,

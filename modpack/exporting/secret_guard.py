@@ -21,7 +21,7 @@ from typing import NamedTuple
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import Allowance, is_within, parents, root_of
 from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
-from modpack.core.process import current_folder, spelled_path
+from modpack.core.process import current_folder, normalize_path
 from modpack.core.scan import ImportKind
 from modpack.discovery.secrets import (
     Secret,
@@ -224,9 +224,9 @@ class SecretScan:
 def _own_folders() -> set[str]:
     """The current folder, the script's, and those that code is imported from."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    starts = {spelled_path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
+    starts = {normalize_path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
     if isinstance(script, str):
-        starts.add(os.path.dirname(spelled_path(script)) or ".")  # noqa: PTH120
+        starts.add(os.path.dirname(normalize_path(script)) or ".")  # noqa: PTH120
     here = current_folder()
     if here is not None:
         inside = (str(here) if each == "." else os.path.join(here, each) for each in starts)  # noqa: PTH118

@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, specs_to_json
-from modpack.core.process import instances_in
+from modpack.core.process import find_instances
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import handle_of
@@ -79,7 +79,7 @@ def register_payload(
 def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
     """The kinds of hooks that modules, tensors and optimizers in an object have, with the class."""
     for scope, kind_of_part in _SCOPES.items():
-        for part in instances_in(obj, (kind_of_part,)):
+        for part in find_instances(obj, (kind_of_part,)):
             name = type(part).__name__
             for kind in kinds_of(scope):
                 if any(True for _ in kind.find(part)):
@@ -102,7 +102,7 @@ _SCOPES: Final[dict[str, type[Any]]] = {
 
 def remove_hooks(obj: Any) -> None:
     """Take off every hook that traveled in the state of modules; torch's own stay."""
-    for part in instances_in(obj, (torch.nn.Module,)):
+    for part in find_instances(obj, (torch.nn.Module,)):
         for kind in kinds_of("module"):
             kind.clear(part)
 

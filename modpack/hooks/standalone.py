@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.process import instances_in
+from modpack.core.process import find_instances
 from modpack.discovery.importers import Importer
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
@@ -409,7 +409,7 @@ def _naming_what_fails(parts: ModelParts, memo: Mapping[int, Any]) -> Iterator[N
 
 def _uncopied(parts: ModelParts) -> Iterator[tuple[int, Any]]:
     """Copies of what cannot be copied deeply, by the ids of the originals."""
-    for lock in instances_in((parts.model, parts.optimizer), tuple(_FRESH)):
+    for lock in find_instances((parts.model, parts.optimizer), tuple(_FRESH)):
         yield id(lock), _FRESH[type(lock)]()
     inside_others: set[int] = set()
     for obj, _ in parts.objects.values():

@@ -230,7 +230,7 @@ def check_environment(
     rows = comparison.deviations if is_error else comparison.differences
     if not rows or on_mismatch == "ignore":
         return
-    from modpack.core.process import frames_of_ours
+    from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
     told = tuple(
@@ -244,7 +244,7 @@ def check_environment(
         is_told = digest in _told
         _told.add(digest)
     if not is_told:
-        warnings.warn(EnvironmentMismatchWarning(*about), stacklevel=frames_of_ours())
+        warnings.warn(EnvironmentMismatchWarning(*about), stacklevel=stacklevel_outside_package())
 
 
 def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:

@@ -49,11 +49,11 @@ from modpack.core.cache_dir import make_private, require_trusted_folder
 from modpack.core.names import root_of
 from modpack.core.process import (
     FIND_MODPACK,
-    collection_paused,
-    helpers_wanted,
-    if_possible,
+    gc_paused,
+    helpers_enabled,
     kill_helper,
     start_helper,
+    start_if_possible,
     usable_cores,
 )
 from modpack.loading.cache import CODE, FILES, read_record
@@ -72,7 +72,7 @@ _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-@collection_paused()
+@gc_paused()
 def compile_module(
     source: bytes, file: str, package: str, is_ours: Callable[[str], bool], optimize: int = -1
 ) -> CodeType:
@@ -442,13 +442,13 @@ class CompileAhead:
             self._is_off = not helper.has_helped  # imports are too short for it
 
     def _start(self, waiting: Callable[[], list[Task]]) -> _Helper | None:
-        tasks = waiting() if usable_cores() >= 2 and helpers_wanted() else []
+        tasks = waiting() if usable_cores() >= 2 and helpers_enabled() else []
         if len(tasks) < _WORTH_A_START:
             return None
         roots, externs = tuple(self._index.roots), tuple(self._index.extern_roots)
         optimize = sys.flags.optimize
         job = (PYTHON, str(self._tree), self._prefix, optimize, roots, externs, tasks)
-        helper = if_possible(partial(_Helper, job), "compiling")
+        helper = start_if_possible(partial(_Helper, job), "compiling")
         if helper is None:
             self._is_off = True
         return helper

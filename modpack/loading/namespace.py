@@ -28,7 +28,7 @@ from modpack.archive.module_index import (
     ModuleIndex,
 )
 from modpack.core.names import is_within, root_of
-from modpack.core.process import begin_collecting_rarely, end_collecting_rarely
+from modpack.core.process import raise_gc_threshold, restore_gc_threshold
 from modpack.errors import NamespaceConflictError
 from modpack.loading.finder import FolderLoader, PackageFinder
 
@@ -433,7 +433,7 @@ class Namespace:
         self._refresh_builtins()
         if self._is_importing and not self._is_large:
             self._is_large = True
-            begin_collecting_rarely(self)
+            raise_gc_threshold(self)
         vars(module).update(
             __builtins__=self.builtins, __modpack__=self._importer, __torch_package__=True
         )
@@ -443,7 +443,7 @@ class Namespace:
         self._is_importing = False
         if self._is_large:
             self._is_large = False
-            end_collecting_rarely(self)
+            restore_gc_threshold(self)
         self.finder.keep_code()
 
     def _explain_absence_here(self, name: str, failure: ModuleNotFoundError) -> None:

@@ -22,7 +22,7 @@ from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.records import decoding, read_document, read_specs
 from modpack.core.json_values import as_list, as_text
-from modpack.core.process import collection_allowed, collection_paused, instances_in
+from modpack.core.process import find_instances, gc_paused, gc_resumed
 from modpack.discovery.importers import contents_of, importer_of, local_path
 from modpack.errors import (
     ArchiveError,
@@ -191,7 +191,7 @@ def load_object(
         operator_conflicts_explained(archive.path),
         _lookups_explained(importer, record),
         placing(map_location),
-        collection_paused(),
+        gc_paused(),
     ):
         result.obj = unpickle_object(
             data,
@@ -246,7 +246,7 @@ def _data(
 
     if any(map(archive.has, layout.hook_records(record))):
         raise TrustError(archive.path, (f"{record} has hooks, which are code",))
-    with placing(map_location), collection_paused():
+    with placing(map_location), gc_paused():
         return unpickle_data(
             archive.read(record),
             resource=record,
@@ -260,7 +260,7 @@ def _imported(importer: Any, module: str) -> ModuleType:
     ready: ModuleType | None = importer.ready_module(module)
     if ready is not None:
         return ready
-    with collection_allowed():  # what a module does when it is imported may take long
+    with gc_resumed():  # what a module does when it is imported may take long
         return importer.import_module(module)  # type: ignore[no-any-return]
 
 
@@ -309,7 +309,7 @@ def _reserve_ids(obj: Any) -> None:
     where it was written, while torch counts from 0 in a new process: the next hook that is
     registered would overwrite one of them.
     """
-    for part in instances_in(obj, (torch.nn.Module,)):
+    for part in find_instances(obj, (torch.nn.Module,)):
         for table in _HOOK_TABLES:
             for identity in getattr(part, table, None) or ():
                 RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)

@@ -29,7 +29,7 @@ from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.names import module_record
 from modpack.core.plan import Decision, FileKind, Plan
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.core.rules import Action, Owner
 from modpack.report.facts import (
     HookFacts,
@@ -65,7 +65,7 @@ def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
         TypeError: it is no path.
         ArchiveError: it is no package, or a damaged one.
     """
-    with collection_paused(), open_archive(source) as archive:
+    with gc_paused(), open_archive(source) as archive:
         return facts_of(archive, read_checked_manifest(archive))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from modpack.core.process import ProgressUnit, heard_by, is_heard
+from modpack.core.process import ProgressUnit, has_listener, report_progress_to
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,7 +49,7 @@ def working(what: str, progress: bool | None = None) -> Iterator[None]:
         what: what is done on the whole (``Packaging train.py:make``).
         progress: Whether to show it; None for where somebody sees it, a terminal or a notebook.
     """
-    place = _place() if progress is not False and not is_heard() else None
+    place = _place() if progress is not False and not has_listener() else None
     if place is None or (place is ProgressOutput.LOG and not progress):
         yield
         return
@@ -58,7 +58,7 @@ def working(what: str, progress: bool | None = None) -> Iterator[None]:
         return
     display = _Display(what, place)
     try:
-        with heard_by(display):
+        with report_progress_to(display):
             yield
     finally:
         display.close()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from modpack.core.process import collection_paused
+from modpack.core.process import gc_paused
 from modpack.pickling import rebuild
 from modpack.pickling.allowlist import DATA, MADE
 from modpack.pickling.pickle_machine import (
@@ -382,7 +382,7 @@ class PickleTree(_Naming):
         Raises:
             MalformedError: it cannot be read to its end.
         """
-        with collection_paused():  # all that is made is kept
+        with gc_paused():  # all that is made is kept
             return self._machine.run(data, start)
 
     def read_all(self, data: bytes) -> list[Any]:

@@ -32,7 +32,7 @@ from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.process import phase
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord, UnfilledTable
-from modpack.core.text import folders_here, portable_text
+from modpack.core.text import local_folders, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
@@ -317,7 +317,7 @@ class ExampleSaver:
 
 def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) -> None:
     """Write what came of the self-test into the package, without the folders of this machine."""
-    folders = folders_here()
+    folders = local_folders()
     told = {
         name: portable_text(text, folders)
         for name, text in (

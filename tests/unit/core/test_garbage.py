@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from modpack.core.process import collection_allowed, collection_paused
+from modpack.core.process import gc_paused, gc_resumed
 
 
 @pytest.fixture(autouse=True)
@@ -25,22 +25,22 @@ def in_thread(work):
 
 
 def test_pauses_lie_within_each_other():
-    with collection_paused():
-        with collection_paused():
+    with gc_paused():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_a_pause_ends_with_an_error():
-    with pytest.raises(ValueError, match="inside"), collection_paused():
+    with pytest.raises(ValueError, match="inside"), gc_paused():
         raise ValueError("inside")
     assert gc.isenabled()
 
 
 def test_what_was_disabled_before_stays_disabled():
     gc.disable()
-    with collection_paused():
+    with gc_paused():
         pass
     assert not gc.isenabled()
 
@@ -49,11 +49,11 @@ def test_the_pause_of_one_thread_outlasts_that_of_another():
     began, may_end = threading.Event(), threading.Event()
 
     def work():
-        with collection_paused():
+        with gc_paused():
             began.set()
             may_end.wait(60)
 
-    with collection_paused():
+    with gc_paused():
         thread = in_thread(work)
         assert began.wait(60)
     assert not gc.isenabled()
@@ -63,17 +63,17 @@ def test_the_pause_of_one_thread_outlasts_that_of_another():
 
 
 def test_code_that_is_allowed_to_be_searched_decides_itself():
-    with collection_paused():
-        with collection_paused(), collection_allowed():
+    with gc_paused():
+        with gc_paused(), gc_resumed():
             assert gc.isenabled()
         assert not gc.isenabled()
-        with collection_allowed():
+        with gc_resumed():
             gc.disable()
     assert not gc.isenabled()
 
 
 def test_allowing_without_a_pause_changes_nothing():
-    with collection_allowed():
+    with gc_resumed():
         assert gc.isenabled()
     assert gc.isenabled()
 
@@ -83,7 +83,7 @@ def test_a_forked_child_is_not_paused_by_threads_that_it_does_not_have():
     began, may_end = threading.Event(), threading.Event()
 
     def work():
-        with collection_paused():
+        with gc_paused():
             began.set()
             may_end.wait(60)
 
@@ -107,7 +107,7 @@ def test_the_end_of_a_pause_starts_no_search_of_old_objects():
     gc.collect()  # so that nothing is due
     gc.callbacks.append(note)
     try:
-        with collection_paused():
+        with gc_paused():
             many = [[number] for number in range(20_000)]
         few = [[number] for number in range(10)]
     finally:

@@ -12,9 +12,9 @@ import pytest
 from modpack.core import process as helpers
 from modpack.core.process import (
     FIND_MODPACK,
-    helpers_wanted,
-    if_possible,
+    helpers_enabled,
     start_helper,
+    start_if_possible,
     usable_cores,
 )
 
@@ -60,9 +60,9 @@ def test_whatever_forbids_a_helper_is_logged_and_no_failure(caplog):
         raise LookupError("no processes here")
 
     with caplog.at_level("INFO", "modpack"):
-        assert if_possible(refuse, "scanning") is None
+        assert start_if_possible(refuse, "scanning") is None
     assert "help scanning (no processes here)" in caplog.text
-    assert if_possible(lambda: 3, "scanning") == 3
+    assert start_if_possible(lambda: 3, "scanning") == 3
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(None, True), ("", True), ("1", True), ("0", False)])
@@ -70,7 +70,7 @@ def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
     monkeypatch.delenv("MODPACK_WORKERS", raising=False)
     if value is not None:
         monkeypatch.setenv("MODPACK_WORKERS", value)
-    assert helpers_wanted() is wanted
+    assert helpers_enabled() is wanted
 
 
 @pytest.mark.parametrize(

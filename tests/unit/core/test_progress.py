@@ -2,7 +2,14 @@ import logging
 
 import pytest
 
-from modpack.core.process import Phase, ProgressUnit, advance, heard_by, is_heard, phase
+from modpack.core.process import (
+    Phase,
+    ProgressUnit,
+    advance,
+    has_listener,
+    phase,
+    report_progress_to,
+)
 
 
 class Heard:
@@ -18,7 +25,11 @@ class Heard:
 
 def test_a_listener_hears_of_phases_within_phases():
     listener = Heard()
-    with heard_by(listener), phase("saving"), phase("writing", ProgressUnit.BYTES, 10) as writing:
+    with (
+        report_progress_to(listener),
+        phase("saving"),
+        phase("writing", ProgressUnit.BYTES, 10) as writing,
+    ):
         writing.advance(4)
         writing.advance()
     assert listener.told == ["begin saving", "begin writing", "end writing at 5", "end saving at 0"]
@@ -36,7 +47,7 @@ def test_what_does_not_know_its_phase_counts_in_the_innermost():
 
 def test_a_phase_that_fails_ends_too():
     listener = Heard()
-    with pytest.raises(ValueError), heard_by(listener), phase("saving"):
+    with pytest.raises(ValueError), report_progress_to(listener), phase("saving"):
         raise ValueError
     assert listener.told == ["begin saving", "end saving at 0"]
     with phase("alone"):
@@ -63,7 +74,7 @@ def test_a_phase_knows_how_much_there_is_to_do():
 
 
 def test_is_heard_tells_whether_a_listener_hears():
-    assert not is_heard()
-    with heard_by(Heard()):
-        assert is_heard()
-    assert not is_heard()
+    assert not has_listener()
+    with report_progress_to(Heard()):
+        assert has_listener()
+    assert not has_listener()

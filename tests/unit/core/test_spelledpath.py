@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.core.process import spelled_path
+from modpack.core.process import normalize_path
 
 PATHS = [
     "",
@@ -27,4 +27,4 @@ PATHS = [
 
 @pytest.mark.parametrize("path", [*PATHS, *(path.replace("/", os.sep) for path in PATHS)])
 def test_it_is_what_pathlib_writes(path):
-    assert spelled_path(path) == str(Path(path))
+    assert normalize_path(path) == str(Path(path))

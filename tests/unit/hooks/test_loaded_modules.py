@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.process import instances_in
+from modpack.core.process import find_instances
 from modpack.hooks.kinds import kinds_of
 from modpack.loading.objects import _HOOK_TABLES, _reserve_ids
 
@@ -82,14 +82,14 @@ def with_attribute(held):
 )
 def test_modules_are_found_wherever_an_object_holds_them(wrap):
     module = nn.Linear(1, 1)
-    assert any(found is module for found in instances_in(wrap(module), MODULES))
+    assert any(found is module for found in find_instances(wrap(module), MODULES))
 
 
 def test_each_module_is_found_once():
     part = nn.Linear(1, 1)
     whole = nn.Sequential(part, part)
     whole.itself = [whole]
-    assert sorted(map(id, instances_in([whole, part, whole], MODULES))) == sorted(
+    assert sorted(map(id, find_instances([whole, part, whole], MODULES))) == sorted(
         [id(whole), id(part)]
     )
 
@@ -98,14 +98,14 @@ def test_nothing_is_found_through_modules_classes_and_globals():
     globals()["REACHED_BY_GLOBALS"] = nn.Linear(1, 1)
     try:
         holders = [closing_over, Attributed(1), types, pytest, Attributed, weakref.ref(Attributed)]
-        assert list(instances_in(holders, MODULES)) == []
+        assert list(find_instances(holders, MODULES)) == []
     finally:
         del globals()["REACHED_BY_GLOBALS"]
 
 
 def test_weak_proxies_are_no_modules():
     module = nn.Linear(1, 1)
-    assert list(instances_in([weakref.proxy(module)], MODULES)) == []
+    assert list(find_instances([weakref.proxy(module)], MODULES)) == []
 
 
 def test_the_tables_are_those_of_all_kinds_of_hooks_of_modules():
