@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
 from modpack.core.graph import CodeKind, Location, ModuleSource
 from modpack.core.process import current_folder
-from modpack.discovery.importers import Importer, contents_of
+from modpack.discovery.importers import Importer, module_dict
 
 if TYPE_CHECKING:
     from _typeshed.importlib import PathEntryFinderProtocol
@@ -82,20 +82,20 @@ class HostEnvironment(ModuleSource):
 
     def live_attribute(self, module: str, name: str) -> str | None:
         """What a loaded module binds a name to, without triggering its ``__getattr__``."""
-        bound = contents_of(sys.modules.get(module))
+        bound = module_dict(sys.modules.get(module))
         if name not in bound:
             return None
         value = bound[name]
-        its_name = contents_of(value).get("__name__")
+        its_name = module_dict(value).get("__name__")
         is_submodule = issubclass(type(value), ModuleType) and its_name == f"{module}.{name}"
         return "submodule" if is_submodule else "attribute"
 
     def live_home(self, module: str, name: str) -> str | None:
         """Where a class or function lives that a loaded module binds, lazily or not."""
-        value = contents_of(sys.modules.get(module)).get(name)
+        value = module_dict(sys.modules.get(module)).get(name)
         if not isinstance(value, (type, FunctionType)):
             return None
-        home = contents_of(value).get("__module__") if isinstance(value, type) else None
+        home = module_dict(value).get("__module__") if isinstance(value, type) else None
         home = value.__module__ if home is None else home
         return home if isinstance(home, str) and home in sys.modules else None
 
@@ -246,7 +246,7 @@ def _finder_of(folder: str) -> PathEntryFinderProtocol | None:
 
 def _loaded_spec(module: str) -> ModuleSpec | None:
     """The spec of a loaded module, with the folders that it has by now."""
-    contents = contents_of(sys.modules.get(module))
+    contents = module_dict(sys.modules.get(module))
     spec = contents.get("__spec__")
     if not isinstance(spec, ModuleSpec) or spec.name != module:
         return None

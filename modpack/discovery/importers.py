@@ -19,13 +19,13 @@ _MISSING = object()
 _BOTH = "importer=[package, sys_importer]"
 
 
-def contents_of(module: object) -> Mapping[str, object]:
+def module_dict(module: object) -> Mapping[str, object]:
     """What a module binds; empty for an object in ``sys.modules`` that keeps nothing.
 
     Asks the object itself and not its class: a lazily loaded module
     (:class:`importlib.util.LazyLoader`) would load on any other question.
 
-    >>> contents_of(sys)["__name__"], contents_of(None)
+    >>> module_dict(sys)["__name__"], module_dict(None)
     ('sys', {})
     """
     if module is None:  # most of what is asked for is not loaded, and failing takes its time
@@ -112,7 +112,7 @@ class Importer(ABC):
         if found is None:
             return _MISSING
         for part in attribute.split("."):
-            bound = contents_of(found) if issubclass(type(found), ModuleType) else {}
+            bound = module_dict(found) if issubclass(type(found), ModuleType) else {}
             found = bound[part] if part in bound else getattr(found, part, _MISSING)
             if found is _MISSING:
                 break
@@ -243,14 +243,14 @@ def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -
     """The module that binds a name to an object which does not say where it lives."""
     for module_name, module in list(modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
-            if contents_of(module).get(name) is obj:
+            if module_dict(module).get(name) is obj:
                 return module_name
     return "__main__"
 
 
 def importer_of(module: ModuleType | None) -> Importer | None:
     """The package importer that a loaded module came from; None for ordinary modules, and None."""
-    owner = contents_of(module).get("__modpack__")
+    owner = module_dict(module).get("__modpack__")
     return owner if isinstance(owner, Importer) else None
 
 

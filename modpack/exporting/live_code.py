@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from modpack.discovery.finder import is_a
-from modpack.discovery.importers import contents_of
+from modpack.discovery.importers import module_dict
 
 _MAX_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
@@ -33,7 +33,7 @@ def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
     first, *others = name.split(".")
     found: Any = namespace.get(first)
     for part in others:
-        found = contents_of(found).get(part)
+        found = module_dict(found).get(part)
     return found
 
 
@@ -69,7 +69,7 @@ def _holds_function(cell: Any) -> bool:
 
 def _wrapped(value: Any) -> Iterator[Any]:
     if is_a(value, (FunctionType, staticmethod, classmethod)) or callable(value):
-        own = contents_of(value)
+        own = module_dict(value)
         if "__wrapped__" in own:
             yield own["__wrapped__"]
     if is_a(value, (staticmethod, classmethod)):

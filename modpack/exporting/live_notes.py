@@ -24,7 +24,7 @@ from modpack.core.plan import Note, NoteKind, Plan
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind, Rebinding
 from modpack.discovery.finder import is_a
-from modpack.discovery.importers import contents_of
+from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
 from modpack.exporting.live_code import absolute, codes_in, functions_in, is_awake
 from modpack.exporting.live_state import LiveModule, SourceMismatch
@@ -86,9 +86,9 @@ def _running(location: Location) -> Mapping[str, object]:
     module = sys.modules.get(location.module)
     if location.kind is not CodeKind.SOURCE or not is_awake(module):
         return {}
-    live = contents_of(module)
+    live = module_dict(module)
     # A loader may have read another file than its spec said.
-    read = contents_of(live.get("__loader__")).get("path")
+    read = module_dict(live.get("__loader__")).get("path")
     return live if location.file in (live.get("__file__"), read) else {}
 
 
@@ -271,10 +271,10 @@ class _PackageSources:
         """Whether a name stands for what a star import gives."""
         if found.is_attribute:
             return False
-        here = contents_of(sys.modules.get(module)).get(found.path)
+        here = module_dict(sys.modules.get(module)).get(found.path)
         for statement in self._walker.scan(module).imports:
             if statement.names == ("*",) and statement.kind is not ImportKind.TYPE_CHECKING:
-                there = contents_of(sys.modules.get(statement.module))
+                there = module_dict(sys.modules.get(statement.module))
                 if found.path in there and there[found.path] is here:
                     return True
         return False

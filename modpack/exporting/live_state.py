@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from modpack.core.names import root_of
 from modpack.core.scan import Body, Definitions, Initializer, Literal, Rebinding, Row
 from modpack.discovery.finder import is_a
-from modpack.discovery.importers import contents_of
+from modpack.discovery.importers import module_dict
 from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
 
 _MISSING: Final = object()
@@ -99,7 +99,7 @@ def _object_deviations(
     if made is None:
         return
     expected, changed = made
-    found = contents_of(value)
+    found = module_dict(value)
     for name, before in expected.items():
         now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for one
         if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):

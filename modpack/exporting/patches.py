@@ -20,7 +20,7 @@ from modpack.core.rules import Action, Owner
 from modpack.core.text import listed
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
-from modpack.discovery.importers import contents_of
+from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
 from modpack.exporting.live_code import home_of, is_awake
 from modpack.exporting.live_state import shown
@@ -79,12 +79,12 @@ def _modules(plan: Plan, classes: Iterable[type]) -> Iterator[tuple[str, Mapping
         forward = vars(each).get("forward")
         if type(forward) is FunctionType:
             used = map(forward.__globals__.get, forward.__code__.co_names)
-            called = (contents_of(found) for found in used if type(found) is ModuleType)
+            called = (module_dict(found) for found in used if type(found) is ModuleType)
             wanted.update(dict.fromkeys(str(names.get("__name__")) for names in called))
     for module in wanted:
         live = sys.modules.get(module)
         if root_of(module) not in _STANDARD and not _is_packaged(module, plan) and is_awake(live):
-            yield module, contents_of(live)
+            yield module, module_dict(live)
 
 
 def _is_packaged(module: str, plan: Plan) -> bool:
@@ -96,7 +96,7 @@ def _classes(plan: Plan) -> Iterator[type]:
     """The classes that pickles name."""
     for node in (each for each in plan.graph.nodes() if each.startswith("<")):
         for module in plan.graph.successors(node):
-            live = contents_of(sys.modules.get(module))
+            live = module_dict(sys.modules.get(module))
             for edge in plan.graph.edges_between(node, module):
                 found = (live.get(name) for name in edge.names)
                 yield from (each for each in found if is_a(each, type))
@@ -161,11 +161,11 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
 
 def _containers(module: str) -> Iterator[tuple[str, object]]:
     """The names of a live module, and the attributes of its own classes and objects."""
-    for name, value in list(contents_of(sys.modules.get(module)).items()):
+    for name, value in list(module_dict(sys.modules.get(module)).items()):
         yield name, value
         kind = value if is_a(value, type) else type(value)
         if type.__getattribute__(kind, "__module__") == module:
-            for attribute, inner in list(contents_of(value).items()):
+            for attribute, inner in list(module_dict(value).items()):
                 yield f"{name}.{attribute}", inner
 
 

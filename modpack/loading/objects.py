@@ -23,7 +23,7 @@ from modpack.archive.base import Archive
 from modpack.archive.records import decoding, read_document, read_specs
 from modpack.core.json_values import as_list, as_text
 from modpack.core.process import find_instances, gc_paused, gc_resumed
-from modpack.discovery.importers import contents_of, importer_of, local_path
+from modpack.discovery.importers import importer_of, local_path, module_dict
 from modpack.errors import (
     ArchiveError,
     OperatorConflictError,
@@ -89,7 +89,7 @@ def _first(file: str, line: str) -> str | None:
     if Path(file).is_relative_to(Path(torch.__file__).parent):
         return None
     for name, module in list(sys.modules.items()):
-        owner = importer_of(module) if contents_of(module).get("__file__") == file else None
+        owner = importer_of(module) if module_dict(module).get("__file__") == file else None
         if owner is not None:
             return f"{local_path(name)}:{line} of {getattr(owner, 'filename', owner)}"
     return f"{file}:{line}"
