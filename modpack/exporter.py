@@ -539,7 +539,7 @@ class PackageExporter:
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
         self_test = SelfTest(self._writer, plan, cases, self._builder, planner, installed, scripts)
-        tried, told = self_test.settle(write_anyway=self._self_test == "warn")
+        tried, told = self_test.run(write_anyway=self._self_test == "warn")
         new = (note for note in tried.warnings() if note not in plan.notes)
         _warn(note for note in new if note.kind not in _TRIED_OUT)
         _warn(told)

@@ -188,7 +188,7 @@ class ObjectSaver:
         """How many objects were saved by now."""
         return self._storages.generation if self._storages is not None else 0
 
-    def put_back(self, since: int) -> None:
+    def restore_tensors(self, since: int) -> None:
         """Give tensors that have changed the values again with which they were saved.
 
         Args:

@@ -1,7 +1,7 @@
-"""What runs in the clean interpreter: load the package, compute, compare, report.
+"""Entry point of the clean interpreter: load the package, run it, compare the output, report.
 
-Until what is to be hidden is hidden, nothing here may import torch, nor anything else that is not
-of modpack or the standard library.
+Nothing here may import torch, or anything outside modpack and the standard library, before
+:class:`.HostIsolation` is installed.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from modpack.selftest.child_surroundings import (
     MissingResourceMonitor,
 )
 from modpack.selftest.process import (
-    Answer,
     Difference,
     Failure,
     Job,
     ProbeLevel,
-    Question,
+    ResolvedResources,
+    ResourceRequest,
     RunResult,
 )
 
 _OWN_FRAMES = 32
-"""Stack frames of the self-test itself, below and above the packaged code. The recursion limit is
-raised by them: a chain of imports that loads must also load in the self-test."""
+"""Stack frames that the self-test itself needs. The recursion limit is raised by this number, so
+that a chain of imports that loads elsewhere also loads in the self-test."""
 _MAX_FRAMES = 12
 _MAX_CAUSES = 4
 
 
-def what_failed(failure: BaseException) -> str:
-    """The exception, in one line.
+def format_exception(failure: BaseException) -> str:
+    """Return an exception on one line.
 
-    >>> what_failed(KeyError("x"))
+    >>> format_exception(KeyError("x"))
     "KeyError: 'x'"
     """
     lines = traceback.format_exception_only(type(failure), failure)
     return " ".join("".join(lines).split())
 
 
-def trace_of(failure: BaseException, tree: Path | None) -> list[str]:
-    """Where an exception was raised, innermost last, and what it was raised for.
+def format_traceback(failure: BaseException, tree: Path | None) -> list[str]:
+    """Return the lines of a traceback, innermost last, followed by its causes.
 
     Args:
-        failure: the exception.
-        tree: the unpacked package, whose files are shown by their records.
+        failure: The exception.
+        tree: The folder of the unpacked package. Its files are shown by their records.
     """
     lines = list(_frames(failure, tree))
     cause, seen = _cause_of(failure), 0
     while cause is not None and seen < _MAX_CAUSES:
-        lines += [f"because of {what_failed(cause)}", *list(_frames(cause, tree))[-2:]]
+        lines += [f"caused by {format_exception(cause)}", *list(_frames(cause, tree))[-2:]]
         cause, seen = _cause_of(cause), seen + 1
     return lines
 
@@ -80,15 +80,15 @@ def _cause_of(failure: BaseException) -> BaseException | None:
 
 def _frames(failure: BaseException, tree: Path | None) -> Iterator[str]:
     if isinstance(failure, SyntaxError) and failure.filename:
-        yield f"{place_of(failure.filename, tree)}:{failure.lineno}"
-    frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_told(f)]
+        yield f"{shorten_path(failure.filename, tree)}:{failure.lineno}"
+    frames = [f for f in traceback.extract_tb(failure.__traceback__) if _is_relevant(f)]
     for frame in frames[-_MAX_FRAMES:]:
         line = f": {frame.line}" if frame.line else ""
-        yield f"{place_of(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
+        yield f"{shorten_path(frame.filename, tree)}:{frame.lineno}, in {frame.name}{line}"
 
 
-def _is_told(frame: traceback.FrameSummary) -> bool:
-    """Whether a frame says something: that modules are called by torch goes without saying."""
+def _is_relevant(frame: traceback.FrameSummary) -> bool:
+    """Return whether a frame is worth showing: not modpack's own, and not torch's call wrappers."""
     own = str(Path(__file__).parents[1])
     is_call = frame.name in ("_call_impl", "_wrapped_call_impl")
     return not (
@@ -96,12 +96,12 @@ def _is_told(frame: traceback.FrameSummary) -> bool:
     )
 
 
-def place_of(file: str, tree: Path | None) -> str:
-    """A file as the package knows it: its record, or what follows the folder of installed code.
+def shorten_path(file: str, tree: Path | None) -> str:
+    """Return a file's record in the package, or its path below the site-packages folder.
 
     Args:
-        file: its path.
-        tree: the unpacked package.
+        file: The path.
+        tree: The folder of the unpacked package.
     """
     if tree is not None and Path(file).is_relative_to(tree):
         return Path(file).relative_to(tree).as_posix()
@@ -113,126 +113,130 @@ def place_of(file: str, tree: Path | None) -> str:
 
 
 def main(job: dict[str, Json], handle: int) -> None:
-    """Carry out a :class:`.Job`, tell the parent, and end the process.
+    """Run a :class:`.Job`, send the result to the parent, and end the process.
 
     Args:
-        job: the job, as JSON.
-        handle: of the connection with the parent.
+        job: The job as JSON.
+        handle: Handle of the connection to the parent.
     """
     faulthandler.enable()
     sys.setrecursionlimit(sys.getrecursionlimit() + _OWN_FRAMES)
     os.set_inheritable(handle, False) if os.name == "posix" else None
     sys.argv = [""]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ModpackWarning)  # whoever made the policy was warned
+        warnings.simplefilter("ignore", ModpackWarning)  # the parent has already warned
         known = from_json(Job, job, "the job")
     connection = Connection(handle)
-    guard = HostIsolation(known.hidden)
-    guard.install()
-    verdict = _Performance(known, connection, guard).verdict()
-    connection.send_bytes(_encoded("verdict", verdict))
+    isolation = HostIsolation(known.hidden)
+    isolation.install()
+    result = _JobRunner(known, connection, isolation).run()
+    connection.send_bytes(_encode("result", result))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    os._exit(0)  # whatever threads the package left behind
+    os._exit(0)  # without waiting for threads that the package started
 
 
-def _encoded(kind: str, record: object) -> bytes:
+def _encode(kind: str, record: object) -> bytes:
     return json.dumps({kind: record_to_json(record)}).encode("ascii")
 
 
-class _Performance:
-    """One job, from the first import to the last comparison."""
+class _JobRunner:
+    """Runs one job, from the first import to the last comparison."""
 
-    def __init__(self, job: Job, connection: Connection, guard: HostIsolation) -> None:
+    def __init__(self, job: Job, connection: Connection, isolation: HostIsolation) -> None:
         self._job = job
-        self._guard = guard
+        self._isolation = isolation
         self._connection = connection
         self._importer: IncrementalImporter | None = None
-        self._loaded_before: frozenset[str] = frozenset()
-        self._asking: MissingResourceMonitor | None = None
+        self._modules_before: frozenset[str] = frozenset()
+        self._monitor: MissingResourceMonitor | None = None
 
-    def verdict(self) -> RunResult:
-        """Do it, whatever happens."""
+    def run(self) -> RunResult:
+        """Run the job and catch everything that packaged code raises."""
         differences: list[tuple[int, Difference]] = []
         failure: Failure | None = None
         operators: list[str] = []
         try:
             for number, each in self._differences():
                 differences.append((number, each))
-        except BaseException as raised:  # SystemExit too: the package may do what it likes
-            failure = self._told(raised)
+        except BaseException as raised:  # packaged code may raise SystemExit
+            failure = self._describe(raised)
             operators = sorted(_reference().declared_operators())
-        refused = self._guard.refused.items()
+        blocked = self._isolation.blocked.items()
         return RunResult(
             failure,
             tuple(differences),
-            tuple((name, self._without_namespace(by)) for name, by in refused),
+            tuple((name, self._strip_namespace(by)) for name, by in blocked),
             tuple(operators),
-            self._asking is not None and self._asking.has_skipped,
-            tuple(self._touches()),
-            tuple(self._imported()),
-            tuple(self._unfilled()),
+            self._monitor is not None and self._monitor.has_skipped_probes,
+            tuple(self._mock_events()),
+            tuple(self._outside_imports()),
+            tuple(self._unfilled_tables()),
         )
 
     def _differences(self) -> Iterator[tuple[int, Difference]]:
-        import torch  # noqa: F401  # with all that it imports itself, numpy if that is there
+        import torch  # noqa: F401  # its own imports are not the package's
 
         job = self._job
         if job.operators:
-            _reference().declare(job.operators)
-        self._loaded_before = frozenset(sys.modules)
+            _reference().declare_operators(job.operators)
+        self._modules_before = frozenset(sys.modules)
         tree = Path(job.tree)
         self._importer = IncrementalImporter(job.package, job.namespace, tree, job.policy)
-        if job.eagerness is not ProbeLevel.NOTHING:
-            self._asking = MissingResourceMonitor(self._importer, self._asked, job.eagerness)
-            self._asking.install()
+        if job.probe_level is not ProbeLevel.NOTHING:
+            self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
+            self._monitor.install()
         for case in job.cases:
             for difference in _case_differences(self._importer, case):
                 yield case.number, difference
 
-    def _asked(self, question: Question) -> Answer:
-        self._connection.send_bytes(_encoded("question", question))
-        return from_json(Answer, json.loads(self._connection.recv_bytes()), "the answer")
+    def _request(self, request: ResourceRequest) -> ResolvedResources:
+        self._connection.send_bytes(_encode("request", request))
+        return from_json(
+            ResolvedResources, json.loads(self._connection.recv_bytes()), "the response"
+        )
 
-    def _touches(self) -> Iterator[MockEvent]:
-        """What the package did with mocked modules, as the runtime of stand-ins kept it."""
+    def _mock_events(self) -> Iterator[MockEvent]:
+        """Yield the uses of mocked modules, as recorded by the mocks' runtime."""
         if self._importer is None:
             return
         name = self._importer.namespace.full_name(RUNTIME_MODULE)
         kept = getattr(sys.modules.get(name), "touches", {})
         for module, kind, used, operation, file, line in list(kept):
-            place = f"{place_of(file, self._importer.tree)}:{line}" if file else None
+            place = f"{shorten_path(file, self._importer.tree)}:{line}" if file else None
             yield MockEvent(module, MockEventKind(kind), used, operation, place)
 
-    def _imported(self) -> Iterator[tuple[str, str | None]]:
-        """The outermost modules with a file that were imported since, and by whom."""
-        for name in sorted(set(sys.modules) - self._loaded_before):
+    def _outside_imports(self) -> Iterator[tuple[str, str | None]]:
+        """Yield each outermost module with a file that was imported, and its importer."""
+        for name in sorted(set(sys.modules) - self._modules_before):
             if _has_file(name) and not _has_file(name.rpartition(".")[0]):
-                by = self._guard.asked.get(root_of(name))
-                yield name, by and self._without_namespace(by)
+                by = self._isolation.requested_by.get(root_of(name))
+                yield name, by and self._strip_namespace(by)
 
-    def _unfilled(self) -> Iterator[UnfilledTable]:
-        """The tables that name a class of the model in the parent, and not here."""
+    def _unfilled_tables(self) -> Iterator[UnfilledTable]:
+        """Yield the tables that name a class of the model in the parent but not in this process."""
         if self._importer is None:
             return
         for table in self._job.tables:
             loaded = sys.modules.get(self._importer.namespace.full_name(table.module))
             if isinstance(loaded, ModuleType) and table.name in vars(loaded):
-                if table.kind not in _reference().mentioned(vars(loaded)[table.name]):
+                if table.kind not in _reference().named_classes(vars(loaded)[table.name]):
                     yield table
 
-    def _without_namespace(self, text: str) -> str:
+    def _strip_namespace(self, text: str) -> str:
         return text.replace(f"{self._importer.id()}.", "") if self._importer is not None else text
 
-    def _told(self, failure: BaseException) -> Failure:
-        trace = trace_of(failure, self._importer.tree if self._importer is not None else None)
-        text = self._without_namespace(what_failed(failure))
-        return Failure(text, tuple(map(self._without_namespace, trace)))
+    def _describe(self, failure: BaseException) -> Failure:
+        trace = format_traceback(
+            failure, self._importer.tree if self._importer is not None else None
+        )
+        text = self._strip_namespace(format_exception(failure))
+        return Failure(text, tuple(map(self._strip_namespace, trace)))
 
 
 def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list[Difference]:
-    from modpack.selftest.compare import compare, leaves_of
-    from modpack.selftest.conditions import applied
+    from modpack.selftest.compare import compare, flatten_output
+    from modpack.selftest.conditions import apply_conditions
 
     def read(record: str) -> bytes:
         return importer.load_binary("", record)
@@ -240,14 +244,14 @@ def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list
     records = CaseRecordNames(case.number)
     model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
-    with applied(json.loads(read(records.conditions))):
+    with apply_conditions(json.loads(read(records.conditions))):
         output = _reference().Example(args, kwargs).call(model)
-        found = leaves_of(output)
+        found = flatten_output(output)
     return compare(_reference().read_leaves(read, records), found)
 
 
 def _reference() -> Any:
-    """What the parent ran the live model with; it imports torch."""
+    """Import the module of the reference run late, because it imports torch."""
     from modpack.selftest import reference
 
     return reference

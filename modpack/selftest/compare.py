@@ -1,7 +1,7 @@
-"""Outputs taken apart into leaves, which can be stored and compared without any class.
+"""Model outputs flattened into leaves, which can be stored and compared without their classes.
 
-A model may return tensors, or anything that holds some: tuples, dicts, dataclasses, objects of
-classes that live in the package. What is compared is what is in them.
+A model may return tensors, or containers of tensors: tuples, dicts, dataclasses, and objects of
+classes that are part of the package. Their contents are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from modpack.selftest.process import Difference
 
-_DEEPEST = 100
+_MAX_DEPTH = 100
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _ELEMENTS = {
@@ -35,20 +35,20 @@ _ELEMENTS = {
     "f": torch.float32,
     "d": torch.float64,
 }
-"""The element types of buffers (:mod:`struct`), in torch's terms. All others are bytes."""
+"""The torch dtypes of :mod:`struct` element types. Other types are compared as bytes."""
 _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12}(_\d+)?\.")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 
 class PytreeLeaf(NamedTuple):
-    """One piece of an output.
+    """One leaf of an output.
 
     Attributes:
-        path: where it hangs: ``output[0].logits``.
-        structure: what must agree in any case: the type, a tensor's dtype and shape, a
+        path: Its path, such as ``output[0].logits``.
+        structure: The part that must always match: the type, a tensor's dtype and shape, a
             container's length.
-        value: what must agree if the model is deterministic, as text; None if there is nothing.
-        tensor: likewise, for tensors: dense, contiguous, detached and on the CPU.
+        value: The part that must match if the model is deterministic, as text, or None.
+        tensor: The same for tensors: dense, contiguous, detached, and on the CPU.
     """
 
     path: str
@@ -57,94 +57,94 @@ class PytreeLeaf(NamedTuple):
     tensor: torch.Tensor | None = None
 
 
-def leaves_of(output: object) -> list[PytreeLeaf]:
-    """Take an output apart.
+def flatten_output(output: object) -> list[PytreeLeaf]:
+    """Flatten an output.
 
-    Texts lose what differs from process to process: the private namespace of a package in the
-    names of modules, and addresses in memory.
+    Text that differs from process to process is removed: the private namespace of a package in
+    module names, and memory addresses.
 
     Args:
-        output: what a model returned.
+        output: The return value of a model.
 
-    >>> for leaf in leaves_of({"scores": torch.zeros(2), "rank": 3}):
+    >>> for leaf in flatten_output({"scores": torch.zeros(2), "rank": 3}):
     ...     print(leaf.path, leaf.structure, leaf.value)
     output dict of 2 None
     output['scores'] Tensor torch.float32 [2] cpu None
     output['rank'] int 3
     """
-    # A tensor class may refuse to be asked; what it consists of tells what it is.
+    # Tensor subclasses may reject these operations. Their inner tensors are compared instead.
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        return list(_OutputFlattener().apart(output, "output", 0))
+        return list(_OutputFlattener().flatten(output, "output", 0))
 
 
 class _OutputFlattener:
-    """One output being taken apart; remembers what it has been through."""
+    """Flattens one output and keeps track of visited objects."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[str, object]] = {}
 
-    def apart(self, value: object, path: str, depth: int) -> list[PytreeLeaf]:
+    def flatten(self, value: object, path: str, depth: int) -> list[PytreeLeaf]:
         try:
-            return list(self._apart(value, path, depth))
-        except Exception as failure:  # an object of anybody's class: its properties may raise
-            return [PytreeLeaf(path, f"{_name(value)}, which raises {type(failure).__name__}")]
+            return list(self._flatten(value, path, depth))
+        except Exception as failure:  # properties of user-defined classes may raise
+            return [PytreeLeaf(path, f"{_type_name(value)}, which raises {type(failure).__name__}")]
 
-    def _apart(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
+    def _flatten(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum)):
-            yield PytreeLeaf(path, _name(value), _lasting(_text(value)))
+            yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
-            yield from self._tensor(value, path, depth)
+            yield from self._flatten_tensor(value, path, depth)
         elif isinstance(value, _TEXTUAL):
-            yield PytreeLeaf(path, _name(value), str(value))
+            yield PytreeLeaf(path, _type_name(value), str(value))
         elif isinstance(value, _NAMED):
             yield PytreeLeaf(
-                path, _name(value), _lasting(getattr(value, "__qualname__", str(value)))
+                path, _type_name(value), _normalize_text(getattr(value, "__qualname__", str(value)))
             )
         elif id(value) in self._seen and not isinstance(value, tuple):
             yield PytreeLeaf(path, f"the same as {self._seen[id(value)][0]}")
-        elif depth > _DEEPEST:
-            yield PytreeLeaf(path, f"{_name(value)}, too deep")
+        elif depth > _MAX_DEPTH:
+            yield PytreeLeaf(path, f"{_type_name(value)}, too deep")
         else:
             self._seen[id(value)] = (path, value)
-            yield from self._container(value, path, depth)
+            yield from self._flatten_container(value, path, depth)
 
-    def _container(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
-        array = _array(value, path)
+    def _flatten_container(self, value: object, path: str, depth: int) -> Iterator[PytreeLeaf]:
+        array = _flatten_buffer(value, path)
         if array is not None:
             yield array
             return
-        parts = _parts_of(value, lambda part: self._order_of(part, depth))
+        parts = _iter_parts(value, lambda part: self._sort_key(part, depth))
         if parts is None:
-            yield PytreeLeaf(path, _name(value))
+            yield PytreeLeaf(path, _type_name(value))
             return
         listed = list(parts)
-        yield PytreeLeaf(path, f"{_name(value)} of {len(listed)}")
+        yield PytreeLeaf(path, f"{_type_name(value)} of {len(listed)}")
         for step, part in listed:
-            yield from self.apart(part, path + step, depth + 1)
+            yield from self.flatten(part, path + step, depth + 1)
 
-    def _order_of(self, part: object, depth: int) -> list[tuple[str, str]]:
-        """What members of a set, which has no order, are sorted by."""
-        taken = _OutputFlattener().apart(part, "", depth + 1)
+    def _sort_key(self, part: object, depth: int) -> list[tuple[str, str]]:
+        """Return the sort key of a set's member, because sets have no order."""
+        taken = _OutputFlattener().flatten(part, "", depth + 1)
         return [(leaf.structure, leaf.value or "") for leaf in taken]
 
-    def _tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
+    def _flatten_tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
         if is_lazy(tensor):
-            yield PytreeLeaf(path, f"{_name(tensor)} {tensor.dtype} {tensor.device.type}")
+            yield PytreeLeaf(path, f"{_type_name(tensor)} {tensor.dtype} {tensor.device.type}")
             return
-        structure = f"{_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
+        structure = f"{_type_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
         inner = _inner_tensors(tensor)
         if inner is not None:
             yield PytreeLeaf(path, f"{structure} {tensor.layout}")
             for name, part in inner:
-                yield from self.apart(part, f"{path}.{name}", depth + 1)
+                yield from self.flatten(part, f"{path}.{name}", depth + 1)
         elif tensor.device.type == "meta" or is_fake(tensor):
             yield PytreeLeaf(path, structure)
         else:
-            yield PytreeLeaf(path, structure, None, _plain(tensor))
+            yield PytreeLeaf(path, structure, None, _dense_copy(tensor))
 
 
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's values: they do not change any more when the model runs again."""
+def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor's values, which later runs of the model cannot change."""
     plain = tensor.detach().as_subclass(torch.Tensor)
     return plain.resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
 
@@ -154,13 +154,13 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
-    """The dense tensors that a tensor of another make consists of; None for a dense one."""
+    """Return the dense tensors that a tensor is composed of, or None if it is dense itself."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is not None:
         return [(name, getattr(tensor, name)) for name in flatten()[0]]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         held = [(n, part) for n, part in vars(tensor).items() if isinstance(part, torch.Tensor)]
-        if held:  # a class of its own makes: its operators may not know what is done here
+        if held:  # the subclass may not implement the operators used below
             return held
     if tensor.is_nested:
         return [(f"[{i}]", part) for i, part in enumerate(tensor.unbind())]
@@ -180,12 +180,12 @@ def _inner_tensors(tensor: torch.Tensor) -> Iterable[tuple[str, object]] | None:
     return [(f"{name}()", getattr(tensor, name)()) for name in names]
 
 
-def _parts_of(
+def _iter_parts(
     value: object, order: Callable[[object], list[tuple[str, str]]]
 ) -> Iterable[tuple[str, object]] | None:
-    """The parts of a container, each with its step in the path; None if it shows none."""
+    """Return the parts of a container with their path steps, or None if it exposes none."""
     if isinstance(value, Mapping):
-        return [(f"[{_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
+        return [(f"[{_format_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
     fields = getattr(type(value), "_fields", None)
     if isinstance(value, tuple) and fields is not None:
         return [(f".{name}", part) for name, part in zip(fields, value, strict=False)]
@@ -218,15 +218,15 @@ def _slots_of(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _array(value: object, path: str) -> PytreeLeaf | None:
-    """Arrays of other libraries show their memory through the buffer protocol (PEP 3118)."""
+def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
+    """Return the leaf of an object with a buffer (PEP 3118), such as an array, or None."""
     try:
         view = memoryview(cast(Any, value))
     except (TypeError, ValueError, BufferError):
         return None
     if "O" in view.format or "P" in view.format:
-        return None  # addresses: they mean nothing elsewhere
-    structure = f"{_name(value)} {view.format} {list(view.shape or ())}"
+        return None  # addresses, which are meaningless in another process
+    structure = f"{_type_name(value)} {view.format} {list(view.shape or ())}"
     if not view.nbytes:
         return PytreeLeaf(path, structure)
     dtype = _ELEMENTS.get(view.format.lstrip("@="), torch.uint8)
@@ -235,42 +235,42 @@ def _array(value: object, path: str) -> PytreeLeaf | None:
     return PytreeLeaf(path, structure, None, shaped)
 
 
-def _key(key: object, position: int) -> str:
+def _format_key(key: object, position: int) -> str:
     if isinstance(key, (str, int, float, bytes, tuple, enum.Enum)) or key is None:
-        return _lasting(repr(key))
-    return f"{_name(key)} #{position}"
+        return _normalize_text(repr(key))
+    return f"{_type_name(key)} #{position}"
 
 
-def _lasting(text: str) -> str:
-    """A text without what differs from process to process."""
+def _normalize_text(text: str) -> str:
+    """Return a text without the parts that differ from process to process."""
     return _ADDRESS.sub("0x...", _NAMESPACE.sub("", text))
 
 
-def _name(value: object) -> str:
+def _type_name(value: object) -> str:
     return type(value).__qualname__
 
 
-def _text(value: object) -> str:
+def _value_text(value: object) -> str:
     if isinstance(value, enum.Enum):
         return value.name
-    for kind in (bool, int, float, complex):  # not what a subclass makes of it
+    for kind in (bool, int, float, complex):  # bypasses a subclass's own __repr__
         if isinstance(value, kind):
             return kind.__repr__(value)
     return str(value) if isinstance(value, str) else repr(value)
 
 
-_LONGEST = 80
+_MAX_TEXT = 80
 
 
 def compare(expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf]) -> list[Difference]:
-    """Every difference between two outputs. Numbers are compared bit by bit.
+    """Return every difference between two outputs. Numbers are compared bit by bit.
 
     Args:
-        expected: the output as it should be.
-        found: the output as it is.
+        expected: The expected output.
+        found: The actual output.
 
-    >>> from modpack.selftest.compare import leaves_of
-    >>> [str(each) for each in compare(leaves_of([1, 2]), leaves_of([1, 3]))]
+    >>> from modpack.selftest.compare import flatten_output
+    >>> [str(each) for each in compare(flatten_output([1, 2]), flatten_output([1, 3]))]
     ['output[1]: expected 2, found 3']
     """
     return list(_differences(expected, found))
@@ -289,16 +289,18 @@ def _differences(
             text = f"expected {leaf.structure}, found {other.structure}"
             yield Difference(leaf.path, text, True)
         elif other.value != leaf.value:
-            text = f"expected {_short(leaf.value)}, found {_short(other.value)}"
+            text = f"expected {_shorten(leaf.value)}, found {_shorten(other.value)}"
             yield Difference(leaf.path, text, False)
         elif leaf.tensor is not None and other.tensor is not None:
-            yield from _tensors(leaf.path, leaf.tensor, other.tensor)
+            yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
     for leaf in found:
         if leaf.path not in known:
             yield Difference(leaf.path, f"expected nothing, found {leaf.structure}", True)
 
 
-def _tensors(path: str, expected: torch.Tensor, found: torch.Tensor) -> Iterator[Difference]:
+def _tensor_differences(
+    path: str, expected: torch.Tensor, found: torch.Tensor
+) -> Iterator[Difference]:
     if torch.equal(_bits(expected), _bits(found)):
         return
     size = expected.element_size()
@@ -310,10 +312,10 @@ def _tensors(path: str, expected: torch.Tensor, found: torch.Tensor) -> Iterator
         f"{len(places)} of {expected.numel()} elements differ, the first at "
         f"{_index(first, expected.shape)}: expected {values[0]!r}, found {values[1]!r}"
     )
-    yield Difference(path, text + _largest(flat[0][places], flat[1][places]), False)
+    yield Difference(path, text + _describe_largest(flat[0][places], flat[1][places]), False)
 
 
-def _largest(expected: torch.Tensor, found: torch.Tensor) -> str:
+def _describe_largest(expected: torch.Tensor, found: torch.Tensor) -> str:
     if expected.dtype is torch.bool:
         return ""
     wide = torch.complex128 if expected.is_complex() else torch.float64
@@ -334,6 +336,6 @@ def _index(flat: int, shape: torch.Size) -> str:
     return str(index)
 
 
-def _short(text: str | None) -> str:
+def _shorten(text: str | None) -> str:
     shown = str(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}... ({len(shown)} characters)"
+    return shown if len(shown) <= _MAX_TEXT else f"{shown[:_MAX_TEXT]}... ({len(shown)} characters)"

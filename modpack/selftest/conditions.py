@@ -1,7 +1,7 @@
-"""What a computation depends on besides model and input: random states, modes, threads.
+"""Conditions of a computation other than model and input: random states, modes, and threads.
 
-Recorded in one interpreter and put in place in another, so that both compute the same bits. A
-live model runs without leaving a trace: its tensors are put back, whatever their layout.
+They are recorded in one interpreter and applied in another, so that both compute the same bits.
+After a run, the live model's tensors are restored, whatever their layout.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from torch.nn.parameter import is_lazy
 from modpack.core.json_values import Json
 
 
-def conditions_now() -> dict[str, Json]:
-    """What holds in this thread now, as a record."""
+def capture_rng_and_modes() -> dict[str, Json]:
+    """Return the current random states, modes, and number of threads as a record."""
     return {
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
@@ -36,10 +36,10 @@ def conditions_now() -> dict[str, Json]:
     }
 
 
-def without_unused(conditions: dict[str, Json]) -> dict[str, Json]:
-    """Conditions without the states of generators that have drawn no number since.
+def drop_unused_generators(conditions: dict[str, Json]) -> dict[str, Json]:
+    """Remove the states of generators that have not been used since they were recorded.
 
-    Those tell of the process, and nothing that the computation depends on.
+    Those depend on the process and not on the computation.
     """
     before, now = cast(dict[str, Json], conditions["random"]), _random_states()
     used: dict[str, Json] = {n: state for n, state in before.items() if now.get(n) != state}
@@ -47,8 +47,8 @@ def without_unused(conditions: dict[str, Json]) -> dict[str, Json]:
 
 
 @contextmanager
-def applied(conditions: dict[str, Any]) -> Iterator[None]:
-    """Put recorded conditions in place; for a process that does nothing else."""
+def apply_conditions(conditions: dict[str, Any]) -> Iterator[None]:
+    """Apply recorded conditions. They are not restored: this is for a dedicated process."""
     torch.set_num_threads(conditions["threads"])
     torch.set_default_dtype(getattr(torch, conditions["default_dtype"]))
     torch.set_float32_matmul_precision(conditions["matmul_precision"])
@@ -58,7 +58,7 @@ def applied(conditions: dict[str, Any]) -> Iterator[None]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     recorded = (conditions["deterministic"], conditions["deterministic_warn_only"])
-    if recorded != now:  # the call imports torch's compiler, which takes most of a second
+    if recorded != now:  # the call imports torch's compiler, which takes almost a second
         torch.use_deterministic_algorithms(recorded[0], warn_only=recorded[1])
     with ExitStack() as modes:
         if conditions["default_device"] != "cpu":
@@ -73,8 +73,8 @@ def applied(conditions: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def preserved_random_states() -> Iterator[None]:
-    """Random numbers go on afterwards as if nothing had been drawn within the block."""
+def preserve_random_states() -> Iterator[None]:
+    """Restore the states of all random generators after the block."""
     before = _random_states()
     try:
         yield
@@ -83,15 +83,15 @@ def preserved_random_states() -> Iterator[None]:
 
 
 @contextmanager
-def restored_random_states(conditions: dict[str, Any]) -> Iterator[None]:
-    """Draw the random numbers within the block that were drawn when these were recorded."""
-    with preserved_random_states():
+def restore_random_states(conditions: dict[str, Any]) -> Iterator[None]:
+    """Run the block with recorded random states, and restore the current ones after it."""
+    with preserve_random_states():
         _set_random_states(conditions["random"])
         yield
 
 
 def _autocast() -> dict[str, Json]:
-    """The devices on which autocast is on, with its dtype."""
+    """Return the devices for which autocast is enabled, with their dtypes."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {
         device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
@@ -102,11 +102,11 @@ def _autocast() -> dict[str, Json]:
 
 def _random_states() -> dict[str, Json]:
     states: dict[str, Json] = {
-        "torch": _encoded(torch.get_rng_state()),
+        "torch": _encode(torch.get_rng_state()),
         "python": cast(Json, random.getstate()),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        states["cuda"] = [_encoded(state) for state in torch.cuda.get_rng_state_all()]
+        states["cuda"] = [_encode(state) for state in torch.cuda.get_rng_state_all()]
     numpy = sys.modules.get("numpy")
     if numpy is not None and hasattr(numpy, "random"):
         kind, keys, *rest = numpy.random.get_state()
@@ -116,75 +116,75 @@ def _random_states() -> dict[str, Json]:
 
 def _set_random_states(states: dict[str, Any]) -> None:
     if "torch" in states:
-        torch.set_rng_state(_decoded(states["torch"]))
+        torch.set_rng_state(_decode(states["torch"]))
     if "python" in states:
         version, internal, following = states["python"]
         random.setstate((version, tuple(internal), following))
     if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(list(map(_decoded, states["cuda"])))
+        torch.cuda.set_rng_state_all(list(map(_decode, states["cuda"])))
     numpy = sys.modules.get("numpy")
     if "numpy" in states and numpy is not None:
         numpy.random.set_state(tuple(states["numpy"]))
 
 
-def _encoded(state: torch.Tensor) -> str:
+def _encode(state: torch.Tensor) -> str:
     return base64.b64encode(bytes(state.tolist())).decode("ascii")
 
 
-def _decoded(text: str) -> torch.Tensor:
+def _decode(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-PutBack = Callable[[], None]
-"""Puts the content of every tensor back that was saved with the model and has changed."""
+RestoreTensors = Callable[[], None]
+"""Restores the content of every tensor that was saved with the model and has changed."""
 
 
-class _Held(NamedTuple):
-    """The parameters and buffers of one module, as they were."""
+class _ModuleTensors(NamedTuple):
+    """The parameters and buffers of one module at one point in time."""
 
     module: torch.nn.Module
     kind: type
     parameters: Mapping[str, torch.Tensor | None]
     buffers: Mapping[str, torch.Tensor | None]
 
-    def put_back(self) -> None:
-        if type(self.module) is self.kind:  # a lazy module has become another one for good
-            _refill(self.module._parameters, self.parameters)
-            _refill(self.module._buffers, self.buffers)
+    def restore(self) -> None:
+        if type(self.module) is self.kind:  # a lazy module changes its class permanently
+            _restore_table(self.module._parameters, self.parameters)
+            _restore_table(self.module._buffers, self.buffers)
 
 
 @contextmanager
-def preserved(model: Any, put_back: PutBack) -> Iterator[None]:
-    """Keep parameters and buffers the same tensors, with the same contents, over a block.
+def preserve_tensors(model: Any, restore_saved: RestoreTensors) -> Iterator[None]:
+    """Restore a model's parameters and buffers, both identity and contents, after the block.
 
     Args:
-        model: the live model; of other objects nothing but ``put_back`` is done.
-        put_back: puts back the tensors that were saved.
+        model: The live model. For other objects, only ``restore_saved`` is called.
+        restore_saved: Restores the saved tensors.
     """
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    # dict() takes the wrappers that a ScriptModule shows in place of dicts as well.
-    held = [_Held(m, type(m), dict(m._parameters), dict(m._buffers)) for m in modules]
-    with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+    # dict() also accepts the wrappers that a ScriptModule has in place of dicts.
+    snapshots = [_ModuleTensors(m, type(m), dict(m._parameters), dict(m._buffers)) for m in modules]
+    with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
         tensors = [
             (tensor, tensor.data)
-            for each in held
+            for each in snapshots
             for tensor in (*each.parameters.values(), *each.buffers.values())
             if tensor is not None and not is_lazy(tensor)
         ]
     try:
         yield
     finally:
-        for each in held:
-            each.put_back()
+        for each in snapshots:
+            each.restore()
         with torch._C.DisableTorchFunctionSubclass():
             for tensor, data in tensors:
                 if _has_moved(tensor, data):
                     tensor.data = data
-        put_back()
+        restore_saved()
 
 
-def versions_of(model: Any) -> list[int]:
-    """How often each tensor of a model was written to in place; shows whether it was changed."""
+def tensor_versions(model: Any) -> list[int]:
+    """Return the version counter of each tensor of a model, to detect in-place changes."""
     if not isinstance(model, torch.nn.Module):
         return []
     tensors = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
@@ -192,18 +192,20 @@ def versions_of(model: Any) -> list[int]:
         return [t._version for t in tensors if not t.is_inference()]
 
 
-def _refill(contents: MutableMapping[str, Any], before: Mapping[str, torch.Tensor | None]) -> None:
+def _restore_table(
+    contents: MutableMapping[str, Any], before: Mapping[str, torch.Tensor | None]
+) -> None:
     now = dict(contents)
     if list(now) == list(before) and all(now[name] is before[name] for name in before):
         return
     if isinstance(contents, dict):
         contents.clear()
-    for name, tensor in before.items():  # a ScriptModule cannot lose or gain any
+    for name, tensor in before.items():  # a ScriptModule's set of names is fixed
         contents[name] = tensor
 
 
 def _has_moved(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    """Whether a tensor may show other memory than it did; ``data`` is what it was."""
+    """Return whether a tensor may refer to other memory than ``data``, its earlier data."""
     if tensor.layout is not torch.strided or tensor.is_nested:
-        return True  # it consists of several tensors, and has no address of its own
+        return True  # composed of several tensors, without a data pointer of its own
     return tensor.data_ptr() != data.data_ptr() or tensor.shape != data.shape

@@ -1,11 +1,11 @@
-"""The clean interpreter that a package is tried in: started, talked with, and ended.
+"""The clean interpreter of the self-test: start it, respond its requests, and end it.
 
-It is this Python again, isolated (``-I``), in an empty folder, with a cache of its own, a path
-that is told to it, and without everything that the package holds instead. Parent and child talk
-through a connection of their own, in JSON: what libraries print does not disturb it, and nothing
-is unpickled.
+It runs the same Python, isolated (``-I``), in an empty folder, with its own cache and a given
+``sys.path``, and without the modules and files that the package contains. Parent and child
+communicate in JSON through a separate connection, so that printed output does not disturb it and
+nothing is unpickled.
 
-The child imports this module before it hides anything, so that it must not import torch.
+The child imports this module before it hides anything, so it must not import torch.
 """
 
 from __future__ import annotations
@@ -54,45 +54,45 @@ _LOG_LINES = 15
 
 
 class HiddenModules(NamedTuple):
-    """What is hidden from everybody in an interpreter.
+    """Modules, distributions, and paths that are hidden from all code in an interpreter.
 
     Attributes:
-        modules: module paths; what is below them is hidden too.
-        distributions: normalized names of distributions, which :mod:`importlib.metadata` must
-            not find.
-        places: files and folders of this machine that must not be read.
+        modules: Module paths. Their submodules are hidden too.
+        distributions: Normalized names of distributions that :mod:`importlib.metadata` must not
+            find.
+        paths: Files and folders of this machine that must not be read.
     """
 
     modules: tuple[str, ...] = ()
     distributions: tuple[str, ...] = ()
-    places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
 
 class ProbeLevel(str, Enum):
-    """What the child asks its parent for."""
+    """The resources that the child requests from its parent."""
 
     NOTHING = "nothing"
-    """The package must do with what it holds."""
+    """None: the package must work with its own contents."""
     USES = "uses"
-    """What is imported, opened, or looked up by name."""
+    """Resources that are imported, opened, or looked up by name."""
     PROBES = "probes"
-    """Also what is only tested for (``find_spec``, ``exists``), and what is in a folder."""
+    """Also resources that are only tested for (``find_spec``, ``exists``), and folder contents."""
 
 
 class Job(NamedTuple):
-    """What a clean interpreter has to do.
+    """The task of a clean interpreter.
 
     Attributes:
-        package: the package file.
-        namespace: in which namespace to load it.
-        cases: which objects to run on which examples.
-        hidden: what must not be found.
-        path: ``sys.path``.
-        tree: the folder for the package's code.
-        eagerness: what to ask the parent for.
-        operators: schemas of operators to declare first.
-        tables: tables that name a class of the model in the parent.
-        policy: what the package may ask for; None for anything.
+        package: The package file.
+        namespace: The namespace to load it in.
+        cases: The objects to run, with their examples.
+        hidden: Modules, distributions, and paths to hide.
+        path: The value of ``sys.path``.
+        tree: The folder for the package's code.
+        probe_level: Which resources to request from the parent.
+        operators: Schemas of operators to declare first.
+        tables: Tables that name a class of the model in the parent.
+        policy: The trust policy. None allows everything.
     """
 
     package: str
@@ -101,38 +101,38 @@ class Job(NamedTuple):
     hidden: HiddenModules
     path: tuple[str, ...]
     tree: str = ""
-    eagerness: ProbeLevel = ProbeLevel.NOTHING
+    probe_level: ProbeLevel = ProbeLevel.NOTHING
     operators: tuple[str, ...] = ()
     tables: tuple[UnfilledTable, ...] = ()
     policy: TrustPolicy | None = None
 
 
-QuestionKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
+ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
 
 
-class Question(NamedTuple):
-    """What the child misses.
+class ResourceRequest(NamedTuple):
+    """A request for a missing resource.
 
     Attributes:
-        kind: what ``name`` is: of ``plugins``, a group of entry points.
-        name: what is missing.
-        by: the packaged module that asks for it, if known.
-        line: of that module.
+        kind: The kind of resource. For ``plugins``, ``name`` is a group of entry points.
+        name: The name of the resource.
+        by: The packaged module that needs it, if known.
+        line: The line in that module.
     """
 
-    kind: QuestionKind
+    kind: ResourceKind
     name: str
     by: str | None
     line: int | None
 
 
-class Answer(NamedTuple):
-    """What a question gets.
+class ResolvedResources(NamedTuple):
+    """The response to a request. Empty if the resource is not available.
 
     Attributes:
-        files: contents by record.
-        externs: modules that may be imported from outside the package.
-        names: what a folder holds; the names of folders end with ``/``.
+        files: Contents by record.
+        externs: Modules that may be imported from outside the package.
+        names: The contents of a folder. Names of folders end with ``/``.
     """
 
     files: Mapping[str, bytes] = MappingProxyType({})
@@ -140,17 +140,17 @@ class Answer(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-Answering: TypeAlias = Callable[[Question], Answer]
+Responder: TypeAlias = Callable[[ResourceRequest], ResolvedResources]
 
 
 class Difference(NamedTuple):
-    """One place where two outputs differ.
+    """One difference between two outputs.
 
     Attributes:
-        path: the place: ``output[0].logits``.
-        text: what was expected there, and what was found.
-        is_structural: whether it is more than a value: another type, shape, dtype or length,
-            which no randomness explains.
+        path: The path of the leaf, such as ``output[0].logits``.
+        text: The expected and the actual value.
+        is_structural: Whether the type, shape, dtype, or length differs, which randomness cannot
+            explain.
     """
 
     path: str
@@ -162,43 +162,43 @@ class Difference(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a run came to no output.
+    """The reason why a run produced no output.
 
     Attributes:
-        text: what went wrong, in one sentence.
-        trace: where, innermost last, in the package's terms.
-        is_timeout: whether it just took too long.
-        is_end: whether the interpreter ended without a word.
+        text: The problem in one sentence.
+        trace: The traceback, innermost last, with the package's records.
+        is_timeout: Whether the run took too long.
+        has_exited: Whether the interpreter exited without a report.
     """
 
     text: str
     trace: tuple[str, ...] = ()
     is_timeout: bool = False
-    is_end: bool = False
+    has_exited: bool = False
 
 
 class RunResult(NamedTuple):
-    """What came of one run in a clean interpreter.
+    """The result of one run in a clean interpreter.
 
     Attributes:
-        failure: why it came to no output; None if it did.
-        differences: where the outputs differ from the recorded ones, by the example's number.
-        refused: what was looked for in vain because it is hidden, and by whom.
-        operators: the operators that were declared from Python there.
-        has_skipped: whether a greater eagerness would have asked for more.
-        touches: what was done with mocked modules.
-        imported: modules from outside the package that were imported, each with who did so first.
-        unfilled: tables that name a class of the model here, and not there.
-        log: the end of what was written to stdout and stderr.
-        seconds: how long it took.
+        failure: The reason why there is no output, or None.
+        differences: Differences from the recorded outputs, with the number of the example.
+        blocked: Hidden names that were looked for, each with the module that did so.
+        operators: Operators that the child declared from Python.
+        has_skipped_probes: Whether a higher probe level would have requested more.
+        mock_events: Uses of mocked modules.
+        imported: Modules imported from outside the package, each with its first importer.
+        unfilled: Tables that name a class of the model in the parent but not in the child.
+        log: The end of stdout and stderr.
+        seconds: The duration in seconds.
     """
 
     failure: Failure | None
     differences: tuple[tuple[int, Difference], ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
+    blocked: tuple[tuple[str, str], ...] = ()
     operators: tuple[str, ...] = ()
-    has_skipped: bool = False
-    touches: tuple[MockEvent, ...] = ()
+    has_skipped_probes: bool = False
+    mock_events: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
     log: str = ""
@@ -206,11 +206,11 @@ class RunResult(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the interpreter itself told what happened, and neither hung nor died."""
-        return self.failure is None or not (self.failure.is_end or self.failure.is_timeout)
+        """Whether the interpreter reported the outcome itself, without a timeout or a crash."""
+        return self.failure is None or not (self.failure.has_exited or self.failure.is_timeout)
 
-    def unexplained(self, cases: Iterable[SelfTestCase]) -> list[Difference]:
-        """The differences that the live model's own randomness does not explain."""
+    def unexplained_differences(self, cases: Iterable[SelfTestCase]) -> list[Difference]:
+        """Return the differences that the live model's own randomness does not explain."""
         unstable = {case.number: case.unstable for case in cases if not case.deterministic}
         return [
             each
@@ -218,8 +218,8 @@ class RunResult(NamedTuple):
             if number not in unstable or (each.is_structural and each.path not in unstable[number])
         ]
 
-    def told_with(self, name: str, replacement: str) -> RunResult:
-        """The same, with another name for the package's file in all texts."""
+    def rename_package(self, name: str, replacement: str) -> RunResult:
+        """Return a copy that calls the package file by another name in all texts."""
         if self.failure is None:
             return self
         text = self.failure.text.replace(name, replacement)
@@ -228,62 +228,63 @@ class RunResult(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def perform(job: Job, answer: Answering, timeout: float) -> RunResult:
-    """Run a job in a clean interpreter of its own.
+def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
+    """Run a job in a clean interpreter.
 
     Args:
-        job: what to do. Without a ``tree`` the package's code goes to a folder that is removed
-            afterwards.
-        answer: asked by the child about what it misses.
-        timeout: when to give up.
+        job: The job. Without a ``tree``, the package's code goes to a temporary folder.
+        respond: Function that handles the child's requests.
+        timeout: Maximum duration in seconds.
 
     Raises:
-        ModpackError: no interpreter can be started.
+        ModpackError: If no interpreter can be started.
     """
     if not sys.executable:
         raise ModpackError(
-            "there is no Python to try the package with: sys.executable is empty. "
-            "Remedy: self_test=False"
+            "cannot run the self-test: sys.executable is empty",
+            hint="Pass self_test=False (--no-self-test).",
         )
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="modpack-trial-", ignore_cleanup_errors=True) as folder:
-        place = Path(folder)
-        (place / "cwd").mkdir()
-        document = record_to_json(job._replace(tree=job.tree or str(place / "tree")))
-        (place / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        verdict = _outcome(place, answer, timeout)
-        log = (place / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
+    with tempfile.TemporaryDirectory(
+        prefix="modpack-self-test-", ignore_cleanup_errors=True
+    ) as name:
+        folder = Path(name)
+        (folder / "cwd").mkdir()
+        document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
+        (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
+        result = _communicate(folder, respond, timeout)
+        log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
-        return verdict._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
+        return result._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _outcome(folder: Path, answer: Answering, timeout: float) -> RunResult:
-    """What the child process in a folder comes to, which holds its job."""
+def _communicate(folder: Path, respond: Responder, timeout: float) -> RunResult:
+    """Start the child in the folder of its job, handle its requests, and return its result."""
     deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
-            process = _started(folder, theirs.fileno(), log)
+            process = _start(folder, theirs.fileno(), log)
         try:
             while True:
-                message = _received(ours, process, deadline)
+                message = _receive(ours, process, deadline)
                 if message is None:
-                    text = f"it did not come to an end within {timeout:.0f} seconds"
+                    text = f"the run did not finish within {timeout:.0f} seconds"
                     return RunResult(Failure(text, is_timeout=True))
                 if isinstance(message, Failure):
                     return RunResult(message)
-                if "verdict" in message:
-                    return from_json(RunResult, message["verdict"], "the verdict")
-                question = from_json(Question, message["question"], "the question")
-                reply = json.dumps(record_to_json(answer(question))).encode("ascii")
-                with contextlib.suppress(OSError):  # it ended meanwhile: the next question tells
-                    ours.send_bytes(reply)
+                if "result" in message:
+                    return from_json(RunResult, message["result"], "the result")
+                request = from_json(ResourceRequest, message["request"], "the request")
+                response = json.dumps(record_to_json(respond(request))).encode("ascii")
+                with contextlib.suppress(OSError):  # the next read reports that the child exited
+                    ours.send_bytes(response)
         finally:
             process.kill()
             process.wait()
 
 
-def _started(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
+def _start(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
     optimized = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
     command = [sys.executable, "-I", *optimized, "-c", _START]
     return subprocess.Popen(
@@ -293,90 +294,89 @@ def _started(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        **_inheriting(handle),
+        **_inheritance_options(handle),
     )
 
 
-def _received(
+def _receive(
     connection: Connection, process: subprocess.Popen[bytes], deadline: float
 ) -> dict[str, Any] | Failure | None:
-    """The next message; None if none came in time."""
+    """Return the next message, or None after the deadline."""
     while not connection.poll(_POLL_SECONDS):
         if process.poll() is not None and not connection.poll(0):
-            return Failure(_end_of(process), is_end=True)
+            return Failure(_describe_exit(process), has_exited=True)
         if time.monotonic() > deadline:
             return None
     try:
         message: dict[str, Any] = json.loads(connection.recv_bytes())
     except (EOFError, OSError):
-        return Failure(_end_of(process), is_end=True)
+        return Failure(_describe_exit(process), has_exited=True)
     return message
 
 
-def _inheriting(handle: int) -> dict[str, Any]:
-    """How a child is given one handle, and no other."""
+def _inheritance_options(handle: int) -> dict[str, Any]:
+    """Return the options with which a child inherits one handle and no other."""
     if sys.platform == "win32":
         os.set_handle_inheritable(handle, True)
         return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": [handle]})}
     return {"pass_fds": (handle,)}
 
 
-def _end_of(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: subprocess.Popen[bytes]) -> str:
     try:
         code = process.wait(timeout=10)
     except subprocess.TimeoutExpired:
-        return "it stopped answering"
+        return "the interpreter stopped responding"
     if code < 0:
         known = {member.value: member.name for member in signal.Signals}
-        hint = ". Was there enough memory?" if -code == 9 else ""
-        return f"it was killed by {known.get(-code, f'signal {-code}')}{hint}"
-    return f"it ended by itself with exit status {code}"
+        cause = ", which may mean that memory ran out" if -code == 9 else ""
+        return f"the interpreter was killed by {known.get(-code, f'signal {-code}')}{cause}"
+    return f"the interpreter exited with status {code}"
 
 
-def hidden_from(
-    plan: Plan, ownership: DistributionIndex, scripts: Sequence[str] = ()
+def find_hidden_modules(
+    plan: Plan, installed: DistributionIndex, scripts: Sequence[str] = ()
 ) -> HiddenModules:
-    """What a plan takes along, as it must be hidden to see whether the package stands alone.
+    """Return the parts of a plan to hide, to test whether the package is self-contained.
 
-    A root of which something is extern has to be installed where the package is loaded; of
-    such a root nothing is hidden. Neither is anything that comes with torch or modpack.
+    If any module of a root is extern, that root must be installed in the loading environment, so
+    nothing of it is hidden. Neither are torch, modpack, and the distributions that they require.
 
     Args:
-        plan: what is taken along.
-        ownership: knows what is installed here.
-        scripts: files of scripts of which definitions are taken along.
+        plan: The plan.
+        installed: The installed distributions.
+        scripts: Files of scripts whose definitions are included.
     """
-    staying = {root_of(d.module) for d in _of(plan, Action.EXTERN)}
-    always = always_installed(ownership)
-    interned = [d for d in _of(plan, Action.INTERN) if root_of(d.module) not in staying]
-    providers = {d.module: ownership.distribution_of(d.module, d.location) for d in interned}
+    staying = {root_of(d.module) for d in _decisions_with(plan, Action.EXTERN)}
+    always = always_installed(installed)
+    interned = [d for d in _decisions_with(plan, Action.INTERN) if root_of(d.module) not in staying]
+    providers = {d.module: installed.distribution_of(d.module, d.location) for d in interned}
     owners = {module: normalized(each.name) for module, each in providers.items() if each}
     hidden = [d for d in interned if owners.get(d.module) not in always]
     names = {owners[d.module] for d in hidden if d.module in owners}
-    names.difference_update(extern_owners(plan, ownership))
+    names.difference_update(extern_distributions(plan, installed))
     roots = sorted({root_of(d.module) for d in hidden})
-    places = {place for root in roots for place in _places(plan.decisions.get(root))}
-    places |= {str(Path(file).absolute()) for file in scripts}
-    return HiddenModules(tuple(roots), tuple(sorted(names)), tuple(sorted(places)))
+    paths = {place for root in roots for place in _own_paths(plan.decisions.get(root))}
+    paths |= {str(Path(file).absolute()) for file in scripts}
+    return HiddenModules(tuple(roots), tuple(sorted(names)), tuple(sorted(paths)))
 
 
-def clean_path(plan: Plan, hidden: HiddenModules) -> list[str]:
-    """``sys.path`` for the self-test: this one, without what only serves hidden code.
+def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
+    """Return ``sys.path`` for the self-test: the current one without folders of hidden code.
 
-    The working folder, the folder of the running script, and folders in which hidden modules
-    were found are left out, unless something that the package takes from its surroundings is
-    found in them too.
+    The working folder, the folder of the running script, and folders that contain hidden modules
+    are removed, unless an extern module of the package is in them too.
     """
-    needed = {_folder_above(d.location) for d in _of(plan, Action.EXTERN) if d.location}
-    needed |= {str(Path(__file__).parents[2]), *_installation()}
+    needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
+    needed |= {str(Path(__file__).parents[2]), *_installation_paths()}
     script = getattr(sys.modules.get("__main__"), "__file__", None)
-    unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.places)}
+    unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
     unwanted |= {str(Path(script).absolute().parent)} if script else set()
     entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
     return [entry for entry in entries if entry in needed or entry not in unwanted]
 
 
-def _of(plan: Plan, action: Action) -> Iterator[Decision]:
+def _decisions_with(plan: Plan, action: Action) -> Iterator[Decision]:
     for decision in plan.decisions.values():
         root = root_of(decision.module)
         if decision.action is action and root not in RUNTIME_ROOTS:
@@ -384,14 +384,17 @@ def _of(plan: Plan, action: Action) -> Iterator[Decision]:
                 yield decision
 
 
-def extern_owners(plan: Plan, ownership: DistributionIndex) -> dict[str, Distribution]:
-    """The distributions of a plan's extern modules, by their normalized names."""
-    found = (ownership.distribution_of(d.module, d.location) for d in _of(plan, Action.EXTERN))
+def extern_distributions(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
+    """Return the distributions of a plan's extern modules, by normalized name."""
+    found = (
+        installed.distribution_of(d.module, d.location)
+        for d in _decisions_with(plan, Action.EXTERN)
+    )
     return {normalized(owner.name): owner for owner in found if owner is not None}
 
 
-def _places(decision: Decision | None) -> Iterator[str]:
-    """The folder or file of a root, as far as it holds nothing else."""
+def _own_paths(decision: Decision | None) -> Iterator[str]:
+    """Yield the folders or the file that contain a root and nothing else."""
     location = decision.location if decision is not None else None
     if location is not None and location.is_package:
         yield from (str(Path(folder).absolute()) for folder in location.search)
@@ -399,14 +402,14 @@ def _places(decision: Decision | None) -> Iterator[str]:
         yield str(Path(location.file).absolute())
 
 
-def _folder_above(location: Location) -> str:
-    """The entry of ``sys.path`` below which a module was found."""
+def _import_root(location: Location) -> str:
+    """Return the entry of ``sys.path`` in which a module was found."""
     place = Path(location.file or next(iter(location.search), "."))
     steps = location.module.count(".") + (1 if location.is_package and location.file else 0)
     return str(place.absolute().parents[min(steps, len(place.absolute().parents) - 1)])
 
 
-def _installation() -> list[str]:
+def _installation_paths() -> list[str]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     zipped = [entry for entry in sys.path if entry.endswith(".zip")]
     user = site.getusersitepackages() if site.ENABLE_USER_SITE else None

@@ -1,11 +1,11 @@
-"""The recorded run: the live model, once, on the example; nothing of it stays behind.
+"""The reference run: the live model runs once on the example and is restored afterwards.
 
-A script may declare an operator's schema (:mod:`torch.library`) so that a library can be imported
-at all. The package does not hold the script, so whoever loads it has to declare the same.
+A script may declare an operator's schema (:mod:`torch.library`) so that a library can be imported.
+The package does not contain the script, so the loading process must declare the same operators.
 
-A library may note in a table of a module, when an object is constructed, what its class can do.
-Loading makes objects without their constructors, so that such a table stays empty: torch.load and
-copies have the same gap. The self-test compares the tables of both interpreters.
+A library's constructors may record the capabilities of a class in a table of a module. Loading does
+not call constructors, so such a table stays empty; torch.load and copies behave the same. The
+self-test compares the tables of both interpreters.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
-from modpack.selftest.compare import PytreeLeaf, compare, leaves_of
+from modpack.selftest.compare import PytreeLeaf, compare, flatten_output
 from modpack.selftest.conditions import (
-    PutBack,
-    conditions_now,
-    preserved,
-    preserved_random_states,
-    restored_random_states,
-    versions_of,
-    without_unused,
+    RestoreTensors,
+    capture_rng_and_modes,
+    drop_unused_generators,
+    preserve_random_states,
+    preserve_tensors,
+    restore_random_states,
+    tensor_versions,
 )
 from modpack.selftest.process import Difference
 
@@ -55,33 +55,33 @@ class Example:
     """The arguments of one call of a model.
 
     Attributes:
-        args: the positional ones.
-        kwargs: the ones by name.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
     """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def call(self, model: Any) -> Any:
-        """Run a model on them. It gets copies, so that it may change what it is given."""
-        args, kwargs = _copied((self.args, self.kwargs))
+        """Call a model with copies of the arguments, which it may modify."""
+        args, kwargs = _copy_arguments((self.args, self.kwargs))
         return model(*args, **kwargs)
 
 
 def as_example(model: object, inputs: object, kwargs: object = None) -> Example | None:
-    """The example that a user gives, as :func:`torch.export.export` takes it.
+    """Convert example inputs, as :func:`torch.export.export` accepts them, to an example.
 
     Args:
-        model: what is to be called.
-        inputs: a tuple holds the positional arguments; a mapping with the names of arguments
-            holds arguments by name; anything else is the one argument. None: there is none.
-        kwargs: arguments by name.
+        model: The object to call.
+        inputs: A tuple of positional arguments, a mapping of arguments by name, or a single
+            argument. None if there are none.
+        kwargs: Arguments by name.
 
     Returns:
-        The example; None if nothing was given.
+        The example, or None if no arguments were given.
 
     Raises:
-        TypeError: it is not clear what is meant, or the model cannot be called.
+        TypeError: If the arguments are ambiguous or the model is not callable.
 
     >>> as_example(len, ("abc",))
     Example(args=('abc',), kwargs={})
@@ -90,23 +90,23 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
         return None
     if not callable(model):
         raise TypeError(
-            f"example_inputs were given, but a {type(model).__name__} cannot be called with them"
+            f"example_inputs need a model to call, but a {type(model).__name__} is not callable"
         )
     named: dict[str, Any] = {}
-    if isinstance(kwargs, Mapping) and _holds_names(kwargs):
+    if isinstance(kwargs, Mapping) and _has_argument_names(kwargs):
         named = dict(kwargs)
     elif kwargs is not None:
         raise TypeError(
-            "example_kwargs must be a mapping from names of arguments to their values, "
+            "example_kwargs must be a mapping of argument names to values, "
             f"not {type(kwargs).__name__}"
         )
     if isinstance(inputs, list):
         raise TypeError(
-            "example_inputs must be a tuple of arguments, a mapping of arguments by name, or one "
-            "argument. A list could be either: give (xs,) for one argument that is a list, "
-            "tuple(xs) for several arguments"
+            "example_inputs must be a tuple of arguments, a mapping of arguments by name, or a "
+            "single argument. A list is ambiguous: pass (xs,) for one argument that is a list, or "
+            "tuple(xs) for several arguments."
         )
-    if isinstance(inputs, Mapping) and kwargs is None and _holds_names(inputs):
+    if isinstance(inputs, Mapping) and kwargs is None and _has_argument_names(inputs):
         return Example((), dict(inputs))
     if inputs is None:
         return Example((), named)
@@ -114,33 +114,33 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
     return Example(args, named)
 
 
-def _holds_names(mapping: Mapping[Any, Any]) -> bool:
+def _has_argument_names(mapping: Mapping[Any, Any]) -> bool:
     return all(isinstance(key, str) and key.isidentifier() for key in mapping)
 
 
-def _copied(arguments: Any) -> Any:
-    """A deep copy; what cannot be copied is used as it is."""
+def _copy_arguments(arguments: Any) -> Any:
+    """Return a deep copy. Objects that cannot be copied are used as they are."""
     try:
         return copy.deepcopy(arguments)
     except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
-        return _shallow(arguments)
+        return _copy_containers(arguments)
 
 
-def _shallow(value: Any) -> Any:
-    """The containers copied, the tensors detached from what they were computed of."""
+def _copy_containers(value: Any) -> Any:
+    """Return copies of the containers, with tensors detached from their graphs."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if type(value) in (tuple, list):
-        return type(value)(map(_shallow, value))
+        return type(value)(map(_copy_containers, value))
     if type(value) is dict:
-        return {key: _shallow(part) for key, part in value.items()}
+        return {key: _copy_containers(part) for key, part in value.items()}
     return value
 
 
 def _write_leaves(
     writer: ArchiveWriter, records: CaseRecordNames, leaves: Sequence[PytreeLeaf]
 ) -> None:
-    """Store an output: its structure as JSON, its tensors as bytes."""
+    """Write an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
     for index, (path, structure, value, tensor) in enumerate(leaves):
         entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
@@ -155,11 +155,11 @@ def _write_leaves(
 
 
 def read_leaves(read: Callable[[str], bytes], records: CaseRecordNames) -> list[PytreeLeaf]:
-    """Read back an output that was stored.
+    """Read a recorded output.
 
     Args:
-        read: returns a record's content.
-        records: where it lies.
+        read: Function that returns a record's content.
+        records: The records of the example.
     """
     document = json.loads(read(records.output))
     return [
@@ -181,19 +181,19 @@ def _tensor(read: Callable[[str], bytes], entry: dict[str, Any]) -> torch.Tensor
 
 
 class Case(NamedTuple):
-    """One example of one saved object, with the output that the live one gave.
+    """One example of one saved object, with the output of the live object.
 
     Attributes:
-        resource: package and resource of the object.
-        records: where the example lies in the package.
-        model: the live object.
-        example: its arguments.
-        conditions: what held when it ran.
-        leaves: its output.
-        seconds: how long it took.
-        global_hooks: whether process-wide hooks were saved with it.
-        put_back: undoes what a run did to the tensors that were saved.
-        versions: of the model's tensors, after the run: tells whether they changed since.
+        resource: Package and resource of the object.
+        records: The records of the example.
+        model: The live object.
+        example: The arguments.
+        conditions: Random states, modes, and threads of the run.
+        leaves: The output.
+        seconds: The duration in seconds.
+        global_hooks: Whether process-wide hooks were saved with the object.
+        restore_saved: Function that restores the saved tensors after a run.
+        versions: Version counters of the model's tensors after the run, to detect later changes.
     """
 
     resource: tuple[str, str]
@@ -204,30 +204,34 @@ class Case(NamedTuple):
     leaves: list[PytreeLeaf]
     seconds: float
     global_hooks: bool
-    put_back: PutBack
+    restore_saved: RestoreTensors
     versions: list[int]
 
-    def differs_from_itself(self) -> list[Difference]:
-        """Run the live model once more, with the same random numbers; what differs this time.
+    def compare_with_rerun(self) -> list[Difference]:
+        """Run the live model again with the same random numbers and return the differences.
 
-        A model that was changed after it was saved tells nothing: then nothing is returned.
+        Returns nothing if the model has changed since it was saved, because the comparison would be
+        meaningless.
         """
-        if versions_of(self.model) != self.versions:
+        if tensor_versions(self.model) != self.versions:
             return []
-        with restored_random_states(self.conditions), preserved(self.model, self.put_back):
-            again = leaves_of(_called(self.model, self.example, self.resource))
+        with (
+            restore_random_states(self.conditions),
+            preserve_tensors(self.model, self.restore_saved),
+        ):
+            again = flatten_output(_call_model(self.model, self.example, self.resource))
         return compare(self.leaves, again)
 
 
-def _called(model: Any, example: Example, resource: tuple[str, str]) -> Any:
+def _call_model(model: Any, example: Example, resource: tuple[str, str]) -> Any:
     try:
         return example.call(model)
     except Exception as failure:
-        raise ExampleError("/".join(resource), failure, _place_of(failure)) from failure
+        raise ExampleError("/".join(resource), failure, _locate_failure(failure)) from failure
 
 
-def _place_of(failure: BaseException) -> str:
-    """The innermost line that raised it, outside torch: the one that its author wrote."""
+def _locate_failure(failure: BaseException) -> str:
+    """Return the innermost line outside torch and modpack that raised an exception."""
     folders = (Path(__file__).parents[1], Path(torch.__file__).parent)
     ours = tuple(f"{folder}{os.sep}" for folder in folders)
     frames = traceback.extract_tb(failure.__traceback__)
@@ -242,12 +246,12 @@ class ExampleSaver:
     """Saves the examples of one package.
 
     Args:
-        objects: pickles the arguments.
-        writer: where everything goes.
-        planner: follows the classes of the arguments.
+        objects: Pickles the arguments.
+        writer: Writes the records.
+        planner: Follows the classes of the arguments.
 
     Attributes:
-        cases: what was recorded by now.
+        cases: The cases recorded so far.
     """
 
     def __init__(self, objects: ObjectSaver, writer: ArchiveWriter, planner: Planner) -> None:
@@ -257,7 +261,7 @@ class ExampleSaver:
         self._planner = planner
 
     def save_arguments(self, example: Example, protocol: int) -> CaseRecordNames:
-        """Save the arguments of the next example; their classes go along like the model's."""
+        """Save the arguments of the next example. Their classes are included like the model's."""
         records = CaseRecordNames(len(self.cases))
         arguments = (example.args, example.kwargs)
         edges = self._objects.save(records.inputs, arguments, protocol)
@@ -273,31 +277,31 @@ class ExampleSaver:
         since: int,
         global_hooks: bool,
     ) -> None:
-        """Run the live model on an example, leave it as it was, and save what came of it.
+        """Run the live model on an example, restore it, and save the output.
 
-        Its parameters and buffers are put back, and so are the random states. What it collects in
-        lists of its own, and what its hooks collect, stays collected.
+        Parameters, buffers, and random states are restored. Values that the model or its hooks
+        append to their own lists stay there.
 
         Args:
-            records: where the example goes.
-            resource: package and resource of the model.
-            model: the live model, saved already.
-            example: its arguments.
-            since: how many objects were saved before the model.
-            global_hooks: whether process-wide hooks were saved with it.
+            records: The records of the example.
+            resource: Package and resource of the model.
+            model: The live model, already saved.
+            example: Its arguments.
+            since: The number of objects saved before the model.
+            global_hooks: Whether process-wide hooks were saved with it.
 
         Raises:
-            ExampleError: the live model itself fails on it.
+            ExampleError: If the live model fails on the example.
         """
-        put_back = partial(self._objects.put_back, since)
-        conditions = conditions_now()
+        restore_saved = partial(self._objects.restore_tensors, since)
+        conditions = capture_rng_and_modes()
         running = phase("running the live model", is_major=True)
-        with running, preserved_random_states(), preserved(model, put_back):
+        with running, preserve_random_states(), preserve_tensors(model, restore_saved):
             started = time.perf_counter()
-            output = _called(model, example, resource)
+            output = _call_model(model, example, resource)
             seconds = time.perf_counter() - started
-            leaves = leaves_of(output)
-            conditions = without_unused(conditions)
+            leaves = flatten_output(output)
+            conditions = drop_unused_generators(conditions)
         case = Case(
             resource,
             records,
@@ -307,8 +311,8 @@ class ExampleSaver:
             leaves,
             seconds,
             global_hooks,
-            put_back,
-            versions_of(model),
+            restore_saved,
+            tensor_versions(model),
         )
         _write_leaves(self._writer, records, leaves)
         self._writer.write(records.conditions, _json(conditions), compress=True)
@@ -316,9 +320,9 @@ class ExampleSaver:
 
 
 def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) -> None:
-    """Write what came of the self-test into the package, without the folders of this machine."""
+    """Write the record of the self-test, without the folder names of this machine."""
     folders = local_folders()
-    told = {
+    texts = {
         name: portable_text(text, folders)
         for name, text in (
             ("failure", self_test.failure),
@@ -326,24 +330,24 @@ def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) 
         )
         if text is not None
     }
-    writer.write(record, _json({**self_test.to_json(), **told}))
+    writer.write(record, _json({**self_test.to_json(), **texts}))
 
 
 def _json(record: dict[str, Json]) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-_kept: list[torch.library.Library] = []
-"""A declaration lasts as long as its library object."""
+_libraries: list[torch.library.Library] = []
+"""Keeps library objects alive: their declarations last only as long as they do."""
 
 
 def declared_operators() -> frozenset[str]:
-    """Their qualified names (``mylib::add``); empty if this torch does not tell."""
+    """Return qualified names (``mylib::add``), or none if this torch does not list them."""
     return frozenset(getattr(torch.library, "_defs", ()))
 
 
-def schemas_of(names: Iterable[str]) -> list[str]:
-    """The schemas of declared operators, as :func:`declare` takes them."""
+def operator_schemas(names: Iterable[str]) -> list[str]:
+    """Return the schemas of declared operators, as :func:`declare_operators` accepts them."""
     schemas: list[str] = []
     for name in names:
         namespace, _, operator = name.partition("::")
@@ -353,62 +357,62 @@ def schemas_of(names: Iterable[str]) -> list[str]:
     return schemas
 
 
-def declare(schemas: Iterable[str]) -> None:
+def declare_operators(schemas: Iterable[str]) -> None:
     """Declare operators for the rest of this process.
 
     Args:
-        schemas: such as ``"mylib::add(Tensor a, Tensor b) -> Tensor"``.
+        schemas: Schemas such as ``"mylib::add(Tensor a, Tensor b) -> Tensor"``.
     """
     for schema in schemas:
         namespace, _, signature = schema.partition("::")
         library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
         library.define(signature)  # type: ignore[no-untyped-call]
-        _kept.append(library)
+        _libraries.append(library)
 
 
 _NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12,}(_\d+)?\.")
 _SHOWN = re.compile(r"<class '([^']+)'>")
 _MAX_ENTRIES = 10_000
-_LONGEST = 300
+_MAX_NAME_LENGTH = 300
 
 
-def tables_naming(model: object) -> list[UnfilledTable]:
-    """The tables of loaded modules that name classes of a model's modules.
+def find_tables_naming(model: object) -> list[UnfilledTable]:
+    """Return the tables of loaded modules that name classes of a model's modules.
 
     Args:
-        model: the live model.
+        model: The live model.
     """
     modules = model.modules() if isinstance(model, torch.nn.Module) else (model,)
     kinds = {name for kind in set(map(type, modules)) for name in _names_of(kind)}
     wanted = {name for name in kinds if not is_everywhere(name)}
-    return sorted(_tables_naming(wanted)) if wanted else []
+    return sorted(_find_tables_naming(wanted)) if wanted else []
 
 
-def _tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
+def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
     for name, module in list(sys.modules.items()):
         loaded: object = module  # not always a module
         if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
         for attribute, value in list(vars(loaded).items()):
-            for kind in mentioned(value) & wanted:
+            for kind in named_classes(value) & wanted:
                 yield UnfilledTable(local_name(name), attribute, kind)
 
 
-def mentioned(table: object) -> set[str]:
-    """The classes that keys of a dict, or members of a list or set, name.
+def named_classes(table: object) -> set[str]:
+    """Return the classes that are keys of a dict, or members of a list or set.
 
-    They name one by being it, or being its path, or what ``str`` makes of it.
+    An entry names a class if it is the class, its path, or its ``str()``.
     """
     return {name for entry in list(_entries(table)) for name in _names_of(entry)}
 
 
 def local_name(name: str) -> str:
-    """A module path, or a class's, without the namespace of a package."""
+    """Return the path of a module or class without a package's private namespace."""
     return _NAMESPACE.sub("", name)
 
 
 def _entries(table: Any) -> Iterable[object]:
-    """What a table holds, without asking methods of a class of its own."""
+    """Return a table's entries without calling methods of a subclass."""
     for kind in (dict, list, set):
         if is_a(table, kind):
             plain: Any = kind
@@ -419,6 +423,6 @@ def _entries(table: Any) -> Iterable[object]:
 def _names_of(entry: object) -> Iterator[str]:
     if is_a(entry, type):
         yield local_name(f"{entry.__module__}.{entry.__qualname__}")
-    elif type(entry) is str and "." in entry and len(entry) <= _LONGEST:
+    elif type(entry) is str and "." in entry and len(entry) <= _MAX_NAME_LENGTH:
         shown = _SHOWN.fullmatch(entry)
         yield local_name(shown[1] if shown else entry)

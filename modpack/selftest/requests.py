@@ -1,4 +1,4 @@
-"""Answers what a package asks for while it is tried: what the rules would take, it gets."""
+"""Responses to the self-test's requests for missing resources, within the rules of the export."""
 
 from __future__ import annotations
 
@@ -14,60 +14,62 @@ from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import Addition, AdditionKind
 from modpack.exporting.planner import Planner
-from modpack.selftest.process import Answer, Question
+from modpack.selftest.process import ResolvedResources, ResourceRequest
 
 NODE = "<self-test>"
-"""Who needs a module that no packaged module asked for."""
+"""The graph node of modules that no packaged module requested."""
 
 
 class MissingResourceResolver:
-    """Extends a plan by what the self-test misses.
+    """Extends a plan with the resources that the self-test requests.
 
     Args:
-        planner: decides.
+        planner: Decides which of them may be added.
 
     Attributes:
-        added: what was added by now, in the order in which it was asked for.
+        added: Everything added so far, in the order of the requests.
     """
 
     def __init__(self, planner: Planner) -> None:
         self.added: dict[tuple[str, str], Addition] = {}
         self._planner = planner
 
-    def answer(self, question: Question) -> Answer:
-        """Add what is asked for, if the rules take it."""
-        kind, name, by, line = question
+    def respond(self, request: ResourceRequest) -> ResolvedResources:
+        """Add a requested resource if the rules include it, and return it."""
+        kind, name, by, line = request
         if kind == "module":
-            return self._module(name, by, line)
+            return self._add_module(name, by, line)
         if kind == "file":
-            return self._file(name, by, line)
+            return self._add_file(name, by, line)
         if kind == "folder":
-            return self._folder(name)
+            return self._list_folder(name)
         if kind == "metadata":
-            return self._metadata(name, by)
-        return self._plugins(name, by, line)
+            return self._add_metadata(name, by)
+        return self._add_plugins(name, by, line)
 
-    def _module(self, name: str, by: str | None, line: int | None) -> Answer:
+    def _add_module(self, name: str, by: str | None, line: int | None) -> ResolvedResources:
         if is_stdlib(name) or self._planner.walker.locate(name) is None:
-            return Answer()
+            return ResolvedResources()
         before = self._planner.decisions()
-        after = before if _is_taken(before.get(name)) else self._reached(before, name, by, line)
+        after = (
+            before if _is_included(before.get(name)) else self._add_import(before, name, by, line)
+        )
         decision = after.get(name)
-        if decision is None or not _is_taken(decision):
-            return Answer()
-        if name not in _with(before, Action.INTERN):
+        if decision is None or not _is_included(decision):
+            return ResolvedResources()
+        if name not in _modules_with(before, Action.INTERN):
             kind: AdditionKind = "intern" if decision.action is Action.INTERN else "extern"
             self._note(kind, name, by)
-        externs = _with(after, Action.EXTERN) - _with(before, Action.EXTERN)
+        externs = _modules_with(after, Action.EXTERN) - _modules_with(before, Action.EXTERN)
         if decision.action is Action.EXTERN:
-            return Answer(externs=tuple(sorted({name, *externs})))
-        new = _with(after, Action.INTERN) - _with(before, Action.INTERN)
-        return Answer(self._sources({name, *new}), tuple(sorted(externs)))
+            return ResolvedResources(externs=tuple(sorted({name, *externs})))
+        new = _modules_with(after, Action.INTERN) - _modules_with(before, Action.INTERN)
+        return ResolvedResources(self._sources({name, *new}), tuple(sorted(externs)))
 
-    def _reached(
+    def _add_import(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
     ) -> Mapping[str, Decision]:
-        """The decisions, now that a module is known to be imported."""
+        """Return the decisions after adding the import of a module."""
         if by is not None and by in decisions:
             self._planner.walker.reach([Edge(by, name, ImportKind.SELF_TEST, line)])
         else:
@@ -75,47 +77,51 @@ class MissingResourceResolver:
             self._planner.add_resource(NODE, [edge], follow=True)
         return self._planner.decisions()
 
-    def _file(self, record: str, by: str | None, line: int | None) -> Answer:
+    def _add_file(self, record: str, by: str | None, line: int | None) -> ResolvedResources:
         if record.endswith(".py"):
             module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            return self._module(module, by, line)
+            return self._add_module(module, by, line)
         if self._planner.add_file(record, f"{by or 'the package'} asked for it in the self-test"):
             self._note("file", record, by)
-        return Answer(self._contents(lambda each: f"{each}/".startswith(f"{record}/")))
+        return ResolvedResources(
+            self._read_planned(lambda each: f"{each}/".startswith(f"{record}/"))
+        )
 
-    def _folder(self, record: str) -> Answer:
-        """A listing takes nothing along: what is then imported or opened is asked for."""
+    def _list_folder(self, record: str) -> ResolvedResources:
+        """List a folder without adding it: its contents are requested when they are used."""
         place = self._host_folder(record)
         if place is None:
-            return Answer()
+            return ResolvedResources()
         inside = [each for each in place.iterdir() if each.name != "__pycache__"]
-        return Answer(names=tuple(sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside)))
+        return ResolvedResources(
+            names=tuple(sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside))
+        )
 
-    def _metadata(self, name: str, by: str | None) -> Answer:
-        before = self._planned()
+    def _add_metadata(self, name: str, by: str | None) -> ResolvedResources:
+        before = self._planned_files()
         if not self._planner.add_metadata(
             name, f"{by or 'the package'} asked for it in the self-test"
         ):
-            return Answer()
+            return ResolvedResources()
         self._note("metadata", name, by)
-        return Answer(self._contents(lambda record: record not in before))
+        return ResolvedResources(self._read_planned(lambda record: record not in before))
 
-    def _plugins(self, group: str, by: str | None, line: int | None) -> Answer:
-        """What was loaded here from a group of entry points, with the metadata that names it."""
-        before = self._planned()
+    def _add_plugins(self, group: str, by: str | None, line: int | None) -> ResolvedResources:
+        """Return the loaded modules of an entry-point group, with the metadata that names them."""
+        before = self._planned_files()
         trees = self._planner.package_data.trees(self._planner.decisions())
-        given = [self._module(module, by, line) for module in loaded_plugins(group, trees)]
-        files = self._contents(lambda record: record not in before)
+        given = [self._add_module(module, by, line) for module in loaded_plugins(group, trees)]
+        files = self._read_planned(lambda record: record not in before)
         for each in given:
             files.update(each.files)
         externs = {extern for each in given for extern in each.externs}
-        return Answer(files, tuple(sorted(externs)))
+        return ResolvedResources(files, tuple(sorted(externs)))
 
     def _note(self, kind: AdditionKind, name: str, by: str | None) -> None:
         self.added.setdefault((kind, name), Addition(kind, name, by))
 
     def _host_folder(self, record: str) -> Path | None:
-        """The folder of this machine that a folder of the package stands for."""
+        """Return the folder on this machine that a folder of the package comes from."""
         decisions = self._planner.decisions()
         for above in (PurePosixPath(record), *PurePosixPath(record).parents):
             decision = decisions.get(str(above).replace("/", "."))
@@ -133,37 +139,37 @@ class MissingResourceResolver:
             if walker.has_source(module)
         }
 
-    def _planned(self) -> dict[str, Path]:
-        """The data files and metadata that the plan takes along, by record."""
+    def _planned_files(self) -> dict[str, Path]:
+        """Return the data files and metadata that the plan includes, by record."""
         files = self._planner.package_data.find(self._planner.decisions()).files
         return {file.record: Path(file.source) for file in files}
 
-    def _contents(self, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
-        planned = self._planned().items()
+    def _read_planned(self, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
+        planned = self._planned_files().items()
         return {record: file.read_bytes() for record, file in planned if is_wanted(record)}
 
 
-def _is_taken(decision: Decision | None) -> bool:
+def _is_included(decision: Decision | None) -> bool:
     return decision is not None and decision.action in (Action.INTERN, Action.EXTERN)
 
 
-def _with(decisions: Mapping[str, Decision], action: Action) -> set[str]:
+def _modules_with(decisions: Mapping[str, Decision], action: Action) -> set[str]:
     return {module for module, decision in decisions.items() if decision.action is action}
 
 
 def loaded_plugins(group: str, packages: Iterable[Path] = ()) -> list[str]:
-    """The modules of a group of entry points that this process has loaded.
+    """Return the modules of an entry-point group that this process has loaded.
 
-    Whoever loads plugins asks for a group and loads what is in it. That such a module is loaded
-    in the process in which the model works tells that the model may need it; what is merely
-    installed is left out. What another package holds, it holds because it was needed.
+    Code that uses plugins loads all entry points of a group. A module that is loaded in the export
+    process may be needed by the model; modules that are merely installed are left out. Plugins that
+    another package contains are included, because that package needed them.
 
     Args:
-        group: the group of entry points.
-        packages: the unpacked trees of packages that the model's code comes from.
+        group: The entry-point group.
+        packages: The unpacked trees of packages that the model's code comes from.
 
     Returns:
-        Module paths, sorted.
+        Sorted module paths.
     """
     installed = importlib.metadata.entry_points(group=group)
     loaded = {entry.module for entry in installed if entry.module in sys.modules}

@@ -1,4 +1,4 @@
-"""Runs the self-test of a package in clean interpreters until it passes or fails for good."""
+"""Rounds of the self-test: clean interpreters run the package until the outcome is final."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from modpack.core.process import phase
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted, listed
 from modpack.discovery.distributions import Distribution, DistributionIndex
-from modpack.errors import SelfTestError
+from modpack.errors import SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
@@ -32,16 +32,16 @@ from modpack.selftest.process import (
     Job,
     ProbeLevel,
     RunResult,
-    clean_path,
-    extern_owners,
-    hidden_from,
-    perform,
+    build_sys_path,
+    extern_distributions,
+    find_hidden_modules,
+    run_job,
 )
 from modpack.selftest.reference import (
     Case,
     declared_operators,
-    schemas_of,
-    tables_naming,
+    find_tables_naming,
+    operator_schemas,
     write_record,
 )
 from modpack.selftest.requests import MissingResourceResolver
@@ -49,26 +49,26 @@ from modpack.selftest.requests import MissingResourceResolver
 _log = logging.getLogger("modpack")
 
 _LIVE = (NoteKind.LIVE_CHANGED, NoteKind.LIVE_STATE, NoteKind.EXTERN_PATCHED)
-"""What is known to differ between the live process and the package."""
+"""Known differences between the live process and the package."""
 _MAX_ROUNDS = 24
-_SHORTEST_LIMIT_SECONDS = 600.0
-_PATIENCE = 30.0
-"""Times the live run: how long a run may take before it counts as hanging."""
+_MIN_TIMEOUT_SECONDS = 600.0
+_MAX_SLOWDOWN = 30.0
+"""A run may take this many times as long as the live run before it counts as hanging."""
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
-"""What torch says of ``torch.ops.mylib.add`` where nobody declared it."""
+"""The error of ``torch.ops.mylib.add`` if the operator is not declared."""
 _MAX_DIFFERENCES = 5
 _MAX_REFUSED = 5
 _MAX_PLACES = 4
 
 
 class Explanation(NamedTuple):
-    """Why a self-test did not pass.
+    """The reason why a self-test did not pass.
 
     Attributes:
-        reason: what is wrong, in one sentence.
-        details: lines that show it.
-        log: the end of what was written to stdout and stderr.
+        reason: The problem in one sentence.
+        details: Lines with the traceback, differences, and possible causes.
+        log: The end of stdout and stderr.
     """
 
     reason: str
@@ -76,44 +76,44 @@ class Explanation(NamedTuple):
     log: str = ""
 
 
-def explained(verdict: RunResult, differences: Sequence[Difference]) -> Explanation:
-    """Put into words why a self-test did not pass.
+def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Explanation:
+    """Explain why a self-test did not pass.
 
     Args:
-        verdict: what came of it.
-        differences: the differences in it that count.
+        result: The result of the run.
+        differences: The differences that count as failures.
     """
     shown = differences[:_MAX_DIFFERENCES]
     more = [f"and {len(differences) - len(shown)} more"] if len(differences) > len(shown) else []
-    details = [*map(str, shown), *more, *map(str, verdict.unfilled)]
-    if verdict.failure is None:
+    details = [*map(str, shown), *more, *map(str, result.unfilled)]
+    if result.failure is None:
         places = counted(len(differences), "place")
-        reason = f"its output differs from the live model's in {places}"
-        return Explanation(reason, tuple(details), verdict.log)
-    trace = verdict.failure.trace
-    trace = tuple(line if line.startswith("because of ") else f"at {line}" for line in trace)
-    # What was looked for outside the package although the package holds it.
-    for name, by in verdict.refused[:_MAX_REFUSED]:
+        reason = f"the output differs from the live model's in {places}"
+        return Explanation(reason, tuple(details), result.log)
+    trace = result.failure.trace
+    trace = tuple(line if line.startswith("caused by ") else f"at {line}" for line in trace)
+    # Lookups outside the package of modules and files that are in it.
+    for name, by in result.blocked[:_MAX_REFUSED]:
         details.append(
-            f"{by} looked for {name}, a file of this machine beside packaged code"
+            f"{by} looked for {name}, a file next to the original of packaged code"
             if "/" in name or "\\" in name
-            else f"{by} looked for {name} outside the package, which holds it: where the package "
-            "is loaded it need not be installed"
+            else f"{by} looked for {name} outside the package, which contains it; the loading "
+            "environment may not have it"
         )
-    return Explanation(verdict.failure.text, (*trace, *details), verdict.log)
+    return Explanation(result.failure.text, (*trace, *details), result.log)
 
 
 class SelfTest:
-    """One package being tried.
+    """The self-test of one package.
 
     Args:
-        writer: writes the package, and gets the record of the self-test.
-        plan: what it will hold.
-        cases: what is run, with the recorded outputs.
-        bench: makes the package.
-        planner: decides what is added.
-        ownership: knows what is installed here.
-        scripts: files of scripts of which definitions are taken along.
+        writer: Writes the package and the record of the self-test.
+        plan: The plan of the package.
+        cases: The cases to run, with the recorded outputs.
+        builder: Builds the package.
+        planner: Decides which missing resources are added.
+        installed: The installed distributions.
+        scripts: Files of scripts whose definitions are included.
     """
 
     def __init__(
@@ -121,23 +121,23 @@ class SelfTest:
         writer: ArchiveWriter,
         plan: Plan,
         cases: Sequence[Case],
-        bench: PackageBuilder,
+        builder: PackageBuilder,
         planner: Planner,
-        ownership: DistributionIndex,
+        installed: DistributionIndex,
         scripts: Sequence[str] = (),
     ) -> None:
         self._plan = plan
         self._writer = writer
         self._cases = {case.records.number: case for case in cases}
-        self._bench = bench
-        self._ownership = ownership
+        self._builder = builder
+        self._installed = installed
         self._scripts = tuple(scripts)
         self._resolver = MissingResourceResolver(planner)
         models = {id(case.model): case.model for case in cases}
-        self._tables = sorted({t for model in models.values() for t in tables_naming(model)})
+        self._tables = sorted({t for model in models.values() for t in find_tables_naming(model)})
         self._locate = planner.walker.locate
         self._operators: list[str] = []
-        self._again: dict[int, list[Difference]] = {}
+        self._reruns: dict[int, list[Difference]] = {}
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
@@ -145,24 +145,24 @@ class SelfTest:
         self._path: list[str] = []
         self._tree = ""
         self._started = time.monotonic()
-        limits = [case.seconds * _PATIENCE for case in cases]
-        self._limit = _SHORTEST_LIMIT_SECONDS + sum(limits)
+        limits = [case.seconds * _MAX_SLOWDOWN for case in cases]
+        self._timeout = _MIN_TIMEOUT_SECONDS + sum(limits)
 
-    def settle(self, write_anyway: bool) -> tuple[Plan, tuple[str, ...]]:
-        """Write the package as its self-test shows that it must be, with a record of the self-test.
+    def run(self, write_anyway: bool) -> tuple[Plan, tuple[str, ...]]:
+        """Run the self-test, and write the package with all additions and a record of the test.
 
         Args:
-            write_anyway: whether a package that fails is written as well, with a warning.
+            write_anyway: Whether to write a package that fails, with a warning.
 
         Returns:
-            What the package holds, and warnings for its user.
+            The final plan and the warnings for the user.
 
         Raises:
-            SelfTestError: it failed.
+            SelfTestError: If it failed.
         """
-        prefix, source = "modpack-trial-", self._writer.path
+        prefix, source = "modpack-self-test-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
-            record, why = self._outcome()
+            record, why = self._run_namespaces()
         failure: SelfTestError | None = None
         if why is not None:
             failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
@@ -174,119 +174,120 @@ class SelfTest:
         warnings = tuple(_warnings(source, failure, record))
         return replace(self._plan, self_test=outcome), warnings
 
-    def _outcome(self) -> tuple[SelfTestRecord, Explanation | None]:
-        """The record, and why it did not pass; the package is then written as it was tried last."""
-        private = self._settle("private")
+    def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
+        """Return the record, and the reason of a failure. The package is written as last tested."""
+        private = self._run_rounds("private")
         if self._passes(private):
-            return self._record(private, "private"), None
+            return self._make_record(private, "private"), None
         is_hung = private.failure is not None and private.failure.is_timeout
-        process = private if is_hung else self._settle("process", private)
-        why = explained(private, self._real(private))
+        process = private if is_hung else self._run_rounds("process", private)
+        why = explain_failure(private, self._unexplained(private))
         if self._passes(process):
-            return self._record(process, "process", private_failure=why.reason), None
+            return self._make_record(process, "process", private_failure=why.reason), None
         self._write("private")
         notes = (note for note in self._plan.notes if note.kind in _LIVE)
-        details = [*why.details, *(f"perhaps because {note.text}" for note in notes)]
+        details = [*why.details, *(f"possible cause: {note.text}" for note in notes)]
         if process is not private:
-            other = explained(process, self._real(process)).reason
+            other = explain_failure(process, self._unexplained(process)).reason
             also = "" if other == why.reason else f": {other}"
-            details.append(f"it fails with namespace='process', too{also}")
+            details.append(f"the self-test also fails with namespace='process'{also}")
         why = why._replace(details=tuple(details))
         failure = "\n".join((why.reason, *why.details))
-        return self._record(private, "private", failure=failure), why
+        return self._make_record(private, "private", failure=failure), why
 
-    def _settle(self, namespace: str, before: RunResult | None = None) -> RunResult:
-        """The last verdict on a package that must do with what it holds.
+    def _run_rounds(self, namespace: str, before: RunResult | None = None) -> RunResult:
+        """Run rounds in one namespace until the package works with its own contents or fails.
 
         Args:
-            namespace: in which namespace.
-            before: the verdict on another namespace: the same again needs no more looking into.
+            namespace: The namespace.
+            before: The result for another namespace. The same failure again is not examined
+                further.
         """
-        verdict = self._round(namespace)
-        if before is not None and verdict.failure == before.failure is not None:
-            return verdict
-        while not self._passes(verdict) and verdict.is_complete and self._rounds < _MAX_ROUNDS:
-            if not (self._declare_operators(verdict) or self._find_missing(namespace)):
+        result = self._run_round(namespace)
+        if before is not None and result.failure == before.failure is not None:
+            return result
+        while not self._passes(result) and result.is_complete and self._rounds < _MAX_ROUNDS:
+            if not (self._declare_operators(result) or self._find_missing(namespace)):
                 break
-            verdict = self._round(namespace)
-        return verdict
+            result = self._run_round(namespace)
+        return result
 
     def _find_missing(self, namespace: str) -> bool:
-        """Let the child ask for what it misses; tells whether anything was added."""
+        """Let the child request missing resources. Return whether any was added."""
         before = len(self._resolver.added)
-        for eagerness in (ProbeLevel.USES, ProbeLevel.PROBES):
-            verdict = self._round(namespace, eagerness)
+        for probe_level in (ProbeLevel.USES, ProbeLevel.PROBES):
+            result = self._run_round(namespace, probe_level)
             if len(self._resolver.added) > before:
                 return True
-            if not verdict.has_skipped and verdict.is_complete:
+            if not result.has_skipped_probes and result.is_complete:
                 return False
         return False
 
-    def _declare_operators(self, verdict: RunResult) -> bool:
-        """Declare those operators of this process that a failure speaks of."""
-        if verdict.failure is None:
+    def _declare_operators(self, result: RunResult) -> bool:
+        """Declare the operators of this process that a failure names; return whether any is new."""
+        if result.failure is None:
             return False
-        told = "\n".join((verdict.failure.text, *verdict.failure.trace))
-        missing = declared_operators().difference(verdict.operators)
-        named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(told)}
-        wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(told))))
-        schemas = [each for each in schemas_of(wanted) if each not in self._operators]
+        text = "\n".join((result.failure.text, *result.failure.trace))
+        missing = declared_operators().difference(result.operators)
+        named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(text)}
+        wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(text))))
+        schemas = [each for each in operator_schemas(wanted) if each not in self._operators]
         self._operators += schemas
         return bool(schemas)
 
-    def _round(self, namespace: str, eagerness: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
+    def _run_round(self, namespace: str, probe_level: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
         self._write(namespace)
         self._rounds += 1
-        with phase(f"self-test {self._rounds}"), self._bench.open_preview() as package:
+        with phase(f"self-test {self._rounds}"), self._builder.open_preview() as package:
             job = Job(
                 package,
                 namespace,
-                self._tried(),
+                self._case_records(),
                 self._hidden,
                 tuple(self._path),
                 self._tree,
-                eagerness,
+                probe_level,
                 tuple(self._operators),
                 tuple(self._tables),
             )
-            verdict = perform(job, self._resolver.answer, self._limit)
-            verdict = verdict.told_with(package, self._writer.path)
-        passes = self._passes(verdict)
+            result = run_job(job, self._resolver.respond, self._timeout)
+            result = result.rename_package(package, self._writer.path)
+        passes = self._passes(result)
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
             self._writer.path,
             namespace,
-            "passed" if passes else explained(verdict, self._real(verdict)).reason,
-            verdict.seconds,
+            "passed" if passes else explain_failure(result, self._unexplained(result)).reason,
+            result.seconds,
         )
-        return verdict
+        return result
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned
         if has_grown:
-            self._plan = self._bench.plan()
+            self._plan = self._builder.plan()
             self._planned = len(self._resolver.added)
         if has_grown or self._written is None:
-            self._hidden = hidden_from(self._plan, self._ownership, self._scripts)
-            self._path = clean_path(self._plan, self._hidden)
+            self._hidden = find_hidden_modules(self._plan, self._installed, self._scripts)
+            self._path = build_sys_path(self._plan, self._hidden)
         if has_grown or self._written != namespace:
-            self._bench.write(self._plan, namespace)
+            self._builder.write(self._plan, namespace)
             self._written = namespace
 
-    def _passes(self, verdict: RunResult) -> bool:
-        return verdict.failure is None and not self._real(verdict)
+    def _passes(self, result: RunResult) -> bool:
+        return result.failure is None and not self._unexplained(result)
 
-    def _real(self, verdict: RunResult) -> list[Difference]:
-        """The differences that the live model's own randomness does not explain."""
-        for number, _ in verdict.differences:  # a reason to run the live model again
-            if number not in self._again:
-                self._again[number] = self._cases[number].differs_from_itself()
-        return verdict.unexplained(self._tried())
+    def _unexplained(self, result: RunResult) -> list[Difference]:
+        """Return the differences that the live model's own randomness does not explain."""
+        for number, _ in result.differences:  # each justifies one more run of the live model
+            if number not in self._reruns:
+                self._reruns[number] = self._cases[number].compare_with_rerun()
+        return result.unexplained_differences(self._case_records())
 
-    def _record(
+    def _make_record(
         self,
-        verdict: RunResult,
+        result: RunResult,
         namespace: str,
         *,
         private_failure: str | None = None,
@@ -295,7 +296,7 @@ class SelfTest:
         return SelfTestRecord(
             failure is None,
             namespace,
-            self._tried(),
+            self._case_records(),
             self._rounds,
             time.monotonic() - self._started,
             tuple(self._resolver.added.values()),
@@ -306,9 +307,9 @@ class SelfTest:
             tuple(self._operators),
             platform.python_version(),
             str(torch.__version__),
-            verdict.touches,
-            undeclared_imports=self._undeclared_imports(verdict.imported),
-            unfilled_tables=verdict.unfilled,
+            result.mock_events,
+            undeclared_imports=self._undeclared_imports(result.imported),
+            unfilled_tables=result.unfilled,
         )
 
     def _undeclared_imports(
@@ -316,36 +317,36 @@ class SelfTest:
     ) -> tuple[UndeclaredImport, ...]:
         """Return distributions that the self-test imported and that the package does not name.
 
-        An extern module may import another library, as ``torch.utils.tensorboard`` does. Its
-        imports are not the package's. But where that library is missing, the package does not
-        load. Left out is what is installed in any case: what comes with torch and modpack, what
-        the plan names, and what any of these or of those that are returned require.
+        An extern module may import another library, as ``torch.utils.tensorboard`` does. That
+        import is not recorded in the package, but without the library the package does not load.
+        Distributions that are installed in any case are left out: torch, modpack, those that the
+        plan names, and the requirements of all of these.
 
         Args:
-            imported: the modules, and by which module each was imported first, if that is known.
+            imported: The modules, each with its first importer if known.
         """
-        ownership, hidden = self._ownership, self._hidden.modules
+        installed, hidden = self._installed, self._hidden.modules
         found: dict[str, tuple[Distribution, str, str | None]] = {}
         for module, by in imported:
             if not is_everywhere(module) and not any(is_within(module, root) for root in hidden):
-                owner = ownership.distribution_of(module, self._locate(module))
+                owner = installed.distribution_of(module, self._locate(module))
                 if owner is not None:
                     found.setdefault(normalized(owner.name), (owner, module, by))
-        named = extern_owners(self._plan, ownership)
-        known = {*always_installed(ownership), *named}
-        known = known.union(*map(ownership.required_closure, named.values()))
-        for name, (owner, _, _) in found.items():  # two may require each other: the first stays
+        named = extern_distributions(self._plan, installed)
+        known = {*always_installed(installed), *named}
+        known = known.union(*map(installed.required_closure, named.values()))
+        for name, (owner, _, _) in found.items():  # of two that require each other, keep the first
             if name not in known:
-                known |= ownership.required_closure(owner) - {name}
+                known |= installed.required_closure(owner) - {name}
         return tuple(
             UndeclaredImport(owner.name, owner.version, module, by)
             for name, (owner, module, by) in sorted(found.items())
             if name not in known
         )
 
-    def _tried(self) -> tuple[SelfTestCase, ...]:
-        """The cases, with what is known by now of their randomness."""
-        again = {number: self._again.get(number, []) for number in self._cases}
+    def _case_records(self) -> tuple[SelfTestCase, ...]:
+        """Return the cases with the results of repeated runs of the live model."""
+        again = {number: self._reruns.get(number, []) for number in self._cases}
         return tuple(
             SelfTestCase(
                 case.resource,
@@ -362,25 +363,28 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
     if failure is not None:
         yield str(failure)
     else:
-        yield from _swallowed(record.mock_events)
+        yield from _caught_mock_uses(record.mock_events)
         for table in record.unfilled_tables:
-            remedy = "construct one object of the class after loading"
-            yield f"the self-test passed, but {table}. Remedy: {remedy}"
+            yield with_hint(
+                f"the self-test passed, but {table}",
+                "Construct one object of the class after loading.",
+            )
     if record.operators:
-        yield f"whoever loads {source} must first declare {', '.join(record.operators)}"
+        operators = ", ".join(record.operators)
+        yield f"{source}: the package needs operators. Declare them before loading: {operators}"
 
 
-def _swallowed(touches: Sequence[MockEvent]) -> Iterator[str]:
-    """What was used of mocked modules although the self-test passed: the package hides it."""
+def _caught_mock_uses(events: Sequence[MockEvent]) -> Iterator[str]:
+    """Yield a warning for each mocked module that was used although the self-test passed."""
     used: dict[str, list[MockEvent]] = {}
-    for touch in touches:
-        if touch.kind is MockEventKind.USED:
-            used.setdefault(touch.module, []).append(touch)
-    for module, of_one in used.items():
-        places = dict.fromkeys(
-            f"{t.name} {t.operation}" + (f" at {t.place}" if t.place else "") for t in of_one
+    for event in events:
+        if event.kind is MockEventKind.USED:
+            used.setdefault(event.module, []).append(event)
+    for module, events in used.items():
+        uses = dict.fromkeys(
+            f"{e.name} {e.operation}" + (f" at {e.place}" if e.place else "") for e in events
         )
-        shown = listed(list(places), _MAX_PLACES)
+        shown = listed(list(uses), _MAX_PLACES)
         yield (
             f"the self-test passed, but the package used the mocked module {module!r} and caught "
             f"the exception: {shown}. Intern or extern {module!r}, or remove the use."

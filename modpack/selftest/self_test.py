@@ -1,4 +1,4 @@
-"""Repeating a stored self-test here."""
+"""Repetition of a package's stored self-test."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from modpack.loading.checks import (
     require_trust,
 )
 
-_LIMIT_SECONDS = 600.0
+_TIMEOUT_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class SelfTestResult:
-    """What came of repeating a package's self-test.
+    """The result of repeating a package's self-test.
 
     Attributes:
-        file: the package, as the user named it.
-        passed: whether it loaded and computed what was recorded.
-        recorded: the self-test as it was when the package was made.
-        reason: why it did not pass, in one sentence; empty if it did.
-        details: lines that show it.
-        log: the end of what was written to stdout and stderr, if it did not pass.
-        seconds: how long it took.
+        file: The package, as the user named it.
+        passed: Whether the package loaded and its output equals the recorded one.
+        recorded: The self-test of the export.
+        reason: The failure in one sentence. Empty if it passed.
+        details: Lines with the traceback or the differing outputs.
+        log: The end of stdout and stderr if it did not pass.
+        seconds: The duration in seconds.
     """
 
     file: str
@@ -53,39 +53,41 @@ class SelfTestResult:
 def self_test(
     path: str | os.PathLike[str],
     *,
-    timeout: float = _LIMIT_SECONDS,
+    timeout: float = _TIMEOUT_SECONDS,
     on_mismatch: str = "warn",
     policy: TrustPolicy | None = None,
     verify: str = "code",
 ) -> SelfTestResult:
-    """Repeat here the self-test that is stored in a package, in a clean interpreter.
+    """Repeat a package's stored self-test in a clean interpreter.
 
-    It loads the package, runs it on the stored inputs under the recorded conditions (random
-    states, threads, modes), and compares the output with the stored one. What was hidden when
-    the package was made is hidden again. This runs the package's code: run it only
-    for packages that you trust.
+    It loads the package, runs it on the stored inputs under the recorded conditions (random states,
+    threads, modes), and compares the output with the stored one. Modules that were hidden at export
+    are hidden again. This executes the package's code: only test packages you trust.
 
     Args:
-        path: a package file, or the folder of an unzipped package.
-        timeout: when to give up.
-        on_mismatch: ``"warn"``, ``"error"`` or ``"ignore"``, if the installed versions differ
-            from the recorded ones; see :class:`PackageImporter`.
-        policy: what the package may ask for; see :class:`TrustPolicy`. None allows everything.
-        verify: ``"code"`` compares everything but tensors with its digests first, ``"full"`` the
-            tensors too; see :class:`PackageImporter`.
+        path: A package file, or the folder of an unzipped package.
+        timeout: Maximum duration in seconds.
+        on_mismatch: ``"warn"``, ``"error"``, or ``"ignore"`` if the installed versions differ from
+            the recorded ones. See :class:`PackageImporter`.
+        policy: The :class:`TrustPolicy`. None allows everything.
+        verify: ``"code"`` first compares everything except tensors with its digests, ``"full"``
+            tensors as well. See :class:`PackageImporter`.
 
     Returns:
-        What came of it. That it did not pass is no exception.
+        The result. A failed self-test does not raise an exception.
 
     Raises:
-        TypeError: it is no path.
-        ArchiveError: it is no package, or a damaged one.
-        EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs; no code has run.
-        TrustError, SignatureError: the policy does not allow what it asks for; no code has run.
-        ModpackError: no self-test is stored in it.
+        TypeError: If ``path`` is not a path.
+        ArchiveError: If the file is not a package or is damaged.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and a version differs. No code has run.
+        TrustError: If the policy does not allow something that the package requires. No code has
+            run.
+        SignatureError: If the policy requires a signature that is missing or invalid. No code has
+            run.
+        ModpackError: If the package contains no self-test.
     """
-    from modpack.selftest.process import Answer, HiddenModules, Job, perform
-    from modpack.selftest.rounds import explained
+    from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
+    from modpack.selftest.rounds import explain_failure
 
     require_on_mismatch(on_mismatch)
     require_policy(policy)
@@ -100,19 +102,19 @@ def self_test(
         policy=policy,
     )
     with phase("self-test"):
-        verdict = perform(job, lambda _: Answer(), timeout)
-    differences = verdict.unexplained(recorded.cases)
+        result = run_job(job, lambda _: ResolvedResources(), timeout)
+    differences = result.unexplained_differences(recorded.cases)
     file = os.fspath(path)
-    if verdict.failure is None and not differences:
-        return SelfTestResult(file, True, recorded, seconds=verdict.seconds)
-    why = explained(verdict, differences)
-    return SelfTestResult(file, False, recorded, why.reason, why.details, why.log, verdict.seconds)
+    if result.failure is None and not differences:
+        return SelfTestResult(file, True, recorded, seconds=result.seconds)
+    why = explain_failure(result, differences)
+    return SelfTestResult(file, False, recorded, why.reason, why.details, why.log, result.seconds)
 
 
 def _recorded(
     path: str | os.PathLike[str], on_mismatch: str, policy: TrustPolicy | None, level: str
 ) -> SelfTestRecord:
-    """The stored self-test of a package that was made with what is here, more or less."""
+    """Return the stored self-test after checking digests, policy, and environment."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be a path, not {type(path).__name__}")
     with open_archive(path) as archive:
@@ -120,8 +122,8 @@ def _recorded(
         recorded = read_self_test(archive, manifest) if manifest is not None else None
         if recorded is None:
             raise ModpackError(
-                f"{archive.path} holds no self-test that could be repeated. Remedy: give "
-                "example_inputs when saving"
+                f"{archive.path}: the package contains no self-test",
+                hint="Pass example_inputs to modpack.save.",
             )
         require_contents(archive, level)
         if policy is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import modpack
 from modpack.discovery.distributions import DistributionIndex
-from modpack.selftest.process import HiddenModules, clean_path, hidden_from
+from modpack.selftest.process import HiddenModules, build_sys_path, find_hidden_modules
 
 
 def plan_of(module, **rules):
@@ -22,24 +22,24 @@ def plan_of(module, **rules):
 def test_what_is_interned_is_hidden_with_its_folder(project):
     root = project({"till/__init__.py": "import coins, json, click", "coins.py": ""})
     plan = plan_of("till")
-    hidden = hidden_from(plan, DistributionIndex())
+    hidden = find_hidden_modules(plan, DistributionIndex())
     assert hidden.modules == ("coins", "till")
     assert hidden.places == (str(root / "coins.py"), str(root / "till"))
-    assert str(root) not in clean_path(plan, hidden)
+    assert str(root) not in build_sys_path(plan, hidden)
 
 
 def test_a_root_of_which_something_is_extern_is_not_hidden(project):
     root = project({"till/__init__.py": "from till import drawer", "till/drawer.py": ""})
     plan = plan_of("till", extern="till.drawer")
-    hidden = hidden_from(plan, DistributionIndex())
+    hidden = find_hidden_modules(plan, DistributionIndex())
     assert hidden == HiddenModules()
-    assert str(root) in clean_path(plan, hidden)
+    assert str(root) in build_sys_path(plan, hidden)
 
 
 def test_what_comes_with_modpack_is_never_hidden(project):
     project({"till.py": "import packaging.version, iniconfig"})
     plan = plan_of("till", intern=["packaging.**", "iniconfig.**"])
-    hidden = hidden_from(plan, DistributionIndex())
+    hidden = find_hidden_modules(plan, DistributionIndex())
     assert hidden.modules == ("iniconfig", "till")
     assert hidden.distributions == ("iniconfig",)
 
@@ -47,9 +47,9 @@ def test_what_comes_with_modpack_is_never_hidden(project):
 def test_a_folder_that_serves_an_extern_too_stays_on_the_path(project):
     root = project({"till.py": "import coins", "coins.py": ""})
     plan = plan_of("till", extern="coins")
-    hidden = hidden_from(plan, DistributionIndex())
+    hidden = find_hidden_modules(plan, DistributionIndex())
     assert hidden.modules == ("till",)
-    assert str(root) in clean_path(plan, hidden)
+    assert str(root) in build_sys_path(plan, hidden)
 
 
 def test_the_working_folder_is_left_out_unless_it_is_needed(project, monkeypatch, tmp_path):
@@ -57,6 +57,6 @@ def test_the_working_folder_is_left_out_unless_it_is_needed(project, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     plan = plan_of("till")
-    path = clean_path(plan, hidden_from(plan, DistributionIndex()))
+    path = build_sys_path(plan, find_hidden_modules(plan, DistributionIndex()))
     assert str(tmp_path) not in path
     assert str(Path(modpack.__file__).parents[1]) in path or "" in sys.path

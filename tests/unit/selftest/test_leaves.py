@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.masked
 
-from modpack.selftest.compare import compare, leaves_of
+from modpack.selftest.compare import compare, flatten_output
 
 Pair = collections.namedtuple("Pair", "first second")
 
@@ -34,7 +34,7 @@ class Slotted:
 
 
 def paths(output):
-    return [leaf.path for leaf in leaves_of(output)]
+    return [leaf.path for leaf in flatten_output(output)]
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,20 @@ def test_a_distribution_shows_its_parameters():
     ],
 )
 def test_every_make_of_tensor_equals_itself(tensor):
-    assert compare(leaves_of(tensor), leaves_of(tensor)) == []
+    assert compare(flatten_output(tensor), flatten_output(tensor)) == []
 
 
 def test_numbers_are_compared_by_their_bits():
     nan, zero = torch.tensor([float("nan")]), torch.tensor([0.0])
-    assert compare(leaves_of(nan), leaves_of(nan.clone())) == []
-    assert compare(leaves_of(float("nan")), leaves_of(float("nan"))) == []
-    assert len(compare(leaves_of(zero), leaves_of(-zero))) == 1
+    assert compare(flatten_output(nan), flatten_output(nan.clone())) == []
+    assert compare(flatten_output(float("nan")), flatten_output(float("nan"))) == []
+    assert len(compare(flatten_output(zero), flatten_output(-zero))) == 1
 
 
 def test_a_difference_names_its_place_and_its_size():
     one, two = torch.zeros(2, 3), torch.zeros(2, 3)
     two[1, 2], two[1, 1] = 0.5, 0.25
-    (difference,) = compare(leaves_of({"y": one}), leaves_of({"y": two}))
+    (difference,) = compare(flatten_output({"y": one}), flatten_output({"y": two}))
     assert not difference.is_structural
     assert str(difference) == (
         "output['y']: 2 of 6 elements differ, the first at [1, 1]: expected 0.0, found 0.25; "
@@ -111,26 +111,28 @@ def test_a_difference_names_its_place_and_its_size():
     ],
 )
 def test_another_type_shape_or_length_is_structural(expected, found):
-    assert all(each.is_structural for each in compare(leaves_of(expected), leaves_of(found)))
-    assert compare(leaves_of(expected), leaves_of(found))
+    assert all(
+        each.is_structural for each in compare(flatten_output(expected), flatten_output(found))
+    )
+    assert compare(flatten_output(expected), flatten_output(found))
 
 
 def test_arrays_of_other_libraries_are_compared_by_their_memory():
     one, two = array.array("d", [1.0, 2.0]), array.array("d", [1.0, 3.0])
-    assert compare(leaves_of(one), leaves_of(one[:])) == []
-    (difference,) = compare(leaves_of(one), leaves_of(two))
+    assert compare(flatten_output(one), flatten_output(one[:])) == []
+    (difference,) = compare(flatten_output(one), flatten_output(two))
     assert "the first at [1]: expected 2.0, found 3.0" in difference.text
 
 
 def test_a_cycle_comes_to_an_end():
     ring: list[object] = [1]
     ring.append(ring)
-    assert leaves_of(ring)[-1].structure == "the same as output"
+    assert flatten_output(ring)[-1].structure == "the same as output"
 
 
 def test_addresses_and_the_namespace_are_no_differences():
     def text(where, module):
-        return leaves_of(f"<{module}.Net at {where}>")
+        return flatten_output(f"<{module}.Net at {where}>")
 
     packaged = text("0x7f5566778899", "modpack_0123456789ab.shop")
     assert compare(text("0x7f0011223344", "shop"), packaged) == []
@@ -138,9 +140,9 @@ def test_addresses_and_the_namespace_are_no_differences():
 
 def test_a_later_change_of_the_output_does_not_reach_the_leaves():
     tensor = torch.zeros(2)
-    leaves = leaves_of(tensor)
+    leaves = flatten_output(tensor)
     tensor.add_(1)
-    assert compare(leaves, leaves_of(torch.zeros(2))) == []
+    assert compare(leaves, flatten_output(torch.zeros(2))) == []
 
 
 class Refusing(torch.Tensor):
@@ -166,7 +168,7 @@ class Unreadable:
     ],
 )
 def test_an_output_that_refuses_to_be_asked_shows_what_it_is(output, expected):
-    assert [leaf.structure for leaf in leaves_of([output])][1:] == [expected]
+    assert [leaf.structure for leaf in flatten_output([output])][1:] == [expected]
 
 
 def test_a_tensor_class_with_operators_of_its_own_shows_what_it_holds():

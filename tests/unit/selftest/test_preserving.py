@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.selftest.conditions import preserved, versions_of
+from modpack.selftest.conditions import preserve_tensors, tensor_versions
 
 
 class Holder(nn.Module):
@@ -49,16 +49,16 @@ TENSORS = {
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_of_all_kinds_are_put_back(kind):
     model = Holder(TENSORS[kind])
-    with preserved(model, lambda: None):
+    with preserve_tensors(model, lambda: None):
         model.held = torch.zeros(1)
-        versions_of(model)
+        tensor_versions(model)
     assert model._buffers["held"] is TENSORS[kind]
-    versions_of(model)
+    tensor_versions(model)
 
 
 def test_sparse_values_that_were_exchanged_are_put_back():
     model = Holder(torch.eye(2).to_sparse())
-    with preserved(model, lambda: None):
+    with preserve_tensors(model, lambda: None):
         model.held.add_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]).to_sparse())
     assert model.held.to_dense().tolist() == [[1, 0], [0, 1]]
 
@@ -66,8 +66,8 @@ def test_sparse_values_that_were_exchanged_are_put_back():
 def test_buffers_that_a_script_module_replaces_are_put_back():
     model = nn.Sequential(torch.jit.script(Counting()), nn.LazyLinear(2))
     before = model[0].seen
-    with preserved(model, lambda: None):
+    with preserve_tensors(model, lambda: None):
         model[0](torch.ones(2))
         assert model[0].seen.tolist() == [1, 1]
     assert model[0].seen is before
-    assert versions_of(model) == [0]
+    assert tensor_versions(model) == [0]

@@ -12,12 +12,12 @@ from modpack.core.policy import TrustPolicy
 from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.selftest import process
 from modpack.selftest.process import (
-    Answer,
     Difference,
     Failure,
     HiddenModules,
     Job,
-    Question,
+    ResolvedResources,
+    ResourceRequest,
     RunResult,
 )
 
@@ -49,9 +49,9 @@ def test_verdict_sent_to_the_parent_is_the_same():
 
 
 def test_question_and_answer_are_sent_with_bytes():
-    question = Question("module", "shop.parts", None, None)
+    question = ResourceRequest("module", "shop.parts", None, None)
     assert sent(question) == question
-    answer = Answer({"shop/x.bin": b"\0\xff"}, ("numpy",), ("folder/",))
+    answer = ResolvedResources({"shop/x.bin": b"\0\xff"}, ("numpy",), ("folder/",))
     assert sent(answer) == answer
 
 
