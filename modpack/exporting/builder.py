@@ -1,4 +1,4 @@
-"""One package in the making: planned and written, several times over if it is tried."""
+"""The builder of one package, which repeats planning and writing for each self-test round."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class PackageBuilder:
     """Plans and writes the package of one exporter.
 
     Attributes:
-        planner: decides what goes into it.
-        writer: writes it.
-        objects: what was saved so far.
-        installed: the distributions of this interpreter.
-        guard: knows the secrets in what was saved, and finds those in what is planned.
-        debug: whether errors show how each module is reached.
+        planner: Decides the contents of the package.
+        writer: Writes the package.
+        objects: The objects saved so far.
+        installed: The installed distributions.
+        guard: Searches saved objects and planned files for secrets.
+        debug: Whether errors show the import chain of each module.
     """
 
     planner: Planner
@@ -50,7 +50,7 @@ class PackageBuilder:
     _found_uses: tuple[object, tuple[MockUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
-        """Return the plan for everything saved so far, with all problems."""
+        """Return the plan for everything saved so far, including all problems."""
         with phase("planning", is_major=True):
             plan, walker = self.planner.plan(), self.planner.walker
             plan = replace(
@@ -75,9 +75,9 @@ class PackageBuilder:
                 return replace(plan, problems=(*plan.problems, *leaks))
 
     def _problems(self, plan: Plan) -> Iterator[Problem]:
-        """A plan's problems, with those of single definitions in place of that of their script.
+        """Yield a plan's problems, with those of a script replaced by those of its definitions.
 
-        Places in the modules of definitions become those in the scripts that the user can open.
+        Locations in generated definition modules are mapped to the scripts that the user can open.
         """
         scripts = self.objects.scripts
         of_scripts = tuple(scripts.problems())
@@ -87,10 +87,10 @@ class PackageBuilder:
         yield from of_scripts
 
     def plan(self) -> Plan:
-        """Return the plan for everything saved so far; take back what :meth:`write` wrote.
+        """Return the plan for everything saved so far, and roll back what :meth:`write` wrote.
 
         Raises:
-            PackagingError: there are problems.
+            PackagingError: If the plan has problems.
         """
         self._clear()
         plan = self.preview()
@@ -109,23 +109,23 @@ class PackageBuilder:
                 module: (walker.source(module), walker.is_package(module))
                 for module in interned_records(plan, walker)
             }
-            asked = (sources, mocked, plan.graph.roots(), list(plan.graph.edges()))
-            if self._found_uses[0] != asked:  # most rounds of a self-test change files only
-                self._found_uses = asked, find_uses(sources, mocked, plan.graph)
+            inputs = (sources, mocked, plan.graph.roots(), list(plan.graph.edges()))
+            if self._found_uses[0] != inputs:  # most self-test rounds change only data files
+                self._found_uses = inputs, find_uses(sources, mocked, plan.graph)
             return self._found_uses[1]
 
     def write(self, plan: Plan, namespace: str = "private") -> None:
-        """Write all that the plan adds to what was saved, in place of what was written so."""
+        """Write everything that the plan adds to the saved objects, replacing an earlier plan."""
         self._clear()
         walker, objects = self.planner.walker, self.objects
         write_contents(plan, walker, self.writer, objects, self.installed, namespace)
 
     def open_preview(self) -> AbstractContextManager[str]:
-        """The complete package, in a temporary file."""
+        """Write the complete package to a temporary file for the duration of the block."""
         return self.writer.open_preview()
 
     def begin(self) -> None:
-        """Say that all has been saved: what is written from here on can be written again."""
+        """Set the point to which :meth:`plan` and :meth:`write` roll back: everything is saved."""
         self._start = self.writer.checkpoint()
 
     def _clear(self) -> None:

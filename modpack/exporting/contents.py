@@ -1,4 +1,4 @@
-"""The records that a plan adds to the archive: sources, mocks, files, and facts about them."""
+"""The records that a plan adds to the archive: sources, mocks, files, and metadata."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
-    """The record of each interned module that has a source; the others are folders only."""
+    """Return the record of each interned module that has a source. The others are only folders."""
     return {
         module: module_record(module, walker.is_package(module))
         for module in plan.modules(Action.INTERN)
@@ -63,7 +63,7 @@ def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
 
 
 def _mocked_records(plan: Plan) -> dict[str, str]:
-    """The record of each stand-in: a package's where the plan holds modules below it."""
+    """Return the record of each mock: a package's record if the plan has modules below it."""
     mocked = plan.modules(Action.MOCK)
     held = [*mocked, *plan.modules(Action.INTERN)]
     return {
@@ -73,14 +73,14 @@ def _mocked_records(plan: Plan) -> dict[str, str]:
 
 
 def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
-    """The plan with a problem for each module, and without each file, whose record is taken.
+    """Return the plan with a problem for each module, and without each file, whose record exists.
 
-    Names clash if some file system takes them for the same one. What the user saved comes first.
+    Names also clash if any file system treats them as equal. Saved resources take precedence.
 
     Args:
-        plan: what will be written.
-        walker: knows the sources.
-        taken: the records that are there already: the saved resources.
+        plan: The plan.
+        walker: Provides the sources.
+        taken: The records of the saved resources.
     """
     registry = NameRegistry()
     saved = frozenset(taken)
@@ -118,26 +118,29 @@ def write_contents(
     installed: DistributionIndex,
     namespace: str = "private",
 ) -> None:
-    """Write what the plan decided: the code first, then the records about it.
+    """Write the contents of a plan: first the code, then the metadata records.
 
     Args:
-        plan: what was decided.
-        walker: knows the sources.
-        writer: where it goes.
-        objects: what was saved.
-        installed: the distributions of this interpreter.
-        namespace: in which namespace the package works.
+        plan: The plan.
+        walker: Provides the sources.
+        writer: Writes the records.
+        objects: The saved objects.
+        installed: The installed distributions.
+        namespace: The namespace that the package requires.
 
     Raises:
-        ArchiveError: code imports something of too long a path.
-        ModpackError: a file cannot be read any more.
+        ArchiveError: If code imports a module whose path is too long.
+        ModpackError: If a file can no longer be read.
     """
     for module in plan.graph.nodes():
         why = None if module.startswith("<") else why_too_long(module)
-        if why is not None:  # no reader takes it for a module path
-            reason = f"{module!r:.60} is imported, which is too long for a module path: {why}"
-            remedy = "Remedy: take that import out, or mock or extern the module that has it"
-            raise ArchiveError(writer.path, f"{reason}. {remedy}", GRAPH)
+        if why is not None:  # readers reject longer module paths
+            raise ArchiveError(
+                writer.path,
+                f"the imported name {module!r:.60} is too long for a module path: {why}",
+                GRAPH,
+                hint="Remove that import, or mock or extern the module that contains it.",
+            )
     sources = interned_records(plan, walker)
     with phase("writing sources", ProgressUnit.MODULES, len(sources), is_major=True) as writing:
         for module, record in sources.items():
@@ -151,7 +154,7 @@ def write_contents(
     writer.write(".data/python_version", platform.python_version().encode())
     writer.write(".data/version", b"6\n")
     writer.write("byteorder", sys.byteorder.encode())
-    folders = local_folders()  # which say where files lie on this machine
+    folders = local_folders()  # removed from texts, because they reveal paths of this machine
     notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
     graph = plan_to_json(replace(plan, notes=notes), _archive_places(plan, walker))
     entry: dict[str, Json] = {
@@ -173,7 +176,7 @@ def _json(record: Mapping[str, Json]) -> bytes:
 
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
-    """Write the mocks; returns what their runtime imports: torch.package wants it declared."""
+    """Write the mocks and return the imports of their runtime, which torch.package must list."""
     records = _mocked_records(plan)
     held = [*records, *plan.modules(Action.INTERN)]
     for module, record in records.items():
@@ -192,15 +195,13 @@ def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
 def _write_files(
     plan: Plan, walker: Walker, writer: ArchiveWriter, sources: Mapping[str, str]
 ) -> None:
-    """Write the files of a plan, and a RECORD (PEP 376) of each distribution's part."""
+    """Write the files of a plan, and a RECORD file (PEP 376) for each included distribution."""
     sums: dict[str, tuple[str, int]] = {}
     for file in plan.files:
         try:
             content = Path(file.source).read_bytes()
         except OSError as failure:
-            raise ModpackError(
-                f"{file.source} was to go along, but {failure.strerror}"
-            ) from failure
+            raise ModpackError(f"cannot read {file.source}: {failure.strerror}") from failure
         sums[file.record] = _sum(content)
         writer.write(file.record, content, compress=True)
     for distribution in (each for each in plan.distributions if each.modules):
@@ -228,10 +229,10 @@ def _sum(content: bytes) -> tuple[str, int]:
 
 
 def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
-    """Write an empty ``__init__.py`` for each interned folder without any record in it.
+    """Write an empty ``__init__.py`` for each interned folder without any record.
 
-    A package has no other way to record that such a folder can be imported. A module that another
-    one makes when it is imported may look like a folder, but is searched for nowhere.
+    A package has no other way to record that such a folder can be imported. Modules that other code
+    creates at import may look like folders, but have no search path.
     """
     names = writer.names()
     for module in plan.modules(Action.INTERN):
@@ -242,7 +243,7 @@ def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
 
 
 def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
-    """For places in files of this machine, the same places in the archive's records."""
+    """Map locations in files of this machine to locations in records."""
     places: dict[str, str] = {}
     files = {
         location.file: module_record(module, location.is_package)
@@ -258,7 +259,7 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
 
 
 def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
-    """The record of the export environment; the archive format page documents it."""
+    """Return the record of the export environment, as the archive format page documents it."""
     loaded = sys.modules.get("torch")  # None if only sources were saved
     torch = str(loaded.__version__) if loaded is not None else None
     providers = _providers(plan, installed)
@@ -284,7 +285,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
 
 
 def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
-    """The distributions of extern modules, by the shortest path that is theirs alone."""
+    """Map the shortest paths that belong to a single distribution to that distribution."""
     owners: dict[str, Distribution] = {}
     for module in plan.modules(Action.EXTERN):
         if not is_everywhere(module) and not _is_shared(module, plan):
@@ -304,7 +305,7 @@ def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distributi
 
 
 def _is_shared(path: str, plan: Plan) -> bool:
-    """Whether it is a namespace package, in which any distribution may have a part."""
+    """Return whether a path is a namespace package, which several distributions can share."""
     decision = plan.decisions.get(path)
     location = decision.location if decision is not None else None
     return location is not None and location.kind is CodeKind.NAMESPACE

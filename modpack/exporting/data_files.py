@@ -1,4 +1,4 @@
-"""Which files are data that a package may include, by their names and sizes."""
+"""Classification of files as data that a package may include, by name and size."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 MAX_BYTES_OF_A_FILE = 64 * 2**20
-"""A larger file is left out, with a warning: it is more likely a checkpoint than a vocabulary."""
+"""A larger file is excluded with a warning: it is more likely a checkpoint than a vocabulary."""
 MAX_BYTES_OF_ALL = 256 * 2**20
 MAX_BYTES_UNNAMED = 8 * 2**20
-"""The same for a file of the user's that no source names, but that lies where one reads."""
+"""The limit for a user's file that no source names, in a folder that code reads."""
 
 _CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
 _LOADABLE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$")
@@ -32,12 +32,12 @@ _MAX_FILES_LISTED = 10_000
 
 
 def is_code(name: str) -> bool:
-    """Whether a file is Python code in any form: it is included as a module or not at all."""
+    """Return whether a file is Python code in any form, which is included only as a module."""
     return name.lower().endswith(_CODE)
 
 
 def is_compiled(name: str) -> bool:
-    """Whether a file is machine code.
+    """Return whether a file is native code.
 
     >>> is_compiled("libx.so.1"), is_compiled("kernel.cu")
     (True, False)
@@ -46,17 +46,17 @@ def is_compiled(name: str) -> bool:
 
 
 def is_loadable(name: str) -> bool:
-    """Whether a file is an extension module, or a shared library."""
+    """Return whether a file is a native extension or a shared library."""
     return _LOADABLE.search(name.lower()) is not None
 
 
 def is_data_like(name: str) -> bool:
-    """Whether a file looks like something that code reads, by its name alone."""
+    """Return whether a file's name suggests data that code reads."""
     return PurePosixPath(name.lower()).suffix in _DATA or ("." not in name and name.isupper())
 
 
 def is_private(path: str) -> bool:
-    """Whether a path is hidden, or looks like a secret: such a file has to be saved by name.
+    """Return whether a path is hidden or looks like a secret. Such files are only saved by name.
 
     >>> is_private("pkg/.env"), is_private("pkg/server.key"), is_private("pkg/words.txt")
     (True, True, False)
@@ -69,21 +69,21 @@ def is_private(path: str) -> bool:
 
 
 def is_tests(folders: str) -> bool:
-    """Whether a path below a package leads into its tests."""
+    """Return whether a path below a package is in its tests."""
     return not {"test", "tests"}.isdisjoint(folders.split("/")[:-1])
 
 
 def is_data(name: str) -> bool:
-    """Whether a file can be included as data: it is no code in any form."""
+    """Return whether a file can be included as data: it is neither Python nor native code."""
     return not (is_code(name) or is_compiled(name))
 
 
 def files_below(folder: Path, deep: bool = True) -> Iterator[Path]:
-    """The data files in a folder, sorted; folders with code of their own are not entered.
+    """Yield the data files in a folder, sorted, without subfolders that are packages.
 
     Args:
-        folder: the folder.
-        deep: whether to look into its subfolders.
+        folder: The folder.
+        deep: Whether to search subfolders.
     """
     listed = 0
     for place, folders, names in os.walk(folder):
@@ -103,10 +103,10 @@ def _is_entered(folder: Path) -> bool:
 
 
 class SizeLimit:
-    """Counts the bytes of the files that are included.
+    """Counts the bytes of included files.
 
     Attributes:
-        left_out: the files that were too large, with their sizes in bytes, by owner.
+        left_out: Files that exceed a limit, with their sizes in bytes, by owner.
     """
 
     def __init__(self) -> None:
@@ -114,12 +114,12 @@ class SizeLimit:
         self._left = MAX_BYTES_OF_ALL
 
     def admits(self, file: Path, owner: str = "", most: int = MAX_BYTES_OF_A_FILE) -> bool:
-        """Whether there is room for a file, which is then taken off what is left.
+        """Return whether a file is readable and within the limits, and count it if so.
 
         Args:
-            file: the file; what is none, or cannot be read, is not admitted.
-            owner: the module or distribution that it belongs to.
-            most: the most bytes that it may have.
+            file: The file.
+            owner: The module or distribution that it belongs to.
+            most: The maximum size in bytes.
         """
         if not file.is_file() or not os.access(file, os.R_OK):
             return False

@@ -1,7 +1,7 @@
-"""Evidence of imports that no source spells: loaded modules, listed folders, entry points.
+"""Evidence of imports that sources don't name: loaded modules, listed folders, entry points.
 
-Nothing is imported and no attribute hook is called: of the live process only what
-``sys.modules`` holds counts.
+Nothing is imported and no attribute hook is called. Of the live process, only ``sys.modules`` is
+used.
 """
 
 from __future__ import annotations
@@ -25,18 +25,17 @@ _MAX_LISTED = 10_000
 def loaded_edges(
     walker: Walker, decisions: Mapping[str, Decision], installed: DistributionIndex
 ) -> Iterator[Edge]:
-    """Evidence for modules that interned code reaches at run time.
+    """Yield edges to modules that interned code reaches at run time.
 
-    A name that a package gives out lazily (PEP 562) leads to the module where it lives. Of an
-    installed distribution whose code imports by names that are known at run time only, the
-    modules that are loaded here are needed; likewise where interned code is compiled, whose
-    imports nobody can read. Of a package that is saved again, all of it is: it
-    holds what such imports led to where it was made.
+    A name that a package provides lazily (PEP 562) leads to the module that defines it. If an
+    installed distribution imports modules by computed names, its loaded modules are needed. The
+    same holds for interned native extensions, whose imports cannot be read. Of a re-exported
+    package, every such module is needed: the package contains them because of such imports.
 
     Args:
-        walker: the walk so far.
-        decisions: what was decided by now.
-        installed: the distributions of this interpreter.
+        walker: The walk so far.
+        decisions: The decisions so far.
+        installed: The installed distributions.
     """
     interned = [m for m, d in decisions.items() if d.action is Action.INTERN]
     for module in interned:
@@ -56,19 +55,19 @@ def loaded_edges(
         for module in walker.needed_beside(some):
             is_near = whole or root_of(module) == root_of(some)
             if is_near and module not in decisions and walker.has_source(module):
-                # Most likely a dynamic import of a package around it brought it in.
-                around = (parent for parent in parents(module) if parent in importers)
-                importer = next(around, some)
+                # A parent package with a dynamic import is the most likely importer.
+                enclosing = (parent for parent in parents(module) if parent in importers)
+                importer = next(enclosing, some)
                 yield Edge(importer, module, ImportKind.LOADED, importers[importer])
 
 
 def dynamic_importers(
     walker: Walker, interned: list[str], installed: DistributionIndex
 ) -> dict[str, dict[str, int]]:
-    """By root: interned modules that import dynamically, of distributions and of packages.
+    """Return interned modules with dynamic imports, of distributions and packages, by root.
 
     Returns:
-        For each root its modules, with the line of the first such import.
+        For each root, its modules with the line of their first dynamic import.
     """
     found: dict[str, dict[str, int]] = {}
     for module in interned:
@@ -86,9 +85,9 @@ def _names_given_out_lazily(walker: Walker, module: str) -> Iterator[Edge]:
     for edge in walker.graph.edges_to(module):
         for name in edge.names:
             if name not in bound and edge.kind.is_dependency:
-                home = walker.live_home(module, name)
-                if home is not None and home != module:
-                    yield Edge(module, home, ImportKind.LOADED, None, (name,))
+                origin = walker.live_home(module, name)
+                if origin is not None and origin != module:
+                    yield Edge(module, origin, ImportKind.LOADED, None, (name,))
 
 
 def listed_edges(
@@ -97,17 +96,16 @@ def listed_edges(
     is_own: Callable[[str], bool],
     installed: DistributionIndex,
 ) -> Iterator[Edge]:
-    """Evidence for the modules that interned code of the user's own finds without their names.
+    """Yield edges to modules that the user's interned code finds without naming them.
 
-    Those of folders that it lists; those of the entry points of its own project, where it asks for
-    their group; and of ``from package import *``, whose ``__all__`` is computed, the submodules
-    that are loaded here.
+    These are modules of folders that it lists, entry points of its own project if it names their
+    group, and, for ``from package import *`` with a computed ``__all__``, the loaded submodules.
 
     Args:
-        walker: the walk so far.
-        decisions: what was decided by now.
-        is_own: whether a module is the user's own code.
-        installed: the distributions of this interpreter.
+        walker: The walk so far.
+        decisions: The decisions so far.
+        is_own: Returns whether a module is the user's own code.
+        installed: The installed distributions.
     """
     for module, decision in decisions.items():
         is_interned = decision.action is Action.INTERN and walker.is_followed(module)
@@ -126,7 +124,7 @@ def listed_edges(
 
 
 def _taken_by_star(walker: Walker, package: str) -> Iterator[str]:
-    """The loaded submodules of a package whose ``__all__`` cannot be read."""
+    """Yield the loaded submodules of a package whose ``__all__`` is computed."""
     scan, environment = walker.scan(package), walker.environment_of(package)
     if environment is not None and scan.exported is None and "__all__" in scan.bound:
         for found in _modules_in(walker, package, FolderListing("", False, 0)):
@@ -146,7 +144,7 @@ def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> 
     groups = ConfigParser(delimiters=("=",), strict=False, interpolation=None)
     try:
         groups.read_string(file.read_text("utf-8"))
-    except (OSError, ValueError, ParsingError):  # then nobody finds an entry point in there
+    except (OSError, ValueError, ParsingError):  # importlib.metadata cannot read it either
         return
     for group in groups.sections():
         asked = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
@@ -182,7 +180,7 @@ def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator
         folder, package = waiting.pop()
         try:
             entries = sorted(folder.iterdir())
-        except OSError:  # it is not there
+        except OSError:  # the folder does not exist
             continue
         for inner in entries:
             left = max(0, left - 1)

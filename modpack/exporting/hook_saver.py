@@ -1,4 +1,4 @@
-"""The hooks of a saved object: their specs and their pickle go beside the object."""
+"""The hooks of a saved object: their specs and their pickle are stored next to the object."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from modpack.hooks.report import (
 
 @dataclass(frozen=True)
 class HookOptions:
-    """How to treat the hooks of a saved object.
+    """Options for the hooks of a saved object.
 
     Attributes:
-        choice: which hooks to capture.
-        process_wide: whether to capture the hooks of the whole process as well.
-        extras: what is saved along with the object, by name, such as its optimizer.
-        reset_hook_state: whose collected state to leave behind.
+        choice: Which hooks to capture.
+        process_wide: Whether to capture process-wide hooks as well.
+        extras: Objects saved together with the object, such as its optimizer, by name.
+        reset_hook_state: Which hooks' collected state to exclude.
     """
 
     choice: HookChoice = True
@@ -46,16 +46,16 @@ class HookOptions:
 
 
 class HookExporter:
-    """Watches one object being pickled, and writes what was found.
+    """Observes the pickling of one object and writes its hooks.
 
     Args:
-        is_importable: whether a function can be imported.
-        obj: the object.
-        options: what to do about its hooks.
+        is_importable: Returns whether a function can be imported.
+        obj: The object.
+        options: How to treat its hooks.
 
     Attributes:
-        extras: what is saved along with the object, by name.
-        observer: sees the parts of the object.
+        extras: Objects saved together with the object, by name.
+        observer: Observes the parts of the object.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class HookExporter:
         self.observer = HookObserver(obj, self.extras, self._collector, self._emptied)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
-        """Write specs and pickle, and tell what became of each hook."""
+        """Write specs and pickle, and yield the status of each hook."""
         specs = tuple(self.observer.specs)
         check_names(self._options.choice, (*specs, *self._collector.left_out))
         if appended:
@@ -97,7 +97,7 @@ class HookExporter:
         yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
         yield from self.observer.lost()
         for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
-            status = missed(spec)  # on a part that was never pickled
+            status = missed(spec)  # the submodule was never pickled
             warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
             yield status
         yield from map(left_out, self._collector.left_out)

@@ -1,4 +1,4 @@
-"""Live objects and the code in them, looked at without running any."""
+"""Inspection of live objects and their code without executing any of it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 
 
 def is_awake(module: object) -> bool:
-    """Whether a module was really loaded, or waits for the first question, as LazyLoader's do."""
+    """Return whether a module is loaded, unlike those that LazyLoader loads on first access."""
     kind = type(module)
     return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is one that a literal can give, and that never changes."""
+    """Return whether a value is immutable and can be written as a literal."""
     if type(value) is tuple:
         return all(map(is_plain, value))
     return type(value) in _ATOMS
 
 
 def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
-    """The object of a dotted name, looked up in modules and classes only; None if nothing."""
+    """Resolve a dotted name through modules and classes only. Return None if it has no value."""
     first, *others = name.split(".")
     found: Any = namespace.get(first)
     for part in others:
@@ -38,7 +38,7 @@ def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
 
 
 def home_of(value: Any) -> str:
-    """The module whose code a function or a class is; empty if nobody knows."""
+    """Return the module that defines a function or a class, or an empty string if unknown."""
     if is_a(value, FunctionType):
         return str(value.__globals__.get("__name__", ""))
     found = getattr(value, "__module__", None) if is_a(value, type) else None
@@ -46,7 +46,7 @@ def home_of(value: Any) -> str:
 
 
 def functions_in(value: Any) -> Iterator[FunctionType]:
-    """The functions in an object that a decorator may have made of one, the outermost first."""
+    """Yield the functions that a possibly decorated object wraps, outermost first."""
     todo: list[Any] = [value]
     seen: set[int] = set()
     while todo and len(seen) < _MAX_WRAPPERS:
@@ -63,7 +63,7 @@ def functions_in(value: Any) -> Iterator[FunctionType]:
 def _holds_function(cell: Any) -> bool:
     try:
         return is_a(cell.cell_contents, (FunctionType, staticmethod, classmethod))
-    except ValueError:  # it is empty
+    except ValueError:  # the cell is empty
         return False
 
 
@@ -81,7 +81,7 @@ def _wrapped(value: Any) -> Iterator[Any]:
 
 
 def codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
-    """The codes in a code; those of generic classes and functions stand one level deeper."""
+    """Yield nested code objects; those of generic classes and functions are one level deeper."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner
@@ -90,5 +90,5 @@ def codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
 
 
 def absolute(file: str) -> str:
-    """The absolute path of a code's file; cells, which are no files, keep their name."""
+    """Return the absolute path of a code's file. The names of cells are returned unchanged."""
     return file if file.startswith("<") else str(Path(file).absolute())

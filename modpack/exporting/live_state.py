@@ -1,8 +1,8 @@
-"""Where a live module deviates from its source, found without running anything.
+"""Differences between a live module and its source, found without executing anything.
 
-Functions are known by where they are: a function of a module has the module's globals, its file and
-its qualified name, whatever compiled it. So nothing is compiled here, and what a library for tests
-or for coverage does to code is no deviation. Values are compared where the source spells them.
+A function is identified by its module's globals, its file, and its qualified name, whatever
+compiled it. Nothing is compiled here, so changes that test or coverage tools make to code don't
+count as differences. Values are compared if the source spells them as literals.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _AROUND: tuple[tuple[type, str], ...] = (
     (classmethod, "__func__"),
     (MethodType, "__func__"),
 )
-"""Python's own objects around a function, and the attribute that has it."""
+"""Python's own wrappers of functions, and the attribute with the function."""
 
 
 def shown(value: Any) -> str:
-    """A value in a few words. Never a text: it may be a password.
+    """Describe a value in a few words. Texts are never shown, because they may be passwords.
 
     >>> shown(4), shown("secret"), shown((1, "a")), shown(len)
     ('4', 'another text', 'another tuple', "the built-in function 'len'")
@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
 def _function(function: FunctionType) -> str:
     code = function.__code__
     place = f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
-    # A wrapper calls itself what it wraps; its code does not (since Python 3.11).
+    # functools.wraps copies the wrapped name to the function, but not to its code (Python 3.11).
     name = getattr(code, "co_qualname", code.co_name)
     return f"{function.__globals__.get('__name__')}.{name} ({place})"
 
@@ -80,17 +80,17 @@ def _object_deviations(
     named: Mapping[str, Literal],
     inits: Mapping[str, Definitions],
 ) -> Iterator[tuple[str, str, bool]]:
-    """The attributes of an object that the call that made it does not give.
+    """Yield the attributes of an object that differ from those its constructor call sets.
 
     Args:
-        value: the object that a name stands for.
-        live: what its module holds.
-        call: the dotted name of what its statement calls, and the arguments.
-        named: the arguments with names.
-        inits: what the sources of the package define, by module.
+        value: The object bound to a name.
+        live: The names of its module.
+        call: The dotted name of the called class, and the positional arguments.
+        named: The keyword arguments.
+        inits: The definitions in the sources of the package, by module.
 
     Yields:
-        The attribute, a clause that says what it is, and whether its own methods set it so.
+        The attribute, a clause that describes it, and whether the object's methods set it.
     """
     kind = resolved(str(call[0]), live)
     if not is_a(kind, type) or type(value) is not kind:
@@ -101,7 +101,7 @@ def _object_deviations(
     expected, changed = made
     found = module_dict(value)
     for name, before in expected.items():
-        now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for one
+        now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for example
         if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):
             there = f" and not {shown(before)}" if is_plain(now) else ""
             yield name, f"is {shown(now)}{there}", changed.get(name) == Rebinding.RUNNING
@@ -116,7 +116,7 @@ def _made(
     named: Mapping[str, Literal],
     inits: Mapping[str, Definitions],
 ) -> tuple[dict[str, Any], dict[str, int]] | None:
-    """The attributes that a call gives, and those that methods change."""
+    """Return the attributes that a call sets, and those that methods change."""
     if kind in (SimpleNamespace, argparse.Namespace):
         return None if given else ({n: _value(v) for n, v in named.items()}, {})
     expected: dict[str, Any] | None = None
@@ -168,13 +168,13 @@ def _of_dataclass(
 
 
 def _value(literal: Literal) -> Any:
-    """The value of a row's literal; unknown if that can change."""
+    """Return the value of a literal, or unknown if it is mutable."""
     made = _evaluated(literal)
     return made if is_plain(made) else _UNKNOWN
 
 
 def _evaluated(literal: Literal) -> Any:
-    """The value of a literal, which in a list is the text of one, or nothing that is known."""
+    """Evaluate a literal, which is stored in a list as text, or return unknown."""
     if not isinstance(literal, list):
         return literal
     import ast  # seldom needed
@@ -183,10 +183,7 @@ def _evaluated(literal: Literal) -> Any:
 
 
 def _keeps(first: Any, value: Any) -> bool:
-    """Whether a container has all that its display gave it, which code may have added to.
-
-    Other values are to be what they were.
-    """
+    """Return whether a value equals its literal; containers may have additional items."""
     if first in ({}, []):
         return type(value) in (dict, list)
     if type(value) is not type(first):
@@ -203,15 +200,15 @@ def _keeps(first: Any, value: Any) -> bool:
 
 
 class SourceMismatch(NamedTuple):
-    """One name that stands for something else than its source says.
+    """A name whose value differs from its source.
 
     Attributes:
-        path: the name, dotted: ``Net.forward``.
-        what: a clause that says what it is now.
-        line: where the source defines it, 1-based.
-        is_attribute: whether it is one of a class or an object, and no name of the module.
-        is_own: whether code of the module or the object itself made it so, as far as it shows.
-        home: the module of the function that it is now; empty for anything else.
+        path: The dotted name, such as ``Net.forward``.
+        what: A clause that describes the current value.
+        line: The line of its definition in the source, 1-based.
+        is_attribute: Whether it is an attribute of a class or an object.
+        is_own: Whether code of the module or the object itself appears to have changed it.
+        home: The module of the function that replaced it, or an empty string.
     """
 
     path: str
@@ -224,14 +221,14 @@ class SourceMismatch(NamedTuple):
 
 @dataclass
 class LiveModule:
-    """A module that runs here, beside what its source defines.
+    """A module of this process, compared with the definitions in its source.
 
     Attributes:
-        live: what it holds.
-        defined: what its source defines.
-        file: what its functions call their file; None if its loader may have rewritten them.
-        inits: finds what a source says of a class of the package, by module.
-        is_plain: whether it is a module of Python's own class, which keeps all its names.
+        live: The names of the module.
+        defined: The definitions in its source.
+        file: The file name in its functions' code, or None if its loader may rewrite the code.
+        inits: The definitions in the sources of the package, by module.
+        is_plain: Whether the module has Python's own class, which keeps all names.
     """
 
     live: Mapping[str, Any]
@@ -241,12 +238,12 @@ class LiveModule:
     is_plain: bool
 
     def deviations(self) -> Iterator[SourceMismatch]:
-        """All names that stand for something else than the source says."""
+        """Yield every name whose value differs from the source."""
         for path, body in self.defined.bodies.items():
             outside, _, name = path.rpartition(".")
             if not path:
                 yield from self._of_body(_Owner(self.live, is_complete=self.is_plain), body)
-            # An import, or other statement, may have bound the name of a class as well.
+            # An import or another statement may bind the name of the class as well.
             elif "*" not in body.unread and name not in self.defined.bodies[outside].unread:
                 kind = self._class_at(path)
                 if kind is not None:
@@ -263,7 +260,7 @@ class LiveModule:
 
     def _of_body(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
         def is_certain(name: str) -> bool:
-            """Whether the body binds a name in any case, and what it makes keeps that."""
+            """Return whether the body always binds a name and its owner keeps it."""
             return owner.is_complete and name not in body.conditional
 
         plain: list[tuple[str, int, Any]]
@@ -285,7 +282,7 @@ class LiveModule:
                 yield from self._of_rows(owner, name, rows)
 
     def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[SourceMismatch]:
-        """Deviations of a name that is bound in several ways, or in one that is not plain."""
+        """Yield mismatches of a name that has several bindings, or a complex one."""
         value = owner.names.get(name, _MISSING)
         line, kind, given, named = rows[-1]
         if kind == "call" and len(rows) == 1:
@@ -301,7 +298,7 @@ class LiveModule:
             yield owner.deviation(name, value, line, given[0] if kind == "is" else _MISSING)
 
     def _fits(self, row: Row, value: Any, name: str, owner: _Owner) -> bool:
-        """Whether a statement may have bound a name to what it stands for."""
+        """Return whether a statement may have bound a name to its current value."""
         _, kind, given, named = row
         if kind == "def":
             return self._is_decorated(value, named[""], given, owner)
@@ -316,14 +313,14 @@ class LiveModule:
     def _is_class(self, value: Any, path: str) -> bool:
         if not is_a(value, type):
             return value is not _MISSING and not is_a(value, FunctionType)
-        home, here = home_of(value), str(self.live.get("__name__"))
-        # Libraries give classes the name of the module that users know them by.
-        return value.__qualname__ == path and root_of(home) == root_of(here)
+        module, here = home_of(value), str(self.live.get("__name__"))
+        # Libraries set ``__module__`` of classes to the public module that users import.
+        return value.__qualname__ == path and root_of(module) == root_of(here)
 
     def _is_decorated(
         self, value: Any, name: Literal, decorators: Sequence[Literal], owner: _Owner
     ) -> bool:
-        """Whether decorators may have made a value of a function."""
+        """Return whether decorators may have made a value from a function."""
         found = list(functions_in(value))
         if value is not _MISSING and not found:
             return True
@@ -333,7 +330,7 @@ class LiveModule:
         return any(root_of(home_of(each)) in makers for each in found)
 
     def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
-        """Whether a value is what Python, a metaclass or a base makes of a plain function."""
+        """Return whether Python, a metaclass, or a base made a value from a plain function."""
         bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
         if is_a(bare, FunctionType) and self._is_own(bare, owner, name):
             return True
@@ -344,7 +341,7 @@ class LiveModule:
         return holds_own and home_of(found[0]) in owner.makers
 
     def _is_own(self, function: FunctionType, owner: _Owner, name: str) -> bool:
-        """Whether a function is the one that the source defines; its name may be mangled."""
+        """Return whether a function is the one in the source. Its name may be mangled."""
         code = function.__code__
         if function.__globals__ is not self.live or not name.endswith(code.co_name):
             return False
@@ -352,13 +349,13 @@ class LiveModule:
         return is_here and function.__qualname__ == owner.prefix + code.co_name
 
     def _gives(self, literal: Literal, value: Any, owner: _Owner) -> bool:
-        """Whether a literal gives a value, or something took its place when a class was made."""
+        """Return whether a literal has a value, or class creation may have replaced it."""
         if literal == [] or _keeps(_evaluated(literal), value):
             return True
         return owner.is_special and not is_plain(value)
 
     def _extras(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
-        """Attributes of a plain class that its statement does not give it."""
+        """Yield attributes of a plain class that its statement does not define."""
         for name, value in owner.names.items():
             if any(
                 name in each for each in (body.functions, body.values, body.others, body.unread)
@@ -374,15 +371,15 @@ class LiveModule:
 
 
 class _Owner(NamedTuple):
-    """A module or a class, and what may have changed what its body gave it.
+    """A module or a class, and how it treats the names that its body binds.
 
     Attributes:
-        names: what it holds.
-        prefix: what stands before its names in qualified names.
-        makers: the modules whose code takes part in making it.
-        is_special: whether decorators, a metaclass or ``__init_subclass__`` take part.
-        has_data: whether it keeps the values that its body gives to names.
-        is_complete: whether it keeps all names that its body binds.
+        names: Its current names.
+        prefix: The prefix of its names in qualified names.
+        makers: The modules whose code takes part in creating it.
+        is_special: Whether decorators, a metaclass, or ``__init_subclass__`` take part.
+        has_data: Whether it keeps the values that its body assigns.
+        is_complete: Whether it keeps all names that its body binds.
     """
 
     names: Mapping[str, Any]
@@ -396,15 +393,15 @@ class _Owner(NamedTuple):
         self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
     ) -> SourceMismatch:
         what = "was deleted" if value is _MISSING else f"is {shown(value)}"
-        is_told = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
-        before = f" and not {shown(literal)}" if is_told else ""
+        is_shown = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
+        before = f" and not {shown(literal)}" if is_shown else ""
         return self.told(name, what + before, line, value)
 
     def told(self, name: str, what: str, line: int, value: Any) -> SourceMismatch:
         found = next(functions_in(value), None)
-        home, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
-        is_own = found is not None and "<locals>" in found.__qualname__ and home == str(here)
-        return SourceMismatch(self.prefix + name, what, line, bool(self.prefix), is_own, home)
+        module, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
+        is_own = found is not None and "<locals>" in found.__qualname__ and module == str(here)
+        return SourceMismatch(self.prefix + name, what, line, bool(self.prefix), is_own, module)
 
 
 def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Owner:

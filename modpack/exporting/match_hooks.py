@@ -1,4 +1,4 @@
-"""Match hooks: called for each module at the moment at which it is decided."""
+"""Match hooks: callables that run for each module when it is decided."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from modpack.core.graph import Edge
 from modpack.core.rules import Action, Rule
 
 MatchHook = Callable[[Any, str], "Action | None"]
-"""``hook(exporter, module_name)``: None keeps the decision, an action overrides it."""
+"""``hook(exporter, module_name)`` returns None to keep the decision, or an action."""
 
 
 @dataclass(frozen=True)
 class RuleMatch:
-    """The decision under way while a hook runs.
+    """The pending decision while a hook runs.
 
     Attributes:
-        module: the module path.
-        rule: the rule that matched.
-        action: the decision so far: the rule's, or that of a hook that ran before.
-        importers: the evidence that led to the module.
+        module: The module path.
+        rule: The rule that matched.
+        action: The action so far: the rule's, or that of an earlier hook.
+        importers: The edges that lead to the module.
     """
 
     module: str
@@ -36,10 +36,10 @@ class HookOutcome(NamedTuple):
     """The result of the hooks for one match.
 
     Attributes:
-        action: the final decision.
-        overridden_by: the hook that changed it, if one did.
-        veto: the reason if a hook refused the module.
-        fired: the hooks that were called, in order.
+        action: The final action.
+        overridden_by: The hook that changed it, if any.
+        veto: The reason if a hook rejected the module.
+        fired: The hooks that were called, in order.
     """
 
     action: Action
@@ -49,10 +49,10 @@ class HookOutcome(NamedTuple):
 
 
 class MatchHooks:
-    """The hooks of an exporter, by the action whose patterns they watch.
+    """The hooks of an exporter, by action.
 
     Attributes:
-        current: the match that is being decided, while hooks run.
+        current: The pending match while hooks run.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class MatchHooks:
         self.current: RuleMatch | None = None
 
     def run(self, exporter: object, match: RuleMatch) -> HookOutcome:
-        """Call the hooks of the rule's action, in order of registration.
+        """Call the hooks of the rule's action in the order of registration.
 
-        A hook that raises refuses the module: every kind of exception is reported as that
-        module's problem, none is lost, and the others still run.
+        A hook that raises an exception of any kind rejects the module. Every rejection becomes a
+        problem of that module, and the remaining hooks still run.
         """
         outcome = HookOutcome(match.action)
         for hook in list(self.by_action[match.rule.action].values()):
@@ -86,16 +86,16 @@ class MatchHooks:
 
 
 def require_hook(hook: object) -> None:
-    """Check that something can be called as ``hook(exporter, module_name)``.
+    """Check that an object can be called as ``hook(exporter, module_name)``.
 
     Raises:
-        TypeError: it cannot.
+        TypeError: If it cannot.
     """
     if not callable(hook):
         raise TypeError(f"hook must be callable, not {type(hook).__name__}")
     try:
         signature = inspect.signature(hook)
-    except (TypeError, ValueError):  # some builtins have none: the call will tell
+    except (TypeError, ValueError):  # some builtins have none; a wrong signature fails later
         return
     try:
         signature.bind(None, "module_name")
@@ -107,7 +107,7 @@ def require_hook(hook: object) -> None:
 
 
 def hook_name(hook: object) -> str:
-    """How a hook is called in messages: ``module.qualname``."""
+    """Return the name of a hook in messages: ``module.qualname``."""
     name = getattr(hook, "__qualname__", None) or type(hook).__qualname__
     module = getattr(hook, "__module__", None)
     return f"{module}.{name}" if module else str(name)

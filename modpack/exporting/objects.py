@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from modpack.pickling.tensors import StorageSaver
 
 DEFAULT_PROTOCOL = 3
-"""Of pickles: what torch.package writes."""
+"""The pickle protocol that torch.package writes."""
 _MAX_NAMES = 4
 
 
 class ObjectSaver:
-    """Pickles objects for one exporter, and remembers where their classes live.
+    """Pickles the objects of one exporter and records the origins of their classes.
 
     torch is imported when the first object is saved, not before.
 
     Args:
-        exporter: what ``__reduce_package__`` is called with.
-        writer: where pickles and storages go.
-        origins: the exporter's importers.
-        planner: where the definitions of scripts go.
-        guard: looks for secrets in what is saved.
+        exporter: Passed to ``__reduce_package__``.
+        writer: Writes pickles and storages.
+        origins: The exporter's importers.
+        planner: Receives the definitions of scripts.
+        guard: Searches saved objects for secrets.
     """
 
     def __init__(
@@ -90,17 +90,17 @@ class ObjectSaver:
         hooks: HookOptions | None = None,
         follow: bool = True,
     ) -> list[Edge]:
-        """Write an object's pickle, storages and hooks; returns what they refer to.
+        """Write an object's pickle, storages, and hooks, and return its references.
 
         Args:
-            record: where the pickle goes.
-            obj: the object.
-            protocol: the pickle protocol.
-            hooks: what to do about hooks; by default all of the object's own are captured.
-            follow: whether to follow what the definitions of scripts import.
+            record: The record of the pickle.
+            obj: The object.
+            protocol: The pickle protocol.
+            hooks: How to treat hooks. By default, all hooks of the object are captured.
+            follow: Whether to follow the imports of script definitions.
 
         Raises:
-            ObjMismatchError: two versions of one library would have to go into the package.
+            ObjMismatchError: If the package would need two versions of one library.
         """
         from modpack.exporting.hook_saver import HookExporter
         from modpack.exporting.tensor_index import StorageUsage, named_tensors
@@ -122,7 +122,7 @@ class ObjectSaver:
         self._look_at(record, pickled, (obj, hooked.extras), name)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
-            # An object without anything of torch's has no tensors to list.
+            # An object without torch objects has no tensors to list.
             self.tensors[record] = (
                 named_tensors(observer.root, hooked.extras, self._storages.key_of)
                 if observer.has_met_torch
@@ -140,7 +140,7 @@ class ObjectSaver:
     def _look_at(
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
     ) -> None:
-        """Look for secrets in a pickle; they are told at the attribute path of the live object."""
+        """Search a pickle for secrets, reported with attribute paths of the live object."""
         from modpack.pickling.object_paths import places_of_texts
 
         def places(texts: Sequence[bytes]) -> dict[bytes, str]:
@@ -150,12 +150,12 @@ class ObjectSaver:
         self._guard.look_at_pickle(record, pickled.data + pickled.appended, places)
 
     def write_values(self) -> None:
-        """Write the values that definitions of scripts need while they are imported."""
+        """Write the values that script definitions need at import."""
         for record, data in self._values.items():
             self._writer.write(record, data)
 
     def notes(self, plan: Plan) -> Iterator[Note]:
-        """Notes about the saved objects."""
+        """Yield notes about the saved objects."""
         if self._usage is not None:
             yield from self._usage.notes()
         for record, names in self._nested.items():
@@ -180,30 +180,30 @@ class ObjectSaver:
                 yield Note(NoteKind.NESTED_PICKLE, record, text)
 
     def needs_process_namespace(self, plan: Plan) -> bool:
-        """Whether nested pickles name modules of the package by their real names."""
+        """Return whether nested pickles name modules of the package by their real names."""
         return any(_packaged(plan, names) for names in self._nested.values())
 
     @property
     def generation(self) -> int:
-        """How many objects were saved by now."""
+        """The number of objects saved so far."""
         return self._storages.generation if self._storages is not None else 0
 
     def restore_tensors(self, since: int) -> None:
-        """Give tensors that have changed the values again with which they were saved.
+        """Restore the saved values of tensors that have changed.
 
         Args:
-            since: those that were saved after so many objects.
+            since: The number of objects saved before those to restore.
         """
         if self._storages is not None:
             self._storages.put_back(since, self._writer.stored_chunks)
 
     def note_resource(self, package: str, resource: str, main: bool = False) -> None:
-        """Remember a saved object, so that the package can list what can be loaded.
+        """Record a saved object in the package's list of resources.
 
         Args:
-            package: the package that it belongs to.
-            resource: its name.
-            main: whether it is a model.
+            package: The package of the resource.
+            resource: The name of the resource.
+            main: Whether it is a model.
         """
         self.resources.append((package, resource))
         if main:
@@ -211,13 +211,13 @@ class ObjectSaver:
 
     @property
     def main(self) -> tuple[str, str] | None:
-        """The model that the package is about; None if there is none, or more than one."""
+        """The main resource: the only saved model, or None if there are several or none."""
         return self._models[0] if len(self._models) == 1 else None
 
     # The methods of modpack.pickling.base.PickleContext follow.
 
     def resolve(self, obj: object, name: str) -> GlobalReference:
-        """How a class or function is named, in the first importer that has the very object."""
+        """Return the reference to a class or function in the first importer that has it."""
         from modpack.pickling.base import GlobalReference
 
         importer, module, attribute = self._origins.find(obj, name)
@@ -226,11 +226,11 @@ class ObjectSaver:
         return GlobalReference(module, attribute, live if isinstance(live, str) else module)
 
     def module_name(self, module: ModuleType) -> str:
-        """The module path by which a live module is imported after loading.
+        """Return the path by which packaged code imports a live module.
 
         Raises:
-            ObjNotFoundError: If it comes from a package whose importer is not listed.
-            ObjMismatchError: If something of the same library is saved from another importer.
+            ObjNotFoundError: If the module's package has an importer that is not listed.
+            ObjMismatchError: If the library's other modules come from another importer.
         """
         owner = importer_of(module) or sys_importer
         name = module.__name__
@@ -241,11 +241,11 @@ class ObjectSaver:
         return local
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
-        """The importable module whose globals a function uses; None for ``__main__``."""
+        """Return the importable module of a function's globals, or None for ``__main__``."""
         return home_module(function)
 
     def is_importable(self, function: FunctionType) -> bool:
-        """Whether a function can be named, so that its source need not travel."""
+        """Return whether a function can be imported by name, so that its source is not needed."""
         try:
             self._origins.find(function, function.__qualname__)
         except (ObjNotFoundError, ObjMismatchError):
@@ -253,17 +253,17 @@ class ObjectSaver:
         return function.__module__ not in SCRIPTS
 
     def script(self, module: str) -> ScriptSource | None:
-        """A script whose definitions are taken along; None for a module that is only named."""
+        """Return the script whose definitions are included, or None for another module."""
         return self.scripts.find(module)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
-        """Store a storage's bytes, once, and return its key."""
+        """Write a storage's bytes once and return its key."""
         if self._storages is None:  # pragma: no cover - save() has made it
             raise RuntimeError("no object is being saved")
         return self._storages.add(storage)
 
     def add_attachment(self, data: bytes) -> str:
-        """Store bytes that torch serialized itself, and return the record's name."""
+        """Write bytes that torch serialized itself and return the name of their record."""
         record = f".data/modpack/torchscript/{self._attached}.pt"
         self._attached += 1
         self._guard.look_at_script(record, data)
@@ -271,12 +271,12 @@ class ObjectSaver:
         return record
 
     def next_reduce_id(self) -> int:
-        """A number for the next object that packages itself."""
+        """Return a number for the next object with ``__reduce_package__``."""
         self._reduced += 1
         return self._reduced
 
     def _store_value(self, record: str, value: object, unless: str = "") -> bool:
-        """Pickle a value into a record of its own, unless it refers to a module."""
+        """Pickle a value into its own record, unless it refers to the module ``unless``."""
         from modpack.pickling.pickler import pickle_object
 
         pickled = pickle_object(value, context=self, resource=record, protocol=DEFAULT_PROTOCOL)
@@ -288,7 +288,7 @@ class ObjectSaver:
         return True
 
     def _keep_values(self, importer: Importer, module: str) -> None:
-        """Take along what a module of definitions, out of a package, loads while it is imported."""
+        """Copy the values that a definitions module from another package loads at import."""
         live = sys.modules.get(module)
         if live is None or not is_of_script(vars(live)):
             return
@@ -296,7 +296,7 @@ class ObjectSaver:
             record = f"{package}/{resource}"
             if record not in self._values:
                 self._values[record] = b""
-                load = getattr(importer, "load_pickle")  # noqa: B009  # of package importers
+                load = getattr(importer, "load_pickle")  # noqa: B009  # only PackageImporter has it
                 self._store_value(record, load(package, resource))
 
     def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
@@ -311,7 +311,7 @@ def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
 
 
 def _edges(record: str, pickled: Pickled, nested: Iterable[PickledName] = ()) -> Iterator[Edge]:
-    """References of an object's pickle: names, nested names, and imports of loose functions."""
+    """Yield edges for names in a pickle, nested names, and imports of functions without module."""
     node = f"<{record}>"
     own = [(reference.module, reference.name) for reference in pickled.references]
     inner = [(each.module, each.name) for each in nested if each.module not in SCRIPTS]

@@ -1,4 +1,4 @@
-"""Where an exporter's modules and objects come from: its importers, and files."""
+"""Origins of an exporter's modules and objects: importers and files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 
 def as_importer(importer: object) -> Importer:
-    """One importer, made of several if several are given.
+    """Return one importer, combining several if a sequence is given.
 
     Raises:
-        TypeError, ValueError: it is neither.
+        TypeError: If an element is not an importer.
+        ValueError: If the sequence is empty.
     """
     if isinstance(importer, Importer):
         return importer
@@ -34,19 +35,22 @@ def as_importer(importer: object) -> Importer:
             )
         importers.append(each)
     if not importers:
-        raise ValueError("importer must not be empty: without an importer nothing has a name")
+        raise ValueError("importer must not be empty: objects are named by their importers")
     return OrderedImporter(*importers)
 
 
+_SPLIT = "Save the objects in separate packages."
+
+
 class ObjectOrigins:
-    """The importers of an exporter, and where the classes and functions that it saves were.
+    """The importers of an exporter, and the origins of the classes and functions that it saves.
 
     Args:
-        importer: one importer, or an ordered one; ordered ones may nest.
+        importer: One importer, or an ordered one. Ordered importers may nest.
 
     Attributes:
-        importers: the importers, first choice first.
-        environments: theirs; the host's is last, for what packages leave to it.
+        importers: The importers, in order of preference.
+        environments: Their module sources. The host's is last, for modules that packages extern.
     """
 
     def __init__(self, importer: Importer) -> None:
@@ -57,20 +61,20 @@ class ObjectOrigins:
         self._homes: dict[str, tuple[Importer, object]] = {}
 
     def _environment_of(self, importer: Importer) -> ModuleSource:
-        """The environment of one of the importers, or of the host."""
+        """Return the module source of an importer, or the host's."""
         known = self._environments
         return known.get(id(importer), known[id(sys_importer)])
 
     def find(self, obj: object, name: str) -> tuple[Importer, str, str]:
-        """The first importer that has an object, with the module path and the name that it has.
+        """Return the first importer that has an object, with the object's module path and name.
 
         Args:
-            obj: a class, a function, or whatever else has a name in a module.
-            name: its qualified name.
+            obj: A class, a function, or another object with a name in a module.
+            name: Its qualified name.
 
         Raises:
-            ObjNotFoundError: no importer knows it.
-            ObjMismatchError: one knows something else by that name.
+            ObjNotFoundError: If no importer has it.
+            ObjMismatchError: If an importer has a different object under that name.
         """
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:
@@ -82,52 +86,53 @@ class ObjectOrigins:
         raise (mismatches or failures)[0]
 
     def require_listed(self, importer: Importer, obj: object) -> None:
-        """Refuse an object of a package that the exporter does not know.
+        """Check that an object's importer is one of the exporter's.
 
         Raises:
-            ObjNotFoundError: If its importer is none of the exporter's.
+            ObjNotFoundError: If it is not.
         """
         if not any(importer is each for each in self.importers):
             raise ObjNotFoundError(
-                f"{obj!r} was loaded from {importer!r}: name that one too, "
-                "importer=[package, sys_importer]"
+                f"{obj!r} was loaded from {importer!r}, which is not an importer of this exporter",
+                hint="Pass importer=[package, sys_importer].",
             )
 
     def remember(self, importer: Importer, module: str, obj: object) -> None:
-        """Note that something of a module is saved.
+        """Record that an object of a module is saved.
 
         Args:
-            importer: what has it.
-            module: the module path that it has there.
-            obj: what is saved.
+            importer: The importer that has it.
+            module: The module path in that importer.
+            obj: The object.
 
         Raises:
-            ObjMismatchError: something of the same library is saved from another importer.
+            ObjMismatchError: If objects of the same library come from another importer.
         """
         if importer is not sys_importer and self._environment_of(importer).locate(module) is None:
-            importer = sys_importer  # extern in its package: the host's, like everywhere else
+            importer = sys_importer  # extern in its package, so the host provides it
         root = root_of(module)
-        home, first = self._homes.setdefault(root, (importer, obj))
-        if home is not importer:
+        origin, first = self._homes.setdefault(root, (importer, obj))
+        if origin is not importer:
             raise ObjMismatchError(
-                f"{obj!r} comes from {importer!r}, but {first!r} comes from {home!r}: a package "
-                f"holds one version of {root!r}. Save them into two packages"
+                f"{obj!r} comes from {importer!r}, but {first!r} comes from {origin!r}; a package "
+                f"can contain only one version of {root!r}",
+                hint=_SPLIT,
             )
 
     def pin(self, walker: Walker) -> None:
-        """Fix the environment from which the walk takes the objects' own modules.
+        """Make the walk take the saved objects' modules from their own module source.
 
         Raises:
-            ObjMismatchError: modules of the same library came from another one already.
+            ObjMismatchError: If modules of the same library already come from another one.
         """
         if len(self.importers) > 1:
             for root, (importer, first) in self._homes.items():
                 module = walker.pin(root, self._environment_of(importer))
                 if module is not None:
                     raise ObjMismatchError(
-                        f"{first!r} comes from {importer!r}, but the module {module!r} was taken "
-                        f"from another importer: a package holds one version of {root!r}. Save "
-                        "them into two packages"
+                        f"{first!r} comes from {importer!r}, but module {module!r} comes from "
+                        f"another importer; a package can contain only one version of {root!r}",
+                        hint=_SPLIT,
                     )
 
 
@@ -147,10 +152,10 @@ def _environment(importer: Importer) -> ModuleSource:
 
 
 def encoded(source: str) -> bytes:
-    r"""Source text as the bytes of a file, in the encoding that its coding cookie names.
+    r"""Encode source text with the encoding that its coding cookie names.
 
     Raises:
-        UnicodeEncodeError: that encoding does not have all of its characters.
+        UnicodeEncodeError: If the encoding cannot represent all characters.
 
     >>> encoded("# coding: latin-1\nx = '\xe9'")[-2:]
     b"\xe9'"
@@ -158,26 +163,26 @@ def encoded(source: str) -> bytes:
     plain = source.encode()
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(plain).readline)[0]
-    except SyntaxError:  # an unknown encoding: reading the source will say so
+    except SyntaxError:  # an unknown encoding, which is reported when the source is read
         return plain
     if encoding.startswith("utf-8"):
         return plain
     try:
         return source.encode(encoding)
-    except LookupError:  # a codec that is not for text: reading the source will say so, too
+    except LookupError:  # not a text encoding, which is also reported when the source is read
         return plain
 
 
 def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:
-    """The sources at a place, as module path, file, and whether it is a package.
+    """Yield the source files at a path: module path, file, and whether it is a package.
 
     Args:
-        module: the module path of the place itself.
-        place: a source file, or a folder with sources at any depth. What no import statement
-            can name is left out: files in ``.ipynb_checkpoints`` and the like.
+        module: The module path of the file or folder itself.
+        place: A source file, or a folder with sources at any depth. Files that no import statement
+            can name, such as those in ``.ipynb_checkpoints``, are skipped.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: If the path does not exist.
     """
     if place.is_dir():
         for file in sorted(place.rglob("*.py")):
@@ -188,4 +193,4 @@ def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:
     elif place.is_file():
         yield module, place, place.name == "__init__.py"
     else:
-        raise FileNotFoundError(f"there is no file or folder {str(place)!r} to take {module} from")
+        raise FileNotFoundError(f"no such file or folder for module {module!r}: {str(place)!r}")

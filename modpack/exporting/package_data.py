@@ -1,9 +1,8 @@
 """Files and metadata that are included with interned modules.
 
-For an installed distribution the answer is in its own list of files: what lies in the folders of
-interned packages. For the user's own code, where any file may lie beside it, a file is included
-only if a source says so, and if nothing about it looks like a secret or a checkpoint. Nothing is
-executed.
+For an installed distribution, its file list answers this: the files in folders of interned
+packages. The user's own folders may contain any file. A file there is included only if a source
+refers to it and nothing about it suggests a secret or a checkpoint. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -45,28 +44,28 @@ from modpack.exporting.data_files import (
     is_tests,
 )
 
-_KEPT = "the package that the code comes from holds it"
+_KEPT = "the package that the code comes from contains it"
 _KNOWN_WITHOUT_CODE = ("METADATA", "WHEEL", "top_level.txt")
 
 
 @runtime_checkable
 class LoadedPackage(Protocol):
-    """A loaded package that modules are taken from."""
+    """A loaded package that provides modules."""
 
     tree: Path
     data_files: Callable[[], Mapping[str, str]]
 
 
 class _ModuleLocation(NamedTuple):
-    """An interned module's place on this machine.
+    """The location of an interned module on this machine.
 
     Attributes:
-        module: its path.
-        file: the file that holds it.
-        is_package: whether it is a package's ``__init__``.
-        installed: the distributions around it.
-        distribution: the one that it belongs to.
-        package: the package that it comes from, when one is exported again.
+        module: The module path.
+        file: The file that contains it.
+        is_package: Whether it is a package's ``__init__``.
+        installed: The installed distributions of its environment.
+        distribution: Its own distribution.
+        package: The package that it comes from if it is re-exported.
     """
 
     module: str
@@ -78,26 +77,26 @@ class _ModuleLocation(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """The folder in which it looks for what lies beside it: its own if it is a package."""
+        """The folder where the module's code looks for neighboring files."""
         return self.file.parent
 
     @property
     def record_folder(self) -> str:
-        """The record folder that ``folder`` becomes; ``""`` is the top."""
+        """The record folder that corresponds to ``folder``. ``""`` is the root."""
         return package_folder(self.module if self.is_package else self.module.rpartition(".")[0])
 
     @property
     def is_installed(self) -> bool:
-        """Whether an installed distribution lists its files."""
+        """Whether an installed distribution lists the module's files."""
         return self.distribution is not None and not self.distribution.editable
 
 
 def _record_folders(locations: Iterable[_ModuleLocation]) -> dict[Path, str]:
-    """The record folder of each folder that interned modules lie in, and of those around them."""
+    """Return the record folder of each folder with interned modules, and of their parents."""
     folders: dict[Path, str] = {}
     for location in locations:
         place, record = location.folder, location.record_folder
-        while folders.get(place) != record:  # else those around it are known as well
+        while folders.get(place) != record:  # otherwise the parents are known as well
             folders.setdefault(place, record)
             if not record:
                 break
@@ -106,7 +105,7 @@ def _record_folders(locations: Iterable[_ModuleLocation]) -> dict[Path, str]:
 
 
 def _record_in(folders: Mapping[Path, str], file: Path) -> str | None:
-    """The record of a file in, or below, one of the folders; None if it is in none."""
+    """Return the record of a file in or below one of the folders, or None."""
     for place in file.parents:
         if place in folders:
             return join_record(folders[place], file.relative_to(place).as_posix())
@@ -117,9 +116,9 @@ class PackageData(NamedTuple):
     """The files and metadata that are included with interned code.
 
     Attributes:
-        files: the files, by record.
-        distributions: the distributions whose metadata is among them.
-        notes: what was left out, and why.
+        files: The files, by record.
+        distributions: The distributions whose metadata is included.
+        notes: Notes about excluded files.
     """
 
     files: tuple[PlannedFile, ...] = ()
@@ -129,14 +128,14 @@ class PackageData(NamedTuple):
 
 @dataclass
 class _Collector:
-    """Collects what is included; use it once.
+    """Collects the files and metadata of one plan. For single use.
 
     Attributes:
-        decisions: what happens to each module.
-        locations: where interned modules are on this machine.
-        walker: knows what sources say.
-        host: the distributions of this interpreter.
-        native: whether compiled files of distributions with interned modules are included.
+        decisions: The decision for each module.
+        locations: The locations of interned modules.
+        walker: Provides the scans of sources.
+        host: The distributions of this interpreter.
+        native: Whether native code of distributions with interned modules is included.
     """
 
     decisions: Mapping[str, Decision]
@@ -156,11 +155,11 @@ class _Collector:
     def collect(
         self, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]
     ) -> PackageData:
-        """Everything that is included.
+        """Collect everything that is included.
 
         Args:
-            asked: files that were asked for.
-            asked_metadata: names of distributions whose metadata was asked for, and who asks.
+            asked: Files requested explicitly.
+            asked_metadata: Names of distributions whose metadata was requested, with the reasons.
         """
         groups: dict[tuple[int, str], list[_ModuleLocation]] = {}
         owners: dict[tuple[int, str], tuple[DistributionIndex, Distribution]] = {}
@@ -176,7 +175,7 @@ class _Collector:
         for key, (installed, distribution) in owners.items():
             self._take_distribution(installed, distribution, groups[key])
         for installed, distribution in owners.values():
-            # Packaged code sees what its distribution requires, as it is installed here.
+            # Packaged code sees the metadata of its distribution's requirements, as installed.
             for name in sorted(distribution.requires):
                 self._take_name_and_version(installed, name, f"{distribution.name} requires it")
         for each in self.locations.values():
@@ -204,7 +203,7 @@ class _Collector:
         distribution: Distribution,
         group: Sequence[_ModuleLocation],
     ) -> None:
-        """Take the metadata of a distribution, and its files beside its interned modules."""
+        """Add the metadata of a distribution, and its files next to its interned modules."""
         contents = installed.contents_of(distribution)
         if contents is None:
             return
@@ -230,20 +229,19 @@ class _Collector:
             path = file.relative_to(place).as_posix()
             record = join_record(folders[place], path)
             if _is_listed_data(path):
-                why = f"{distribution.name} lists it beside interned code"
+                why = f"{distribution.name} lists it next to interned code"
                 self._take(record, file, distribution.name, why)
             elif self.native and is_loadable(file.name) and not is_tests(path):
                 self._take_compiled(record, file, distribution.name, "interned code may load it")
         for name in contents.listed if self.native else ():
-            if name.partition("/")[0].endswith(".libs"):  # shared libraries beside its packages
-                why = "compiled modules need it"
+            if name.partition("/")[0].endswith(".libs"):  # shared libraries next to its packages
+                why = "native extensions need it"
                 self._take_compiled(name, contents.folder / name, distribution.name, why)
 
     def _take_what_it_reads(self, location: _ModuleLocation) -> None:
-        """Take the files that a source names, and those in folders that it reads from.
+        """Add the files that a source names, and those in folders that it reads.
 
-        Of the files of installed distributions only those that a source names: the others are
-        known from the distribution's own list.
+        Of installed distributions, only named files are added. Their file lists cover the others.
         """
         reads = self.walker.scan(location.module).reads
         searched = [location.folder]
@@ -253,7 +251,7 @@ class _Collector:
             record = record.rpartition("/")[0]
         for read in (each for each in reads if each.kind is not ReadKind.NAME):
             folder = self._folder_of(location, read.module)
-            if folder is None:  # it belongs to no interned module
+            if folder is None:  # not below an interned package
                 continue
             place = Path(os.path.normpath(folder / read.path))
             searched.append(place)
@@ -269,7 +267,7 @@ class _Collector:
                     self._take_named(location, file, read)
 
     def _folder_of(self, location: _ModuleLocation, module: str | None) -> Path | None:
-        """A package's folder, interned or below an interned one (``files("pkg.data")``)."""
+        """Return the folder of an interned package, or of a folder below it (``files("pkg.data")``)."""
         if module is None:
             return location.folder
         for package in (module, *parents(module)):
@@ -290,7 +288,7 @@ class _Collector:
             self._take(record, file, module, f"{module} names it (line {read.line})")
 
     def _take_in_folder(self, location: _ModuleLocation, folder: Path, read: FileRead) -> None:
-        """Take files that only the run can name: all of a folder that is there for them."""
+        """Add files with names computed at run time: all files of a data folder."""
         module, is_for_data = location.module, folder not in self._folders
         if not folder.is_dir() or (location.is_installed and not is_for_data):
             return
@@ -315,7 +313,7 @@ class _Collector:
                 self._take(record, file, module, why, most)
 
     def _take_kept(self) -> None:
-        """Take what packages hold for the code that is taken from them, whatever the evidence."""
+        """Add the data files that loaded packages contain for the modules taken from them."""
         owners: dict[int, tuple[LoadedPackage, set[str]]] = {}
         for each in self.locations.values():
             if each.package is not None:
@@ -333,11 +331,11 @@ class _Collector:
         if found is None:
             return
         key = normalized(found.name)
-        if key not in RUNTIME_ROOTS and key not in self._externs:  # else it is the loader's
+        if key not in RUNTIME_ROOTS and key not in self._externs:  # otherwise the host has it
             self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
 
     def _keep_metadata(self) -> None:
-        """Keep what packages know of distributions without having code of them."""
+        """Add the metadata that loaded packages contain of distributions without any code."""
         for each in {id(each.installed): each for each in self.locations.values()}.values():
             for file in sorted(each.package.tree.glob("*.dist-info")) if each.package else ():
                 if not (file / "RECORD").exists():
@@ -366,7 +364,7 @@ class _Collector:
 
     @cached_property
     def _externs(self) -> frozenset[str]:
-        """The normalized names of the distributions that stay where the package is loaded."""
+        """The normalized names of distributions that the loading environment must provide."""
         names: dict[str, str] = {}
         for module, decision in self.decisions.items():
             root, location = root_of(module), decision.location
@@ -396,24 +394,24 @@ class _Collector:
 
 
 def _is_listed_data(path: str) -> bool:
-    """Whether a distribution's file, named relative to an interned package, is data."""
+    """Return whether a listed file, relative to an interned package, is data."""
     is_hidden = any(part.startswith(".") for part in path.split("/"))
-    is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers look at it
+    is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers read it
     return is_data(path) and not (
         is_hidden or is_for_tools or is_tests(path) or "__pycache__/" in path
     )
 
 
 class PackageDataPlanner:
-    """Decides which files are included, and keeps what was asked for.
+    """Decides which files are included, and remembers requested files.
 
     Args:
-        walker: knows where modules were found.
-        host: the distributions of this interpreter.
+        walker: Provides the locations of modules.
+        host: The distributions of this interpreter.
 
     Attributes:
-        native: whether compiled files of distributions with interned modules are included.
-        given: the files of modules whose sources were given, where they came from files.
+        native: Whether native code of distributions with interned modules is included.
+        given: The files of modules whose sources were given, if they came from files.
     """
 
     def __init__(self, walker: Walker, host: DistributionIndex) -> None:
@@ -427,7 +425,7 @@ class PackageDataPlanner:
         self._found: tuple[object, PackageData] | None = None
 
     def find(self, decisions: Mapping[str, Decision]) -> PackageData:
-        """Find the files and metadata for the interned modules among those decided."""
+        """Return the files and metadata for the interned modules among the decisions."""
         key = (
             frozenset((module, d.action) for module, d in decisions.items()),
             (*self._asked, *self._asked_metadata, *self.given),
@@ -440,7 +438,7 @@ class PackageDataPlanner:
         return self._found[1]
 
     def _interned(self, decisions: Mapping[str, Decision]) -> dict[str, _ModuleLocation]:
-        """The places of those interned modules that are files on this machine."""
+        """Return the locations of interned modules that are files on this machine."""
         interned = sorted(m for m, d in decisions.items() if d.action is Action.INTERN)
         found = map(self._location, interned)
         return {location.module: location for location in found if location is not None}
@@ -461,7 +459,7 @@ class PackageDataPlanner:
             if location.kind is CodeKind.EXTENSION:
                 folder = package_folder(location.module.rpartition(".")[0])
                 file = package.tree / folder / Path(location.file or "").name
-        if file is None or not file.is_file():  # a folder only, or no file at all
+        if file is None or not file.is_file():  # only a folder, or not on disk
             return None
         is_package = location.is_package
         real = Location(module, location.kind, str(file), is_package, location.search)
@@ -469,12 +467,12 @@ class PackageDataPlanner:
         return _ModuleLocation(module, file, is_package, installed, distribution, package)
 
     def trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
-        """The unpacked trees of the packages that interned modules come from."""
+        """Return the unpacked trees of the packages that interned modules come from."""
         packages = (each.package for each in self._interned(decisions).values())
         return sorted({package.tree for package in packages if package is not None})
 
     def own_folders(self, decisions: Mapping[str, Decision]) -> set[Path]:
-        """The folders of the user's own code that is interned."""
+        """Return the folders of the user's own interned code."""
         return {
             each.folder
             for each in self._interned(decisions).values()
@@ -484,15 +482,14 @@ class PackageDataPlanner:
     def published(self, decisions: Mapping[str, Decision]) -> Callable[[str, str, bytes], bool]:
         """Return a function that recognizes files of published distributions.
 
-        Those that a package holds of a distribution count as well: what was not published was
-        refused, or allowed, when that package was made.
+        Files that a loaded package contains for a distribution count as well: they were checked
+        when that package was exported.
 
         Args:
-            decisions: what happens to each module.
+            decisions: The decision for each module.
 
         Returns:
-            Tells that, given a file's owner, which is a module or a distribution, the file, and
-            its content.
+            A function of a file's owner (a module or a distribution), its path, and its content.
         """
         kept = {
             owner
@@ -504,16 +501,15 @@ class PackageDataPlanner:
         return lambda owner, file, content: owner in kept or is_published(file, content)
 
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
-        """Take the file, or the files of the folder, that packaged code looked for.
+        """Add the file, or the files of the folder, that packaged code looked for.
 
         Args:
-            decisions: what happens to each module.
-            record: its path below the package's root, with ``/``.
-            why: who asks.
+            decisions: The decision for each module.
+            record: The path below the package's root, with ``/``.
+            why: The reason.
 
         Returns:
-            Whether there is such a file, it may go along without the user's word (a secret, a
-            source, or what is too large may not), and it was not in the plan before.
+            Whether a new file was added. Secrets, sources, and files above the size limit aren't.
         """
         if is_private(record):
             return False
@@ -531,15 +527,15 @@ class PackageDataPlanner:
         return bool(found)
 
     def add_metadata(self, decisions: Mapping[str, Decision], name: str, why: str) -> bool:
-        """Let packaged code see the name, version and requirements of a distribution.
+        """Make a distribution's name, version, and requirements visible to packaged code.
 
         Args:
-            decisions: what happens to each module.
-            name: the distribution's name.
-            why: who asks.
+            decisions: The decision for each module.
+            name: The distribution.
+            why: The reason.
 
         Returns:
-            Whether it is installed here and was not in the plan before.
+            Whether the distribution is installed and was not in the plan before.
         """
         before = self.find(decisions).distributions
         self._asked_metadata[name] = why
@@ -547,7 +543,7 @@ class PackageDataPlanner:
 
 
 def _looked_for(folders: Mapping[Path, str], record: PurePosixPath) -> list[Path]:
-    """The file, or the files of the folder, that a record stands for on this machine."""
+    """Return the files on this machine that correspond to a record or a folder of records."""
     for above in (record, *record.parents):
         name = "" if str(above) == "." else str(above)
         for folder in (real for real, its_record in folders.items() if its_record == name):

@@ -1,9 +1,10 @@
-"""Changes that other code made to modules in this process, and that a package would lack.
+"""Changes that other code made to modules in this process, and that the package would lack.
 
-It replaced functions of extern modules: the package would use the originals. Or it registered
-something in packaged modules by being imported, and is itself in no package. A module may well
-hold functions of others, which it has imported. So what it holds is compared with where that is
-from, and, if it is from elsewhere, with what the module's own source imports.
+Code may have replaced functions of extern modules; the package would use the originals. Or a module
+outside the package may have registered objects in packaged modules at import.
+
+A module may legitimately hold imported functions. Each function is therefore compared with its
+defining module and, if that differs, with the imports in the module's source.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from modpack.pickling.functions import SCRIPTS
 
 _STANDARD: Final = sys.stdlib_module_names
 _MAX_ENTRIES: Final = 10_000
-"""Of one container: a larger one is data."""
+"""Larger containers are treated as data."""
 _MAX_NAMES: Final = 4
 
 
 def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
-    """A note for each extern function that was replaced here and that packaged code uses.
+    """Yield a note for each replaced extern function that packaged code uses.
 
     Args:
-        plan: which modules are extern, and which classes saved objects have.
-        walker: has the sources of those that are interned, and reads others.
+        plan: The plan, with extern modules and the classes of saved objects.
+        walker: Provides the sources of interned modules, and reads others.
     """
     classes = dict.fromkeys(each for kind in _classes(plan) for each in kind.__mro__[:-1])
     for module, live in _modules(plan, classes):
         for name, function in _foreign(live, root_of(module)):
-            # What replaces it may be in the package, and replaces it there as well.
+            # If the replacing function is packaged, it replaces the original after loading too.
             is_ours = _is_packaged(home_of(function), plan)
-            # Whether it is used is asked first: to read the imports of torch takes longer.
+            # Checks for uses first, because reading the imports of torch takes longer.
             if not is_ours and _is_used(name, plan, walker, classes):
                 if not _imports(walker, module, function):
                     yield _note(f"{module}.{name}", function)
@@ -58,22 +59,22 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
 
 
 def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
-    """The functions that are neither of a library nor of the standard library, nor generated."""
-    known: dict[int, bool] = {}  # by their globals: torch has a thousand functions of few modules
+    """Yield functions from modules outside the library and the standard library."""
+    known: dict[int, bool] = {}  # by globals: torch has a thousand functions from few modules
     for name, value in list(names.items()):
         if type(value) is FunctionType and value.__globals__ is not names:
             key = id(value.__globals__)
             if key not in known:
                 home = home_of(value)
                 top = root_of(home)
-                # Functions of modules that are not there are generated.
+                # Functions of modules that do not exist are generated.
                 known[key] = top != root and top not in _STANDARD and home in sys.modules
             if known[key]:
                 yield name, value
 
 
 def _modules(plan: Plan, classes: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Extern modules, and those whose functions the extern modules among a model's parts call."""
+    """Yield extern modules, and modules whose functions the parts of a model call."""
     wanted = dict.fromkeys(plan.modules(Action.EXTERN))
     for each in classes:
         forward = vars(each).get("forward")
@@ -93,7 +94,7 @@ def _is_packaged(module: str, plan: Plan) -> bool:
 
 
 def _classes(plan: Plan) -> Iterator[type]:
-    """The classes that pickles name."""
+    """Yield the classes that pickles name."""
     for node in (each for each in plan.graph.nodes() if each.startswith("<")):
         for module in plan.graph.successors(node):
             live = module_dict(sys.modules.get(module))
@@ -103,14 +104,14 @@ def _classes(plan: Plan) -> Iterator[type]:
 
 
 def _imports(walker: Walker, module: str, function: FunctionType) -> bool:
-    """Whether a module's source, or that of its package, imports from where a function is."""
+    """Return whether a module's or its package's source imports a function's library."""
     root = root_of(home_of(function))
     scans = (walker.scan(each) for each in (module, root_of(module)))
     return any(root_of(each.module) == root for scan in scans for each in scan.imports)
 
 
 def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> bool:
-    """Whether interned code has a word for a function, or a method of a saved object calls it."""
+    """Return whether interned code or a saved object's method mentions a function's name."""
     word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
     for module in plan.modules(Action.INTERN):
         if walker.has_source(module) and word.search(walker.source(module)):
@@ -132,14 +133,14 @@ def _note(path: str, function: FunctionType) -> Note:
 
 
 def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -> Iterator[Note]:
-    """Return a note for each module of one's own that fills a registry, and is left out.
+    """Yield a note for each of the user's modules that fills a registry but is not packaged.
 
-    Looks at functions and classes in the containers of live packaged modules. Runs nothing.
+    Inspects functions and classes in containers of live packaged modules. Executes nothing.
 
     Args:
-        plan: What the package will contain.
-        walker: Knows where modules are.
-        installed: The distributions of this interpreter.
+        plan: The plan.
+        walker: Provides the locations of modules.
+        installed: The installed distributions.
     """
     found: dict[str, dict[str, None]] = {}
     for module in plan.modules(Action.INTERN):
@@ -160,7 +161,7 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
 
 
 def _containers(module: str) -> Iterator[tuple[str, object]]:
-    """The names of a live module, and the attributes of its own classes and objects."""
+    """Yield the names of a live module, and the attributes of its own classes and objects."""
     for name, value in list(module_dict(sys.modules.get(module)).items()):
         yield name, value
         kind = value if is_a(value, type) else type(value)
@@ -170,9 +171,9 @@ def _containers(module: str) -> Iterator[tuple[str, object]]:
 
 
 def _values(container: object) -> Iterator[type | FunctionType]:
-    """The functions and classes in a plain container.
+    """Yield the functions and classes in a plain container.
 
-    A class of one's own might run code when asked.
+    Containers of user-defined classes are skipped, because they might execute code.
     """
     values: Sequence[object] = ()
     if is_a(container, dict):

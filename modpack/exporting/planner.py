@@ -1,4 +1,4 @@
-"""The planner: rules and match hooks applied to the modules that the walk reaches."""
+"""The planner, which applies rules and match hooks to the modules that the walk reaches."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from modpack.exporting.presets import Portability
 from modpack.exporting.problems import MissingModules, find_notes, find_problems, why_not_interned
 
 _ASKED_FOR = "<add_dependency>"
-"""The node of the graph that leads to modules which the user asked for by name."""
+"""The graph node with edges to modules that the user added by name."""
 _PROVISIONAL = (RuleOrigin.IMPLICIT, RuleOrigin.PARENT, RuleOrigin.PRESET)
-"""Rules that decide for want of a rule of the user's, and give way to one that comes later."""
+"""Origins of fallback rules, which a user's later rule overrides."""
 _STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
 
 
 class Planner:
-    """Decides each module once, at the moment at which it is reached.
+    """Decides each module once, when the walk reaches it.
 
     Args:
-        environments: where modules come from, first choice first.
-        installed: the distributions of this interpreter.
-        exporter: what hooks are called with.
-        scan: reads sources.
+        environments: The sources of modules, in order of preference.
+        installed: The installed distributions.
+        exporter: Passed to match hooks.
+        scan: Reads sources.
 
     Attributes:
-        hooks: the match hooks.
-        walker: knows where modules are, and who asks for them.
-        package_data: decides which files and metadata are included.
+        hooks: The match hooks.
+        walker: Locates modules and records their importers.
+        package_data: Decides which files and metadata are included.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Planner:
         self._reported: dict[Problem, None] = {}
 
     def add_rule(self, rule: Rule) -> None:
-        """Add a rule behind the user's other rules."""
+        """Add a rule after the user's other rules."""
         self._rules.append(rule)
         self._reconsider()
 
     def use_presets(self, presets: Sequence[Rule], native: bool = False) -> None:
-        """Ask these rules where no rule of the user's matches.
+        """Set the rules that apply if no rule of the user matches.
 
         Args:
-            presets: the rules.
-            native: whether compiled modules can be interned.
+            presets: The rules.
+            native: Whether native extensions can be interned.
         """
         self._presets = tuple(presets)
         asks = any(rule.owner is Owner.BOUND for rule in presets)
@@ -98,12 +98,12 @@ class Planner:
         follow: bool,
         why: str = "saved explicitly by name",
     ) -> None:
-        """Intern a module whose source is given; only a hook can say otherwise."""
+        """Intern a module with the given source, unless a match hook overrides that."""
         if self._is_saved(module, why):
             self.walker.provide(module, source, is_package, follow)
 
     def add_module(self, module: str, follow: bool) -> None:
-        """Intern a module that is here; only a hook can say otherwise."""
+        """Intern a module of this process, unless a match hook overrides that."""
         problem = why_not_interned(self.walker, module, self.package_data.native)
         if problem is not None:
             self._reported[problem] = None
@@ -111,18 +111,18 @@ class Planner:
             self.walker.include(module, follow)
 
     def add_dependency(self, module: str, follow: bool) -> None:
-        """Let the rules decide a module that nothing saved may lead to.
+        """Apply the rules to a module, whether or not a saved object leads to it.
 
         Args:
-            module: its path.
-            follow: whether to walk on to what it imports, if it is interned.
+            module: The module path.
+            follow: Whether to follow its imports if it is interned.
         """
         if not follow:
             self.walker.end_at(module)
         self.add_resource(_ASKED_FOR, [Edge(_ASKED_FOR, module, ImportKind.SAVED)], follow=True)
 
     def _is_saved(self, module: str, why: str) -> bool:
-        """Decide a module that the user saves by name."""
+        """Decide a module that the user saves by name; return whether it is interned."""
         self._decisions[module] = decision = self._saved(module, why)
         if decision.action is not Action.INTERN:
             self.walker.graph.mark_root(module)
@@ -134,41 +134,41 @@ class Planner:
         as_saved = Decision(module, Action.INTERN, saved(module, why))
         if rule is None or rule.action is not Action.INTERN:
             return as_saved
-        if self._matched.get(module) is rule:  # its hooks have spoken
+        if self._matched.get(module) is rule:  # its hooks have already run
             before = self._decisions[module]
             return before if before.overridden_by else as_saved
         decision = self._ask_hooks(module, rule)
         return decision if decision.overridden_by else as_saved
 
     def add_file(self, record: str, why: str) -> bool:
-        """Take a file, or the files of a folder, that packaged code looked for.
+        """Add the file, or the files of the folder, that packaged code looked for.
 
         Args:
-            record: its path below the package's root, with ``/``.
-            why: who asks.
+            record: The path below the package's root, with ``/``.
+            why: The reason.
 
         Returns:
-            Whether the plan has changed for that; see :meth:`.PackageDataPlanner.add_file`.
+            Whether the plan has changed. See :meth:`.PackageDataPlanner.add_file`.
         """
         return self.package_data.add_file(self.decisions(), record, why)
 
     def add_metadata(self, name: str, why: str) -> bool:
-        """Take a distribution's metadata that packaged code looked for, without its code.
+        """Add a distribution's metadata that packaged code looked for, without its code.
 
         Args:
-            name: the distribution's name.
-            why: who asks.
+            name: The distribution.
+            why: The reason.
 
         Returns:
-            Whether the plan has changed for that.
+            Whether the plan has changed.
         """
         return self.package_data.add_metadata(self.decisions(), name, why)
 
     def add_folder(self, record: str) -> None:
-        """Let packaged code import the folders around a saved resource, as it can when loaded.
+        """Make the parent folders of a saved resource importable, as they are after loading.
 
         Args:
-            record: the resource's record.
+            record: The record of the resource.
         """
         package = record.rpartition("/")[0].replace("/", ".")
         for folder in (package, *parents(package)) if package else ():
@@ -178,7 +178,7 @@ class Planner:
                 self._forget(folder)
 
     def _folder_rule(self, module: str, rule: Rule | None) -> Rule | None:
-        """The rule of a module that may be a folder of resources: those are in the package."""
+        """Return the rule of a module. A folder of saved resources is interned by default."""
         if not self.walker.is_folder(module):
             return rule
         if rule is not None and (rule.action is Action.INTERN or rule.spells(module)):
@@ -186,12 +186,12 @@ class Planner:
         return saved(module, "resources are saved in it")
 
     def add_resource(self, node: str, edges: Iterable[Edge], follow: bool) -> None:
-        """Note what a saved resource refers to, and follow it.
+        """Add a saved resource and its references to the graph.
 
         Args:
-            node: the resource's name in the graph.
-            edges: its references.
-            follow: whether to walk on to the modules that they lead to.
+            node: The name of the resource's node.
+            edges: Its references.
+            follow: Whether to follow the modules that it refers to.
         """
         if follow:
             self.walker.graph.mark_root(node)
@@ -200,7 +200,7 @@ class Planner:
             self.walker.note(list(edges))
 
     def plan(self) -> Plan:
-        """All decisions, and everything that is wrong or noteworthy by now."""
+        """Return the current plan: all decisions, problems, and notes."""
         decisions = self.decisions()
         matched = set(map(id, self._matched.values()))
         unused = [rule for rule in self._rules if id(rule) not in matched]
@@ -226,15 +226,15 @@ class Planner:
         return replace(plan, notes=(*notes, *data.notes))
 
     def _is_own(self, module: str) -> bool:
-        """Whether a module is the user's own code, and was not taken from a package."""
+        """Return whether a module is the user's own code and does not come from a package."""
         owner = self._installed.owner(module, self.walker.locate(module))
         return owner is Owner.LOCAL and not self.walker.is_from_package(module)
 
     def decisions(self) -> dict[str, Decision]:
-        """One decision for each module that something leads to, as far as it can be made."""
+        """Return one decision for each reached module, as far as it can be decided."""
         self._settle()
         return {
-            # Nobody looks for the standard library's places.
+            # Locating implicit externs (the standard library) is not needed.
             m: d
             if d.rule.origin is RuleOrigin.IMPLICIT and d.action is Action.EXTERN
             else replace(d, location=self.walker.locate(m))
@@ -246,15 +246,15 @@ class Planner:
         return {m: d for m, d in self._decisions.items() if m in reached}
 
     def _settle(self) -> None:
-        """Decide what can be decided: new rules first, then parents after their children."""
+        """Make all possible decisions: new rules first, then parents after their children."""
         if self.hooks.current is not None:
-            return  # a hook asks, in the middle of the walk
+            return  # called by a hook in the middle of the walk
         self.walker.retry()
         while self._settle_parents() or self._bind_externs() or self._follow_evidence():
             pass
 
     def _settle_parents(self) -> bool:
-        """Let packages that no rule decides follow a child; tells whether any did."""
+        """Let undecided packages inherit a child's action; return whether any did."""
         progress = False
         for module in list(self.walker.undecided):
             child = self._strongest_child(module)
@@ -273,7 +273,7 @@ class Planner:
         return min(followed, key=lambda c: _STRENGTH.index(action_of[c]), default=None)
 
     def _bind_externs(self) -> bool:
-        """Let what extern distributions require stay with them; tells whether that is news."""
+        """Keep requirements of extern distributions extern; return whether any is new."""
         if self._portability is None:
             return False
         needed = self.walker.graph.reached(at_once=True)
@@ -287,9 +287,9 @@ class Planner:
         return True
 
     def _follow_evidence(self) -> bool:
-        """Follow what sources do not spell; tells whether it leads to anything new.
+        """Follow evidence of imports that sources don't name; return whether any edge is new.
 
-        What the live process knows counts only where a preset answers.
+        Loaded modules count only if a preset is active.
         """
         decisions = self._reached_decisions()
         if self._presets:
@@ -300,7 +300,7 @@ class Planner:
         return self.walker.reach_more(list(listed))
 
     def _reconsider(self) -> None:
-        """Take back what was decided for want of a rule, where there is one by now."""
+        """Withdraw decisions of fallback rules if another rule applies now."""
         for module, decision in list(self._decisions.items()):
             if decision.rule.origin in _PROVISIONAL:
                 rule = self._rule_of(module)
@@ -329,14 +329,14 @@ class Planner:
         if rule is None or self._is_made_up(module):
             return None
         decision = self._ask_hooks(module, rule)
-        # A hook may have saved it by name.
+        # A hook may have saved the module by name.
         return self._decisions.setdefault(module, decision).action
 
     def _rule_of(self, module: str) -> Rule | None:
-        """The rule that decides a module, if any does."""
+        """Return the rule that decides a module, if any."""
         rules = [*self._rules, *self._presets]
         if module == "__main__":
-            # The script that runs elsewhere is another one: only a rule that spells it decides.
+            # The loading process runs another script, so only a rule that names it applies.
             spelled = next((rule for rule in rules if rule.spells("__main__")), None)
             edges = self.walker.graph.edges_to("__main__")
             is_pickled = any(edge.kind is ImportKind.PICKLE for edge in edges)
@@ -353,7 +353,7 @@ class Planner:
         return deciding_rule(rules, module, owner)
 
     def _is_made_up(self, module: str) -> bool:
-        """Whether a package exists only as the folder of a module whose source was given."""
+        """Return whether a package exists only as the parent of a module with a given source."""
         edges = self.walker.graph.edges_to(module)
         is_folder = all(
             edge.kind is ImportKind.PARENT
@@ -371,5 +371,5 @@ class Planner:
         return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
 
     def is_spelled(self, module: str) -> bool:
-        """Whether a rule of the user's names a module literally."""
+        """Return whether a rule of the user names a module literally."""
         return any(rule.spells(module) for rule in self._rules)

@@ -1,8 +1,8 @@
-"""Ready-made rules, and which installed distributions a package can include.
+"""Presets, and the installed distributions that a package can include.
 
-Compiled code runs on one platform and one Python: a distribution that has some stays where it is
-installed, and so does everything that it requires, for a distribution is installed with its
-requirements. The same goes for what torch and modpack require: the loading environment has it.
+Native code runs on one platform and one Python version. A distribution that contains native code is
+therefore extern. So are its requirements, because they are installed with it, and the requirements
+of torch and modpack, which every loading environment has.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
         _preset(Action.INTERN, Owner.LOCAL, "preset hermetic: your own code is interned"),
     ),
 }
-"""The rules of each preset, in order. One row each."""
+"""The rules of each preset, in order."""
 
 
 def preset_rules(preset: str) -> tuple[Rule, ...]:
-    """The rules that a preset stands for; they come after the user's.
+    """Return the rules of a preset. They apply after the user's rules.
 
     Raises:
-        ValueError: there is no such preset.
+        ValueError: If there is no such preset.
     """
     if preset not in PRESETS:
         from difflib import get_close_matches
@@ -59,11 +59,11 @@ def preset_rules(preset: str) -> tuple[Rule, ...]:
 
 
 class Portability:
-    """Tells which distributions stay where they are, and why; learns more as modules are decided.
+    """Decides which distributions are not portable, and why.
 
     Args:
-        index: the installed distributions.
-        native: whether compiled code may be taken along as well.
+        index: The installed distributions.
+        native: Whether native code may be included.
     """
 
     def __init__(self, index: DistributionIndex, native: bool = False) -> None:
@@ -78,19 +78,19 @@ class Portability:
                 self._bind_requirements(provider)
 
     def why_bound(self, module: str, location: Location | None) -> str | None:
-        """Why the distribution of a module stays where it is; None if it can be taken along."""
+        """Return why a module's distribution is not portable, or None if it is."""
         found = self._index.distribution_of(module, location)
         if found is None:
             return None
         if not self._native and self._is_compiled(found):
-            return f"{found.name} has compiled code, so it is extern"
+            return f"{found.name} contains native code, so it is extern"
         return self._bound.get(normalized(found.name))
 
     def bind(self, externs: Iterable[Location]) -> bool:
-        """Learn which modules are extern: what their distributions require stays with them.
+        """Mark the requirements of extern modules' distributions as not portable.
 
         Returns:
-            Whether a distribution stays now that did not before.
+            Whether any distribution is newly marked.
         """
         before = len(self._bound)
         for location in externs:
@@ -100,18 +100,18 @@ class Portability:
         return len(self._bound) > before
 
     def is_optional(self, module: Location, importer: Location) -> bool:
-        """Whether the distribution of an importer does not require that of a module."""
+        """Return whether an importer's distribution does not require that of a module."""
         return requires(self._index, importer, module) is False
 
     def _bind_requirements(self, distribution: Distribution) -> None:
         self._asked.add(distribution.name)
         for name in sorted(self._index.required_closure(distribution)):
-            why = f"{distribution.name}, which is extern, requires {name}: they stay together"
+            why = f"extern distribution {distribution.name} requires {name}"
             self._bound.setdefault(name, why)
 
 
 def requires(index: DistributionIndex, module: Location, other: Location) -> bool | None:
-    """Whether a module's distribution requires that of another; None unless both have one."""
+    """Return whether a module's distribution requires another's, or None if either is unknown."""
     mine = index.distribution_of(module.module, module)
     its = index.distribution_of(other.module, other)
     if mine is None or its is None or mine == its:
@@ -120,6 +120,6 @@ def requires(index: DistributionIndex, module: Location, other: Location) -> boo
 
 
 def always_installed(index: DistributionIndex) -> frozenset[str]:
-    """The normalized names of torch and modpack, and of all that they require."""
+    """Return the normalized names of torch, modpack, and all their requirements."""
     found = filter(None, map(index.named, ("torch", "modpack")))
     return frozenset({"torch", "modpack"}).union(*map(index.required_closure, found))

@@ -1,8 +1,8 @@
-"""How each name of a script gets into a package: text, import, literal, or value.
+"""Selection of the way each name of a script gets into a package: text, import, literal, or value.
 
-A script may have been edited since it was started, a cell of a notebook run again, a method
-replaced. So nothing is believed: the source is compiled once more, and its code compared with
-that of the live functions. Whatever a definition's text does not give is set on it later.
+The script may have been edited, a notebook cell run again, or a method replaced since execution.
+The source is therefore compiled again and compared with the code of the live functions. Values that
+a definition's text does not produce are set on it after loading.
 """
 
 from __future__ import annotations
@@ -48,47 +48,50 @@ _NAMED = tuple(
 _CODE = (type, ModuleType, FunctionType, types.BuiltinFunctionType)
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CHANGED = (
-    "its source has changed since it was run, or something replaced parts of it. Remedy: run "
-    "the script, or the cell, again, and make the object anew; or move it into a module"
+    "its source has changed since it was executed, or other code has replaced parts of it",
+    "Run the script or the cell again and re-create the object, or move the definition into a "
+    "module.",
 )
 _NO_SOURCE = (
-    "its source cannot be found: no class statement of the script makes it. Remedy: define it "
-    "with a class statement in a file or in a cell of a notebook, or move it into a module"
+    "its source cannot be found, because no class statement of the script defines it",
+    "Define it with a class statement in a file or in a notebook cell, or move it into a module.",
 )
 
 
 class CaptureMethod(enum.Enum):
-    """How a name comes into the module of definitions."""
+    """The way in which the definitions module binds a name."""
 
     TEXT = "text"
     LITERAL = "literal"
     VALUE = "value"
-    """Its value comes with the objects; the text, if there is one, makes it before that."""
+    """The pickle sets its value. The module's text, if any, binds the name before that."""
     ABSENT = "absent"
     PROBLEM = "problem"
 
 
 class CapturedName(NamedTuple):
-    """How one name gets into the package.
+    """The way in which one name gets into the package.
 
     Attributes:
-        how: how it comes into the module.
-        statement: the statement that is taken; for a literal or a value the first that binds
-            the name, if there is any.
-        text: a literal; for a problem what is wrong.
+        how: The method.
+        statement: The included statement. For a literal or a value, the first statement that binds
+            the name, if any.
+        text: The literal, or the description of a problem.
+        hint: How to fix a problem.
     """
 
     how: CaptureMethod
     statement: TopLevelStatement | None = None
     text: str = ""
+    hint: str = ""
 
 
 class DefinitionSelector:
-    """Chooses for the names of one script.
+    """Selects the capture method for the names of one script.
 
     Args:
-        script: its source.
-        namespace: its globals.
+        script: The source.
+        namespace: The globals.
     """
 
     def __init__(self, script: Script, namespace: Mapping[str, Any]) -> None:
@@ -97,10 +100,10 @@ class DefinitionSelector:
         self._compiled: dict[tuple[Cell, int], CodeType | None] = {}
 
     def choose(self, name: str) -> CapturedName:
-        """Choose for a name, by its present value."""
+        """Select the method for a name by its current value."""
         statements = self.script.binding(name)
         if name not in self.namespace:
-            # An import that only type checkers see, for a name that only annotations use.
+            # An import under TYPE_CHECKING, for a name that only annotations use.
             for statement in statements:
                 if statement.kind is StatementKind.IMPORT_BLOCK:
                     return CapturedName(CaptureMethod.TEXT, statement)
@@ -123,34 +126,34 @@ class DefinitionSelector:
             expression = statement.value
             if self._names(expression, value) or _is_type(expression, value):
                 return CapturedName(CaptureMethod.TEXT, statement)
-            # Pickle refers to a type variable, for one, by a name of its module.
+            # Pickle refers to a type variable, for example, by a name of its module.
             is_named = is_a(value, _NAMED) and getattr(value, "__name__", None) == name
             if is_named and expression is not None:
                 return CapturedName(CaptureMethod.TEXT, statement)
         return CapturedName(CaptureMethod.VALUE, first)
 
     def text_for_value(self, name: str) -> TopLevelStatement | None:
-        """The statement that makes a fresh container for a name, whose value comes later."""
+        """Return the statement that creates a new container for a name whose value is pickled."""
         binding = self.script.binding(name)
         return next((each for each in binding if self._is_container(each.value)), None)
 
     def remakes(self, name: str) -> bool:
-        """Whether the text for a name alone gives its present value."""
+        """Return whether a name's statement alone produces its current value."""
         statement = self.text_for_value(name)
         return statement is not None and _is_literal(statement.value, self.namespace.get(name))
 
     def _resolved(self, expression: ast.expr | None) -> Any:
-        """The object of a dotted name, looked up in modules and classes only; None for others."""
+        """Resolve a dotted name through modules and classes only. None for other expressions."""
         if not isinstance(expression, (ast.Name, ast.Attribute)):
             return None
         return resolved(ast.unparse(expression), self.namespace)
 
     def _names(self, expression: ast.expr | None, value: Any) -> bool:
-        """Whether an expression is the name of an object that definitions or imports make."""
+        """Return whether an expression names an object that a definition or an import created."""
         return is_a(value, _CODE) and self._resolved(expression) is value
 
     def _is_container(self, expression: ast.expr | None) -> bool:
-        """Whether an expression makes a new container of literals, and does nothing else."""
+        """Return whether an expression only creates a new container of literals."""
         if isinstance(expression, ast.Call):
             made = self._resolved(expression.func)
             if made is None and isinstance(expression.func, ast.Name):
@@ -172,7 +175,7 @@ class DefinitionSelector:
         return None
 
     def _brings(self, statement: ast.stmt, name: str, value: Any) -> bool:
-        """Whether an import, or something in a block of imports, binds a name to a value."""
+        """Return whether an import, or one in a block of imports, binds a name to a value."""
         for node in ast.walk(statement):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 for bound, alias in imported_as(node):
@@ -185,13 +188,13 @@ class DefinitionSelector:
         return False
 
     def _imports(self, node: ast.Import | ast.ImportFrom, bound: str, alias: ast.alias) -> Any:
-        """The value of a part of an import statement; no module is imported."""
+        """Return the value that part of an import statement binds, without importing anything."""
         if isinstance(node, ast.ImportFrom):
             return self._from(node, alias.name)
         return sys.modules.get(alias.name if alias.asname else bound)
 
     def _from(self, node: ast.ImportFrom, name: str) -> Any:
-        """The value of ``from module import name``; no module is imported."""
+        """Return the value of ``from module import name`` without importing anything."""
         module = node.module or ""
         if node.level:
             package = str(self.namespace.get("__package__") or "")
@@ -211,15 +214,14 @@ class DefinitionSelector:
             and statements[-1].kind is StatementKind.CLASS
             and not isinstance(value, type)
         ):
-            return CapturedName(
-                CaptureMethod.TEXT, statements[-1]
-            )  # a decorator made something else of it
+            # A decorator has replaced the class.
+            return CapturedName(CaptureMethod.TEXT, statements[-1])
         made = [each for each in statements if each.kind is StatementKind.FUNCTION]
         for statement in reversed(made):
             if self._made_function(value, statement):
                 return CapturedName(CaptureMethod.TEXT, statement)
         if made and is_a(value, FunctionType) and self._lives_here(value, name):
-            return CapturedName(CaptureMethod.PROBLEM, made[-1], _CHANGED)
+            return CapturedName(CaptureMethod.PROBLEM, made[-1], *_CHANGED)
         return None
 
     def _lives_here(self, value: Any, name: str) -> bool:
@@ -229,23 +231,23 @@ class DefinitionSelector:
     def _class(self, kind: type, statements: Iterable[TopLevelStatement]) -> CapturedName:
         classes = [each for each in statements if each.kind is StatementKind.CLASS]
         fitting = [each for each in classes if self._made_class(kind, each)]
-        if fitting:  # the one at the very line (Python 3.13), else the last
+        if fitting:  # the one at the exact line (Python 3.13), or the last one
             line = vars(kind).get("__firstlineno__")
             exact = [each for each in fitting if each.line == line]
             return CapturedName(CaptureMethod.TEXT, (exact or fitting)[-1])
         if classes:
-            return CapturedName(CaptureMethod.PROBLEM, classes[-1], _CHANGED)
+            return CapturedName(CaptureMethod.PROBLEM, classes[-1], *_CHANGED)
         called = [each for each in statements if isinstance(each.value, ast.Call)]
         return (
             CapturedName(CaptureMethod.TEXT, called[-1])
             if called
-            else CapturedName(CaptureMethod.PROBLEM, None, _NO_SOURCE)
+            else CapturedName(CaptureMethod.PROBLEM, None, *_NO_SOURCE)
         )
 
     def _made_function(self, value: Any, statement: TopLevelStatement) -> bool:
-        """Whether a function statement made an object, as far as its code tells.
+        """Return whether a function statement may have created an object, judging by its code.
 
-        An object that a decorator made, and that holds no function of that name, may be.
+        A decorated object that contains no function of that name is accepted.
         """
         made = list(functions_in(value))
         for function in made:
@@ -258,7 +260,7 @@ class DefinitionSelector:
         return is_decorated or type(value) is not FunctionType
 
     def _made_class(self, kind: type, statement: TopLevelStatement) -> bool:
-        """Whether a class statement made a class, as far as its methods and bases tell."""
+        """Return whether a class statement may have created a class, by its methods and bases."""
         body = self._code_of(statement, flags_of(kind))
         if body is None or not isinstance(statement.node, ast.ClassDef):
             return False
@@ -269,7 +271,7 @@ class DefinitionSelector:
         )
 
     def _is_there(self, method: FunctionType, statement: TopLevelStatement, body: CodeType) -> bool:
-        """Whether a class statement holds a method's code, if the script does at all."""
+        """Return whether a class statement contains a method's code, unless the code is generated."""
         file = absolute(method.__code__.co_filename)
         if not any(file == absolute(cell.file) for cell in self.script.cells):
             return True  # generated, by a decorator or a metaclass
@@ -282,7 +284,7 @@ class DefinitionSelector:
         return not is_a(found, type) or any(each is found for each in bases)
 
     def _code_of(self, statement: TopLevelStatement, flags: int) -> CodeType | None:
-        """The code of a class's body or of a function, compiled from the source as it is now."""
+        """Compile the current source of a class or function, and return its code."""
         cell = statement.cell
         if (cell, flags) not in self._compiled:
             all_flags = flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -300,12 +302,12 @@ class DefinitionSelector:
         return None
 
     def fillings(self, name: str, statement: TopLevelStatement) -> Iterator[Filling]:
-        """Values to set on a class or function once its definition was run.
+        """Yield values to set on a class or function after its definition is executed.
 
-        These are default values and class attributes that something else than a literal gave, and
-        what was set or replaced later.
+        These are default values and class attributes that are not literals, and attributes that
+        were added or replaced later.
         """
-        value = self.namespace.get(name)  # type checkers know names that are not there
+        value = self.namespace.get(name)  # missing for names that only type checkers see
         node = statement.node
         if isinstance(node, _Function) and type(value) is FunctionType and not node.decorator_list:
             yield from self._of_function((name,), value, node)
@@ -352,9 +354,9 @@ class DefinitionSelector:
                 yield Filling((path, name), own[name])
 
     def _attributes_to_set(self, kind: type, node: ast.ClassDef) -> Iterator[str]:
-        """The data among a class's attributes that its body alone would not give."""
+        """Yield the data attributes of a class that its body alone would not produce."""
         written = dict(_assigned_in(node))
-        # Attributes can be set without further effects; those of a named tuple cannot.
+        # Setting attributes of a named tuple or a special class may have side effects.
         is_plain_class = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
         for name, value in vars(kind).items():
             is_dunder = name.startswith("__") and name.endswith("__")
@@ -370,7 +372,7 @@ class DefinitionSelector:
                     yield name
 
     def _reproduces(self, expression: ast.expr, value: Any) -> bool:
-        """Whether an expression in a definition gives this value wherever it is run."""
+        """Return whether an expression in a definition has this value in any environment."""
         if self._names(expression, value):
             return True
         is_same = _is_literal(expression, value) or self._resolved(expression) is value
@@ -388,7 +390,7 @@ def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
 
 
 def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
-    """Whether a method, or what a decorator made of it, has the code of its definition."""
+    """Return whether a method, possibly decorated, has the code of its definition."""
     lines = (method.lineno, *(each.lineno for each in method.decorator_list))
     return any(
         same_code(code, each.__code__)
@@ -399,13 +401,13 @@ def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
 
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
-    """The methods of a class body, of each name the last."""
+    """Yield the methods of a class body, the last one of each name."""
     by_name = {each.name: each for each in node.body if isinstance(each, _Function)}
     yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
 
 
 def _own_methods(kind: type) -> Iterator[FunctionType]:
-    """The functions of a class whose code says that it was defined in its body."""
+    """Yield the functions of a class whose code was defined in its body."""
     for value in vars(kind).values():
         for function in functions_in(value):
             owner, _, name = function.__qualname__.rpartition(".")
@@ -415,13 +417,13 @@ def _own_methods(kind: type) -> Iterator[FunctionType]:
 
 
 def _mangled(kind: type, name: str) -> str:
-    """The name under which a class keeps what its body calls ``__name``."""
+    """Return the name under which a class stores ``__name``."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def flags_of(value: Any) -> int:
-    """The ``from __future__`` statements that were in force for a function or a class's methods."""
+    """Return the ``from __future__`` flags of a function or of a class's methods."""
     here = getattr(value, "__module__", None)
     parts = list(vars(value).values()) if is_a(value, type) else [value]
     for part in parts:
@@ -432,7 +434,7 @@ def flags_of(value: Any) -> int:
 
 
 def _literal_of(value: Any) -> str | None:
-    """A literal for a value that never changes: a number, a text, a tuple of such; else None.
+    """Return a literal for an immutable value: a number, a text, or a tuple of these.
 
     >>> _literal_of((1, "a")), _literal_of([1]), _literal_of(float("nan"))
     ("(1, 'a')", None, None)
@@ -448,9 +450,9 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_literal(expression: ast.expr | None, value: Any) -> bool:
-    """Whether an expression is a literal of this very value: ``1`` is not ``True``."""
-    told = _evaluated(expression) if expression is not None else _ABSENT
-    return type(told) is type(value) and repr(told) == repr(value)
+    """Return whether an expression is a literal of exactly this value: ``1`` is not ``True``."""
+    literal = _evaluated(expression) if expression is not None else _ABSENT
+    return type(literal) is type(value) and repr(literal) == repr(value)
 
 
 def _evaluated(expression: ast.expr) -> Any:
@@ -461,7 +463,7 @@ def _evaluated(expression: ast.expr) -> Any:
 
 
 def _is_type(expression: ast.expr | None, value: Any) -> bool:
-    """Whether an expression spells a type, such as ``dict[str, Tensor]``, for annotations."""
+    """Return whether an expression is a type such as ``dict[str, Tensor]``, for annotations."""
     if expression is None or not is_a(value, _ALIASES):
         return False
     return all(isinstance(part, _TYPE_EXPRESSION) for part in ast.walk(expression))
@@ -484,7 +486,7 @@ def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def _binds(node: ast.ClassDef, name: str) -> bool:
-    """Whether any statement of a class body, however nested, binds a name."""
+    """Return whether any statement of a class body, however nested, binds a name."""
     return any(
         getattr(each, "name", None) == name
         or (isinstance(each, ast.Name) and each.id == name and isinstance(each.ctx, ast.Store))

@@ -1,4 +1,4 @@
-"""The definitions of a script that saved objects need, as a module for the package.
+"""The module of definitions from a script that saved objects need.
 
 A script is a file, or the cells of a notebook.
 """
@@ -31,7 +31,7 @@ from modpack.discovery.script import (
     text_of_statement,
     value_comment,
 )
-from modpack.errors import ObjMismatchError
+from modpack.errors import ObjMismatchError, with_hint
 from modpack.exporting.live_code import absolute
 from modpack.exporting.script_choice import (
     CapturedName,
@@ -42,11 +42,11 @@ from modpack.exporting.script_choice import (
 from modpack.pickling.base import SCRIPT_MARK, Filling
 
 _CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
-"""The names that IPython, its kernel, and Python's prompt (3.13) give the files of cells."""
+"""File names that IPython, its kernel, and Python's REPL (3.13) give to cells."""
 _OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
 """Globals that a notebook sets for its own use."""
 _ADDITION = "@"
-"""The prefix of the number of a statement that has no name of its own."""
+"""Prefix of the number of a statement that binds no name."""
 _POSTPONED = __future__.annotations.compiler_flag
 _GROUPS = {
     StatementKind.FUNCTION: DEFINITION,
@@ -55,21 +55,18 @@ _GROUPS = {
     StatementKind.IMPORT_BLOCK: IMPORTS,
 }
 _IN_A_CIRCLE = (
-    "definitions need its value while they are run, and it is itself made of them. Remedy: assign "
-    "it in a statement of its own, or move it into a module"
+    "definitions need its value when they are executed, but the value is built from them",
+    "Assign it in a separate statement, or move it into a module.",
 )
-_OUTDATED = (
-    "it was made with {used}, which was defined again since ({place}). Remedy: run its own "
-    "definition again too, and make the object anew"
-)
+_OUTDATED_HINT = "Run its definition again as well, and re-create the object."
 _HEADER = (
-    "# Definitions that objects in this package need, as they stand in {title}.\n"
-    "# The script itself is not in the package, and is never run; values that it computed\n"
-    "# come with the objects.\n"
+    "# Definitions from {title} that objects in this package need.\n"
+    "# The script itself is not in the package and never runs. Values that it computed\n"
+    "# are stored with the objects.\n"
 )
 
 StoreValue = Callable[[str, object, str], bool]
-"""Pickles a value into a record of its own. Not, and False, if it refers to a module."""
+"""Pickles a value into its own record. Returns False if the value refers to a module."""
 
 
 @dataclass
@@ -77,10 +74,10 @@ class ScriptDefinitions:
     """The definitions of one script (:class:`modpack.pickling.base.ScriptSource`).
 
     Attributes:
-        module: the path of the module that holds them in the package.
-        namespace: the script's globals.
-        values_package: where values are stored that are needed while the module is imported.
-        store_value: stores them.
+        module: The path of their module in the package.
+        namespace: The script's globals.
+        values_package: The package of values that the module needs at import.
+        store_value: Writes those values.
     """
 
     module: str
@@ -98,7 +95,7 @@ class ScriptDefinitions:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the source and at the values again: before another object is saved."""
+        """Read the source and the values again, before another object is saved."""
         cells = cells_of(self.namespace)
         if cells != self._cells:
             self._cells = cells
@@ -110,7 +107,7 @@ class ScriptDefinitions:
             self._close(name)
 
     def holds(self, name: str, obj: object) -> bool:
-        """Whether an object is what the script binds to a name at its top level."""
+        """Return whether the script binds a name at its top level to an object."""
         first, *others = name.split(".")
         found = self.namespace.get(first)
         for part in others:
@@ -118,22 +115,22 @@ class ScriptDefinitions:
         return found is obj
 
     def require_current(self, name: str, obj: object) -> None:
-        """Refuse a class that the script has defined anew since.
+        """Check that the script has not redefined a class.
 
         Raises:
-            ObjMismatchError: the name stands for another one now.
+            ObjMismatchError: If the name refers to another class now.
         """
         first = name.partition(".")[0]
         if first in self.namespace and not self.holds(name, obj):
             statements = self._selector.script.binding(first)
             where = f" ({statements[-1].place})" if statements else ""
             raise ObjMismatchError(
-                f"{obj!r} is not the {name} that the script has now: it was defined again "
-                f"since{where}. Remedy: make the object anew, from the class that is there now"
+                f"{obj!r} is not the script's current {name}, which was redefined{where}",
+                hint="Re-create the object from the current class.",
             )
 
     def take(self, name: str) -> Sequence[Filling] | None:
-        """Take a definition, and all that it needs; None if it cannot be taken."""
+        """Include a definition and its dependencies. Return None if that is impossible."""
         first = name.partition(".")[0]
         self._close(first)
         how = self._choices[first].how
@@ -142,7 +139,7 @@ class ScriptDefinitions:
         return self._fillings([first]) if how is CaptureMethod.TEXT else None
 
     def take_all(self, names: Sequence[str]) -> Sequence[Filling]:
-        """Take what a function of the script uses that is not itself a definition."""
+        """Include the names that a function of the script uses and that are not definitions."""
         wanted = [name for name in names if name in self.namespace]
         for name in wanted:
             self._close(name)
@@ -161,7 +158,7 @@ class ScriptDefinitions:
         return sorted(found, key=lambda each: type(each.value).__module__ == own)
 
     def _close(self, root: str) -> None:
-        """Choose for a name, and for all that it needs."""
+        """Select the capture method of a name and of all its dependencies."""
         todo = [root]
         while todo:
             name = todo.pop()
@@ -194,7 +191,7 @@ class ScriptDefinitions:
                     yield f"{_ADDITION}{addition.number}"
 
     def _statement(self, name: str) -> TopLevelStatement | None:
-        """The statement that is taken for a name, if one is."""
+        """Return the statement that is included for a name, if any."""
         choice = self._choices[name]
         if choice.how is CaptureMethod.TEXT or (
             choice.how is CaptureMethod.VALUE and name in self._remade
@@ -203,7 +200,7 @@ class ScriptDefinitions:
         return self._selector.text_for_value(name) if choice.how is CaptureMethod.VALUE else None
 
     def _reached(self, roots: Iterable[str]) -> list[str]:
-        """All names that some names need, themselves included."""
+        """Return the given names and all their dependencies."""
         seen: dict[str, None] = {}
         todo = [*roots]
         while todo:
@@ -214,23 +211,23 @@ class ScriptDefinitions:
         return list(seen)
 
     def _taken(self) -> tuple[list[str], dict[str, TopLevelStatement]]:
-        """All names that the module is to bind, and the statements that are taken for them."""
+        """Return all names that the module binds, and the statements included for them."""
         names = self._reached(self._roots)
         found = {name: self._statement(name) for name in names}
         return names, {n: statement for n, statement in found.items() if statement is not None}
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was taken."""
+        """Whether no definition is included."""
         return not self._roots
 
     @property
     def why(self) -> str:
-        """Why the module is in the package."""
+        """The reason why the module is in the package."""
         return f"definitions of {title_of(self.namespace)} that objects need"
 
     def source(self) -> ModuleText:
-        """The module's source, with everything that was taken so far."""
+        """Return the module's source, with everything included so far."""
         early = self._store_early_values()
         names, statements = self._taken()
         units: dict[str, _ModuleStatement] = {}
@@ -271,19 +268,19 @@ class ScriptDefinitions:
         return module_text(_HEADER.format(title=title), pieces, postponed)
 
     def problems(self) -> Iterator[Problem]:
-        """Definitions that cannot be taken, each with its place."""
+        """Yield a problem for each definition that cannot be included."""
         names, statements = self._taken()
-        told = [
-            (n, self._choices[n]) for n in names if self._choices[n].how is CaptureMethod.PROBLEM
-        ]
-        told += _outdated(names, statements, self._selector.script)
-        for name, choice in told:
+        choices = [(name, self._choices[name]) for name in names]
+        failed = [(n, choice) for n, choice in choices if choice.how is CaptureMethod.PROBLEM]
+        failed += _outdated(names, statements, self._selector.script)
+        for name, choice in failed:
             place = choice.statement.place if choice.statement is not None else None
             reason = PackagingErrorReason.DEFINED_IN_SCRIPT
-            yield Problem(f"{self.namespace.get('__name__')}.{name}", reason, choice.text, place)
+            context = with_hint(choice.text, choice.hint)
+            yield Problem(f"{self.namespace.get('__name__')}.{name}", reason, context, place)
 
     def _store_early_values(self) -> list[str]:
-        """Store the values that the module needs while it is imported; returns their names."""
+        """Write the values that the module needs at import, and return their names."""
         stored: dict[str, bool] = {}
         while True:
             names, statements = self._taken()
@@ -305,12 +302,12 @@ class ScriptDefinitions:
                         self._remake(name)
 
     def _remake(self, name: str) -> None:
-        """Run the statement of a value again that is made of the definitions themselves."""
+        """Include the statement of a value that is built from the definitions themselves."""
         self._remade.add(name)
         binding = reversed(self._selector.script.binding(name))
         statement = next((s for s in binding if s.kind is StatementKind.ASSIGNMENT), None)
         if statement is None:
-            self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, _IN_A_CIRCLE)
+            self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, *_IN_A_CIRCLE)
             return
         self._choices[name] = CapturedName(CaptureMethod.VALUE, statement)
         self._needs[name] = tuple(self._needed_by(name))
@@ -319,14 +316,14 @@ class ScriptDefinitions:
 
 
 class _ModuleStatement(NamedTuple):
-    """A statement in the module, or what takes its place.
+    """A statement of the module, or its replacement.
 
     Attributes:
-        number: the place of the statement in the script.
-        text: its text.
-        needs: the names that must be there before.
-        group: what it stands together with; see :class:`ModulePiece`.
-        origin: where its first line stands in the script.
+        number: The position of the statement in the script.
+        text: The text.
+        needs: The names that must be bound first.
+        group: The group that it is formatted with. See :class:`ModulePiece`.
+        origin: File and line of the statement in the script.
     """
 
     number: int
@@ -337,7 +334,7 @@ class _ModuleStatement(NamedTuple):
 
 
 def _in_order(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatement]:
-    """The units in the script's order, but each behind what it needs at once."""
+    """Yield the units in the script's order, each after its immediate dependencies."""
     done: dict[int, _ModuleStatement] = {}
 
     def place(unit: _ModuleStatement, above: tuple[int, ...]) -> None:
@@ -354,9 +351,9 @@ def _in_order(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatemen
 
 
 def _needed_at_once(names: Sequence[str], statements: Mapping[str, TopLevelStatement]) -> list[str]:
-    """The names whose values definitions need while they are run.
+    """Return the names whose values definitions need when they are executed.
 
-    A function that is called meanwhile, such as a decorator, needs all that it uses.
+    A function that is called meanwhile, such as a decorator, needs all names that it uses.
     """
     todo: list[str] = []
     for name in names:
@@ -375,7 +372,7 @@ def _needed_at_once(names: Sequence[str], statements: Mapping[str, TopLevelState
 def _outdated(
     names: Sequence[str], statements: Mapping[str, TopLevelStatement], script: Script
 ) -> Iterator[tuple[str, CapturedName]]:
-    """Definitions that were made with something that was defined anew after them."""
+    """Yield definitions that use a name which was redefined after them."""
     for name in (each for each in names if each in statements):
         statement = statements[name]
         for used in sorted(statement.uses.eager):
@@ -383,19 +380,19 @@ def _outdated(
             if other is None or other.kind not in (StatementKind.FUNCTION, StatementKind.CLASS):
                 continue
             if other.number > statement.number and len(script.binding(used)) > 1:
-                text = _OUTDATED.format(used=used, place=other.place)
-                yield name, CapturedName(CaptureMethod.PROBLEM, statement, text)
+                text = f"it uses {used}, which was redefined later ({other.place})"
+                yield name, CapturedName(CaptureMethod.PROBLEM, statement, text, _OUTDATED_HINT)
 
 
 def name_of(namespace: Mapping[str, object]) -> str:
-    """A script's name as an identifier: after its file, or ``notebook``."""
+    """Return a script's name as an identifier: the stem of its file, or ``notebook``."""
     title = title_of(namespace)
     stem = title.removesuffix(".py") if title != "a notebook" else "notebook"
     return re.sub(r"\W", "_", stem)
 
 
 def title_of(namespace: Mapping[str, object]) -> str:
-    """A script's name for people: that of its file, or ``a notebook``."""
+    """Return a script's display name: the name of its file, or ``a notebook``."""
     file = namespace.get("__file__")
     if not isinstance(file, str):
         return "a notebook"
@@ -404,10 +401,10 @@ def title_of(namespace: Mapping[str, object]) -> str:
 
 
 def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
-    """The sources that were executed in a namespace, in the order of execution.
+    """Return the sources that were executed in a namespace, in the order of execution.
 
     Args:
-        namespace: the globals of ``__main__``.
+        namespace: The globals of ``__main__``.
     """
     files: dict[str, str] = {}
     for name in _executed(namespace):
@@ -415,14 +412,14 @@ def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
     cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
     history = namespace.get("_ih")
-    if isinstance(history, list):  # IPython's: a cell may be run again
+    if isinstance(history, list):  # IPython's history, in which a cell may occur again
         last = {str(text).strip(): number for number, text in enumerate(history)}
         cells.sort(key=lambda cell: last.get(cell.text.strip(), -1))
     return tuple(_as_python(cell for cell in cells if cell.text))
 
 
 def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
-    """The files of code that lives in a namespace, in the order in which they became known."""
+    """Yield the files of the code in a namespace, in the order of their first appearance."""
     file = namespace.get("__file__")
     if isinstance(file, str):
         yield file
@@ -440,14 +437,15 @@ def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
 
 
 def _shape(name: str) -> str:
-    """A cell's name without what differs from cell to cell: numbers and digests."""
+    """Return a cell's file name with numbers and digests replaced."""
     return re.sub(r"[0-9a-f]{6,}|\d+", "0", name)
 
 
 def _as_python(cells: Iterable[Cell]) -> Iterator[Cell]:
-    """Cells of which those with magics are the Python that the magics run.
+    """Yield cells with their magics replaced by the Python code that the magics execute.
 
-    Some magics run it as a cell of its own, which is left out: it has no place in the history.
+    Some magics execute their body as a separate cell, which is skipped because it is not in the
+    history.
     """
     known = {cell.text.strip(): cell for cell in cells}
     bodies = {cell: magic_body(cell.text) for cell in known.values()}

@@ -1,4 +1,4 @@
-"""Scripts whose definitions go into a package: found while objects are pickled."""
+"""Scripts whose definitions are included in a package, discovered during pickling."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class ScriptExporter:
     """The scripts of one exporter.
 
     Args:
-        planner: where the modules of definitions go.
-        store_value: pickles values that a module of definitions needs while it is imported.
+        planner: Receives the modules of definitions.
+        store_value: Pickles values that a module of definitions needs at import.
     """
 
     def __init__(self, planner: Planner, store_value: StoreValue) -> None:
@@ -39,7 +39,7 @@ class ScriptExporter:
         self._names.add(module)
 
     def find(self, module: str) -> ScriptDefinitions | None:
-        """A script; None for other modules, and where a rule of the user's decides it."""
+        """Return a script, or None for other modules and for scripts with an explicit rule."""
         live = sys.modules.get(module) if module in self._names else None
         if live is None or self._planner.is_spelled("__main__" if module in SCRIPTS else module):
             return None
@@ -56,20 +56,20 @@ class ScriptExporter:
         return self._scripts[key]
 
     def _is_free(self, name: str) -> bool:
-        """Whether no module has the name: a package of the same script may be open."""
+        """Return whether a module name is unused: another package of the script may be loaded."""
         walker, module = self._planner.walker, f"{name}_definitions"
         return module not in walker.actions and walker.locate(module) is None
 
     def refresh(self) -> None:
-        """Look at the scripts again, before another object is saved."""
+        """Read the scripts again, before another object is saved."""
         for script in self._scripts.values():
             script.refresh()
 
     def provide(self, follow: bool) -> None:
-        """Give the planner the modules of definitions, with all that was taken by now.
+        """Pass the modules of definitions, with everything included so far, to the planner.
 
         Args:
-            follow: whether to follow what they import.
+            follow: Whether to follow their imports.
         """
         for script in self._scripts.values():
             if not script.is_empty:
@@ -79,25 +79,25 @@ class ScriptExporter:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of the scripts of which something was taken."""
+        """The files of the scripts whose definitions are included."""
         taken = (script.namespace.get("__file__") for script in self._scripts.values())
         return tuple(file for file in taken if isinstance(file, str))
 
     def place(self, place: str) -> str:
-        """A place, in the script itself if it is in a module of definitions."""
+        """Map a location in a module of definitions to the script. Others are unchanged."""
         module, _, line = place.rpartition(":")
         if module not in self._texts or not line.isdigit():
             return place
         return self._texts[module].place(int(line)) or place
 
     def problems(self) -> Iterator[Problem]:
-        """Definitions of the scripts that cannot be taken."""
+        """Yield a problem for each definition that cannot be included."""
         for script in self._scripts.values():
             yield from script.problems()
 
 
 def stored_values(module: ModuleType) -> Iterator[tuple[str, str]]:
-    """The values that a module of definitions loads while it is imported: package, resource."""
+    """Yield package and resource of each value that a module of definitions loads at import."""
     for node in ast.walk(ast.parse(inspect.getsource(module))):
         if isinstance(node, ast.Call):
             if ast.unparse(node.func) == "torch_package_importer.load_pickle":

@@ -1,8 +1,8 @@
-"""The secret guard: secrets are found before anything is written.
+"""The secret scan, which runs before anything is written.
 
-Saved objects and resources are searched when they are saved; sources, and files that are included,
-when the package is planned. Tensor storages and compiled code are not: they are large, and nobody
-writes a password into them by hand.
+Saved objects and resources are scanned when they are saved; sources and included files when the
+package is planned. Tensor storages and native code are skipped: they are large, and credentials are
+not written into them by hand.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class _Leak(NamedTuple):
     """A secret in something that is to be packaged.
 
     Attributes:
-        subject: the module or the record.
-        secret: what was found.
-        place: where the user finds it.
-        is_file: whether it is in a file beside the code.
+        subject: The module or the record.
+        secret: The secret.
+        place: Its location.
+        is_file: Whether it is in a data file.
     """
 
     subject: str
@@ -58,11 +58,11 @@ class _Leak(NamedTuple):
     is_file: bool = False
 
     def problem(self, graph: DependencyGraph, saved: bool = False) -> Problem:
-        """Return the problem that stops the package.
+        """Return the problem that stops the export.
 
         Args:
-            graph: who imports whom.
-            saved: whether the user saved it as a resource.
+            graph: The import graph.
+            saved: Whether the user saved it as a resource.
         """
         secret, allow = self.secret, f"{self.subject}#{self.secret.fingerprint}"
         module = None if saved else self.subject
@@ -82,9 +82,9 @@ class _Leak(NamedTuple):
 
 
 def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
-    """The pattern of a rule that leaves a module out; None if a saved object needs it.
+    """Return the pattern of a mock rule for a module, or None if a saved object needs it.
 
-    A library is left out as a whole: the rest of it would not do without.
+    A library is mocked as a whole, because its remaining modules would not work.
     """
     if len(chain) < 2:
         return None
@@ -99,10 +99,10 @@ def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> st
 
 
 class SecretScan:
-    """Looks for secrets in what one exporter saves.
+    """Searches what one exporter saves for secrets.
 
     Args:
-        allowed: what may go along although it looks like a secret.
+        allowed: Findings that the user allows.
     """
 
     def __init__(self, allowed: Sequence[Allowance]) -> None:
@@ -113,19 +113,19 @@ class SecretScan:
         self._is_project = cache(is_project)
 
     def look_at_resource(self, record: str, data: bytes) -> None:
-        """Look through a text, or bytes, that the user saves."""
+        """Scan a text or bytes that the user saves."""
         found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known)]
         self._saved[record] = tuple(_Leak(record, s, _place(record, s)) for s in found)
 
     def look_at_pickle(
         self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
     ) -> None:
-        """Look through an object's pickle.
+        """Scan an object's pickle.
 
         Args:
-            record: where it goes.
-            data: the pickle, with what continues it.
-            places: tells, for texts, at which attribute path of the live object each is.
+            record: The record of the pickle.
+            data: The pickle and the records that continue it.
+            places: Returns the attribute path of each text in the live object.
         """
         found = find_secrets(data, TextKind.PICKLE, self._known)
         unique = {secret.value: secret for secret in found}
@@ -136,7 +136,7 @@ class SecretScan:
         )
 
     def look_at_script(self, record: str, data: bytes) -> None:
-        """Look through what torch serialized of a script module: its code and its attributes."""
+        """Scan the code and attributes of a serialized TorchScript module."""
         leaks = []
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
@@ -154,15 +154,14 @@ class SecretScan:
         is_published: _IsPublished,
         place: Callable[[str], str],
     ) -> Iterator[Problem]:
-        """Problems for all secrets in a plan that are not allowed.
+        """Yield a problem for each secret in a plan that is not allowed.
 
         Args:
-            plan: what will be written.
-            walker: knows the sources.
-            own_folders: the folders of the user's own code that is interned.
-            is_published: tells, given a file's owner, the file and its content, whether others can
-                get it as well.
-            place: names a ``file:line`` as the user knows it.
+            plan: The plan.
+            walker: Provides the sources.
+            own_folders: The folders of the user's own interned code.
+            is_published: Returns whether a file is public, given its owner, path, and content.
+            place: Maps a location to the file that the user knows.
         """
         known = {**self._known, **dict(self._values_around(map(str, own_folders)))}
         leaks = [leak for saved in self._saved.values() for leak in saved]
@@ -179,7 +178,7 @@ class SecretScan:
             leaks += self._in_file(each, known, is_published)
         for leak in leaks:
             if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
-                _log.info("%s: %s is allowed to go along", leak.place, leak.secret.what)
+                _log.info("%s: %s is allowed", leak.place, leak.secret.what)
             else:
                 yield leak.problem(plan.graph, leak.subject in self._saved)
 
@@ -190,7 +189,7 @@ class SecretScan:
             return []
         try:
             data = Path(file.source).read_bytes()
-        except OSError:  # writing it will say so
+        except OSError:  # reported when the file is written
             return []
         is_metadata = file.kind is FileKind.METADATA
         kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
@@ -202,7 +201,7 @@ class SecretScan:
     def _search(
         self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
     ) -> tuple[Secret, ...]:
-        """Search a text once, although a package may be planned several times over."""
+        """Search a text, with a cache for packages that are planned several times."""
         key = kind, hashlib.blake2b(data, digest_size=20).digest(), len(known)
         if key not in self._found:
             self._found[key] = find_secrets(data, kind, known)
@@ -210,7 +209,7 @@ class SecretScan:
 
     @cached_property
     def _known(self) -> Mapping[bytes, str]:
-        """The secret values of the ``.env`` files around what is running."""
+        """The secret values of the ``.env`` files in the folders of the running code."""
         return dict(self._values_around(_own_folders()))
 
     def _values_around(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
@@ -222,7 +221,7 @@ class SecretScan:
 
 
 def _own_folders() -> set[str]:
-    """The current folder, the script's, and those that code is imported from."""
+    """Return the current folder, the script's folder, and the folders on the import path."""
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     starts = {normalize_path(each) for each in sys.path if each and os.path.isdir(each)}  # noqa: PTH112
     if isinstance(script, str):
@@ -236,17 +235,17 @@ def _own_folders() -> set[str]:
 
 @lru_cache(maxsize=1024)
 def _is_installed(folder: str) -> bool:
-    """Whether a folder of the import path holds installed code, or Python's own."""
+    """Return whether a folder of the import path contains installed code or the stdlib."""
     own_files = ("os.py", "_struct.py", "lib-dynload")
     names = {"site-packages", "dist-packages", "lib-dynload"}
     return os.path.basename(folder) in names or any(  # noqa: PTH119
-        os.path.exists(f"{folder}/{each}")  # noqa: PTH110 - asked of the whole import path
+        os.path.exists(f"{folder}/{each}")  # noqa: PTH110 - called for the whole import path
         for each in own_files
     )
 
 
 def _by_name(record: str, data: bytes) -> Iterator[Secret]:
-    """A ``.env`` file, whatever its values look like."""
+    """Yield a finding for a ``.env`` file, whatever its values look like."""
     if is_env_file(record.rpartition("/")[2]) and any(values_in(data)):
         whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
         yield from whole[:1]

@@ -1,8 +1,8 @@
-"""The named tensors of a saved object, and large storages of which little is used.
+"""The named tensors of a saved object, and large storages that are mostly unused.
 
-Of each tensor a package records what it is, and which record holds its elements. Nothing is copied,
-and no code of the object's runs: neither ``state_dict`` and its hooks, nor properties, nor what a
-subclass of Tensor makes of torch's functions.
+A package records the metadata of each tensor and the record of its elements. Nothing is copied and
+no code of the object runs: not ``state_dict`` and its hooks, not properties, and not the torch
+functions that a Tensor subclass overrides.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from modpack.pickling.object_paths import with_paths
 from modpack.pickling.tensors import ORDINARY, StorageSaver, is_ordinary, view_of_large
 
 _MAX_PATHS: Final = 1000
-"""So many paths to one module are followed: shared modules in shared modules multiply."""
+"""Maximum number of paths to one module. Nested shared modules multiply them."""
 _PLAIN: Final = (str, bytes, int, float, type(None))
 _LEAVES: Final = frozenset({*_PLAIN, bool})
-"""Of what is in containers, most is of these types."""
+"""The most frequent types of container elements."""
 
 _Found = tuple[str, TensorKind, torch.Tensor, bool]
-"""A tensor's name, what it is, the tensor, and whether it is in the state dict."""
+"""A tensor's name, its kind, the tensor, and whether it is in the state dict."""
 
 
 def named_tensors(
@@ -36,16 +36,17 @@ def named_tensors(
     extras: Mapping[str, object],
     key_of: Callable[[torch.UntypedStorage], str | None],
 ) -> tuple[TensorFacts, ...]:
-    """The tensors of an object that has just been saved.
+    """Return the tensors of an object that has just been saved.
 
-    Of a module these are the parameters and buffers, under all of their names. In containers, and
-    in attributes that pickle saves as they are, modules and tensors are looked for; of the latter
-    those are listed that were stored, or that are made of other tensors.
+    For a module, these are the parameters and buffers, under all their names. Containers, and
+    attributes of objects that pickle saves by default, are searched for modules and tensors. Of
+    those tensors, the result contains the ones that were stored or that are composed of other
+    tensors.
 
     Args:
-        obj: the object.
-        extras: what was saved along with it, by name.
-        key_of: the key under which a storage was stored with it; None if it was not.
+        obj: The object.
+        extras: Objects saved together with it, by name.
+        key_of: Returns the key of a storage that was stored with it, or None.
     """
     walk = _TensorWalk()
     found = [*walk.of("", obj), *(each for name, x in extras.items() for each in walk.of(name, x))]
@@ -60,7 +61,7 @@ def named_tensors(
 
 
 class _TensorWalk:
-    """Finds tensors, each container once, each module by all of its paths."""
+    """Finds tensors. Visits each container once and each module by all of its paths."""
 
     def __init__(self) -> None:
         self._entered: set[int] = set()
@@ -86,7 +87,7 @@ class _TensorWalk:
         while todo:
             path, module, above = todo.pop()
             while isinstance(module, DistributedDataParallel):
-                module = module.module  # of which only what is inside is saved
+                module = module.module  # only the wrapped module is saved
             followed = self._paths[id(module)] = self._paths.get(id(module), 0) + 1
             if id(module) in above or followed > _MAX_PATHS:
                 continue
@@ -110,12 +111,12 @@ def _own_tensors(path: str, module: torch.nn.Module) -> Iterator[_Found]:
 
 
 def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
-    """A table of a module; empty in one whose ``__init__`` has never run."""
+    """Return the items of a module's table. Empty if ``__init__`` has never run."""
     return list(vars(module).get(name, {}).items())
 
 
 def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
-    """The tensors of a compiled module, whose tables are not in Python."""
+    """Yield the tensors of a TorchScript module, whose tables are not in Python."""
     for name, parameter in module.named_parameters(remove_duplicate=False):
         yield dotted(path, name), TensorKind.PARAMETER, parameter, True
     for name, buffer in module.named_buffers(remove_duplicate=False):
@@ -123,7 +124,7 @@ def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Fo
 
 
 def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
-    """The state of an optimizer, with the parameters numbered as in its state dict."""
+    """Yield the state of an optimizer, with parameters numbered as in its state dict."""
     groups: Any = vars(optimizer).get("param_groups", ())
     kept: Any = vars(optimizer).get("state", {})
     for number, parameter in enumerate(p for group in groups for p in group["params"]):
@@ -134,7 +135,7 @@ def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Foun
 
 
 def _parts(obj: object) -> Iterable[tuple[str, Any]]:
-    """The items of a container, or the attributes of an object that pickle saves as they are."""
+    """Return a container's items, or an object's attributes if pickle saves them by default."""
     if isinstance(obj, dict):
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))
     if isinstance(obj, (list, tuple)):
@@ -183,7 +184,7 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    """How the elements are to be understood, where the storage alone does not say it."""
+    """Return how to interpret the elements if the storage alone does not determine it."""
     if type(tensor) in ORDINARY and is_ordinary(tensor):
         return ""
     if torch.nn.parameter.is_lazy(tensor):
@@ -195,7 +196,7 @@ def _form(tensor: torch.Tensor) -> str:
     if tensor.layout is not torch.strided:
         return "sparse"
     if torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
-        return "wrapper"  # only its class knows where its elements are
+        return "wrapper"  # only its class knows how to find the elements
     if tensor.is_quantized:
         return "quantized"
     if tensor.is_conj():
@@ -213,11 +214,11 @@ class _StorageUse:
     """The use of a large storage.
 
     Attributes:
-        record: the saved object that brought it.
-        size: its bytes.
-        views: the parts of it that were saved, in whichever object.
-        is_whole: whether it was saved as a storage, too.
-        paths: where the tensors hang that it was saved for.
+        record: The saved object that it was first stored for.
+        size: Its size in bytes.
+        views: The parts that saved tensors use, across all objects.
+        is_whole: Whether it was also saved as a storage.
+        paths: The paths of the tensors that use it.
     """
 
     record: str
@@ -236,10 +237,10 @@ class _StorageUse:
 
 
 class StorageUsage:
-    """Watches over the storages of one package.
+    """Tracks the use of the storages of one package.
 
     Args:
-        storages: those that were written.
+        storages: The written storages.
     """
 
     def __init__(self, storages: StorageSaver) -> None:
@@ -247,12 +248,12 @@ class StorageUsage:
         self._uses: dict[str, _StorageUse] = {}
 
     def look_at(self, record: str, reductions: Iterable[Any], roots: Mapping[str, object]) -> None:
-        """Look at an object that has just been saved.
+        """Add an object that has just been saved.
 
         Args:
-            record: its record.
-            reductions: those of its tensors.
-            roots: the object, and what was saved along with it, by what to call them.
+            record: The record of the object.
+            reductions: The reductions of its tensors.
+            roots: The object, and objects saved together with it, by display name.
         """
         if not self._storages.large:
             return
@@ -263,7 +264,7 @@ class StorageUsage:
                 self._uses.setdefault(key, _StorageUse(record, storage.nbytes())).views.add(view)
                 met.add(key)
         wasteful = {key for key in met if self._uses[key].is_worth_telling}
-        # Seldom is there any: the object is searched for places only then.
+        # Searching the object for paths is slow, and wasteful storages are rare.
         for name, root in roots.items() if wasteful else ():
             for obj, path in with_paths(root, name):
                 stored, is_tensor = _storage_of(obj)
@@ -273,12 +274,12 @@ class StorageUsage:
                     self._uses[key].paths[path] = None
 
     def notes(self) -> Iterator[Note]:
-        """Notes about mostly unused storages, in the order in which they were saved."""
+        """Return notes about mostly unused storages, in the order in which they were saved."""
         return (_note(use) for use in self._uses.values() if use.is_worth_telling)
 
 
 def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
-    """The storage behind an object, if there is one, and whether the object is a tensor."""
+    """Return the storage of an object, if any, and whether the object is a tensor."""
     kind = type(obj)
     if issubclass(kind, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():
