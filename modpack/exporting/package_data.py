@@ -267,7 +267,7 @@ class _Collector:
                     self._take_named(location, file, read)
 
     def _folder_of(self, location: _ModuleLocation, module: str | None) -> Path | None:
-        """Return the folder of an interned package, or of a folder below it (``files("pkg.data")``)."""
+        """Return the folder of an interned package, or one below it (``files("pkg.data")``)."""
         if module is None:
             return location.folder
         for package in (module, *parents(module)):

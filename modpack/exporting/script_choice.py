@@ -271,7 +271,7 @@ class DefinitionSelector:
         )
 
     def _is_there(self, method: FunctionType, statement: TopLevelStatement, body: CodeType) -> bool:
-        """Return whether a class statement contains a method's code, unless the code is generated."""
+        """Return whether a class statement contains a method's code, or the code is generated."""
         file = absolute(method.__code__.co_filename)
         if not any(file == absolute(cell.file) for cell in self.script.cells):
             return True  # generated, by a decorator or a metaclass
