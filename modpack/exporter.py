@@ -30,7 +30,7 @@ from modpack.core.process import ProgressUnit, gc_paused, phase, stacklevel_outs
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
-from modpack.discovery.scan_cache import remembering_scan
+from modpack.discovery.scan_cache import cached_scan
 from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
@@ -112,7 +112,7 @@ class PackageExporter:
         self._guard = guard
         self._origins = ObjectOrigins(self.importer)
         self._installed = DistributionIndex()
-        scan, environments = remembering_scan(), self._origins.environments
+        scan, environments = cached_scan(), self._origins.environments
         self._planner = Planner(environments, self._installed, self, scan)
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._origins, self._planner, guard)

@@ -401,7 +401,7 @@ class EnvironmentComparison(NamedTuple):
 
 def needed_at_once(graph: DependencyGraph) -> frozenset[str] | None:
     """The modules that loading imports; None if nothing is known of imports."""
-    return graph.reached(at_once=True) if graph.roots() else None
+    return graph.reachable_nodes(at_once=True) if graph.roots() else None
 
 
 def is_optional(modules: Iterable[str], at_once: frozenset[str] | None) -> bool:

@@ -1,4 +1,4 @@
-"""The dependency graph: who imports whom, on what evidence; its chains; where modules are."""
+"""The dependency graph, import chains in it, and module locations."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from modpack.core.names import why_too_long
 from modpack.core.scan import ImportKind
 
 
-def _why_no_node(name: str) -> str | None:
+def _why_invalid_node(name: str) -> str | None:
     return None if name.startswith("<") else why_too_long(name)
 
 
-Node: TypeAlias = Annotated[str, _why_no_node]
-"""A module path, or a saved object, whose file may have any number of dots in its name."""
+Node: TypeAlias = Annotated[str, _why_invalid_node]
+"""A module path, or a resource such as ``<model/model.pkl>``, whose name may contain any dots."""
 
 
 class Edge(NamedTuple):
     """One piece of evidence that ``importer`` depends on ``imported``.
 
     Attributes:
-        importer: a module path, or the name of a resource (``<model/model.pkl>``).
-        imported: a module path.
-        kind: how strong the dependency is.
-        line: 1-based line in the importer's source, if there is one.
-        names: the names taken from the module, where they are known.
+        importer: Module path, or the name of a resource (``<model/model.pkl>``).
+        imported: Module path.
+        kind: Strength of the dependency.
+        line: 1-based line in the importer's source, if any.
+        names: Names imported from the module, if known.
     """
 
     importer: Node
@@ -43,14 +43,14 @@ class Edge(NamedTuple):
 
 
 _Edges: TypeAlias = tuple[Edge] | dict[Edge, None]
-"""Parallel edges, in order: mostly one, which costs a third as a tuple; at times very many."""
+"""Parallel edges, in order. Most nodes have one, and a tuple takes a third of a dict's memory."""
 
 
 class DependencyGraph:
     """A directed graph of modules and resources with labeled, parallel edges.
 
-    Keeps insertion order throughout, so that what is made from it is reproducible.
-    Searches are breadth-first and linear in the size of the graph, cycles included.
+    All iteration is in insertion order, so results are reproducible. Searches are breadth-first and
+    take linear time, even in graphs with cycles.
     """
 
     def __init__(self) -> None:
@@ -65,23 +65,23 @@ class DependencyGraph:
         return len(self._out)
 
     def nodes(self) -> Iterator[str]:
-        """Every node, in the order in which they were added."""
+        """Return all nodes in insertion order."""
         return iter(self._out)
 
     def edges(self) -> Iterator[Edge]:
-        """Every edge, grouped by importer."""
+        """Yield all edges, grouped by importer."""
         for targets in self._out.values():
             for edges in targets.values():
                 yield from edges
 
     def add_node(self, node: str) -> None:
-        """Add a node; adding it twice changes nothing."""
+        """Add a node, if it is new."""
         if node not in self._out:
             self._out[node] = {}
             self._in[node] = {}
 
     def add_edge(self, edge: Edge) -> bool:
-        """Add an edge and its ends; tells whether it was new."""
+        """Add an edge and its nodes; return whether the edge is new."""
         importer, imported = edge.importer, edge.imported
         self.add_node(importer)
         self.add_node(imported)
@@ -97,46 +97,47 @@ class DependencyGraph:
         return len(edges) > known
 
     def drop_edges_from(self, importer: str) -> None:
-        """Forget what a node imports; the nodes stay."""
+        """Remove a node's outgoing edges, but not the nodes they lead to."""
         for imported in self._out.get(importer, ()):
             del self._in[imported][importer]
         if importer in self._out:
             self._out[importer] = {}
 
     def successors(self, node: str) -> tuple[str, ...]:
-        """What a node imports."""
+        """Return the nodes that a node imports."""
         return tuple(self._out.get(node, ()))
 
     def predecessors(self, node: str) -> tuple[str, ...]:
-        """Who imports a node."""
+        """Return the importers of a node."""
         return tuple(self._in.get(node, ()))
 
     def edges_to(self, node: str) -> tuple[Edge, ...]:
-        """Every edge that ends in a node."""
+        """Return all edges to a node."""
         return tuple(edge for edges in self._in.get(node, {}).values() for edge in edges)
 
     def depends(self, importer: str, imported: str) -> bool:
-        """Whether code that can run makes one node depend on another."""
+        """Return whether a node depends on another through code that can run."""
         return imported in self._out.get(importer, ()) and self._runs(importer, imported)
 
     def edges_between(self, importer: str, imported: str) -> tuple[Edge, ...]:
-        """The evidence for one dependency."""
+        """Return the parallel edges between two nodes."""
         return tuple(self._out.get(importer, {}).get(imported, ()))
 
     def mark_root(self, node: str) -> None:
-        """Say that chains start here: the user asked for this node."""
+        """Mark a node that the user saved; chains start at roots."""
         self.add_node(node)
         self._roots[node] = None
 
     def roots(self) -> tuple[str, ...]:
-        """The nodes where chains start: what the user saved."""
+        """Return the nodes that the user saved."""
         return tuple(self._roots)
 
-    def reached(self, *, at_once: bool = False) -> frozenset[str]:
-        """The nodes that chains of dependencies lead to from the roots, roots included.
+    def reachable_nodes(self, *, at_once: bool = False) -> frozenset[str]:
+        """Return the nodes that are reachable from the roots, including the roots.
 
         Args:
-            at_once: only follow what runs as soon as its importer is imported, and must succeed.
+            at_once: Whether to follow only imports that run, and must succeed, when their importer
+                is imported.
         """
         follows = self._runs_at_once if at_once else self._runs
         reached, todo = set(self._roots), list(self._roots)
@@ -149,10 +150,10 @@ class DependencyGraph:
         return frozenset(reached)
 
     def distances_to(self, target: str) -> dict[str, int]:
-        """How many steps lead to a node, by every node that chains of dependencies start from.
+        """Return the distances to a node from all nodes that depend on it.
 
         Args:
-            target: where the chains end; it is no step away from itself.
+            target: Target node, at distance 0.
         """
         if target not in self._out:
             return {}
@@ -167,32 +168,32 @@ class DependencyGraph:
         return distances
 
     def shortest_path(self, target: str, sources: Iterable[str] | None = None) -> tuple[str, ...]:
-        """The shortest chain of importers that leads to a node.
+        """Return the shortest import chain to a node.
 
         Args:
-            target: where the chain ends.
-            sources: where it may start; the graph's roots by default.
+            target: Last node of the chain.
+            sources: Possible first nodes. Default: the roots.
 
         Returns:
-            The chain with both ends; empty if there is none.
+            The chain including both ends; empty if there is none.
         """
         if target not in self._out:
             return ()
         starts = set(self.roots() if sources is None else sources)
-        towards: dict[str, str | None] = {target: None}
+        next_nodes: dict[str, str | None] = {target: None}
         queue = deque([target])
         while queue:
             node = queue.popleft()
             if node in starts:
-                return tuple(_follow(node, towards))
+                return tuple(_follow(node, next_nodes))
             for importer in self._in[node]:
-                if importer not in towards and self._runs(importer, node):
-                    towards[importer] = node
+                if importer not in next_nodes and self._runs(importer, node):
+                    next_nodes[importer] = node
                     queue.append(importer)
         return ()
 
     def between(self, source: str, target: str) -> DependencyGraph:
-        """The part of the graph that lies on some path from ``source`` to ``target``."""
+        """Return the subgraph of all paths from ``source`` to ``target``."""
         forward = _reached(source, self._out) if source in self._out else set()
         backward = _reached(target, self._in) if target in self._in else set()
         wanted = forward & backward
@@ -204,7 +205,7 @@ class DependencyGraph:
         return part
 
     def to_dot(self) -> str:
-        """The graph in the DOT language (https://graphviz.org/doc/info/lang.html)."""
+        """Return the graph in the DOT language (https://graphviz.org/doc/info/lang.html)."""
         lines = ["digraph G {", "rankdir = LR;", "node [shape=box];"]
         for importer, targets in self._out.items():
             lines.extend(f"{_quoted(importer)} -> {_quoted(imported)};" for imported in targets)
@@ -217,11 +218,11 @@ class DependencyGraph:
         return any(edge.kind.runs_at_once for edge in self._out[importer][imported])
 
 
-def _follow(node: str, towards: dict[str, str | None]) -> Iterator[str]:
+def _follow(node: str, next_nodes: dict[str, str | None]) -> Iterator[str]:
     following: str | None = node
     while following is not None:
         yield following
-        following = towards[following]
+        following = next_nodes[following]
 
 
 def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
@@ -238,19 +239,19 @@ def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_EFFORT = 40_000
-_LOOKS_PER_STEP = 16
-"""How many nodes of a chain are looked at in the time of one step of the search."""
+_MAX_STEPS = 40_000
+_CHECKS_PER_STEP = 16
+"""Nodes of a chain that can be compared in the time of one search step."""
 
 
 @dataclass(frozen=True)
 class FoundPaths:
-    """Chains without a node twice, the shortest first.
+    """Chains without repeated nodes, shortest first.
 
     Attributes:
-        paths: the first of them, each with both ends.
-        more: how many were found besides.
-        is_complete: whether there are no others; if not, there may be many more.
+        paths: The first chains, each including both ends.
+        more: Number of further chains found.
+        is_complete: Whether the search found all chains. If not, there may be many more.
     """
 
     paths: tuple[tuple[str, ...], ...]
@@ -262,24 +263,23 @@ def simple_paths(
     graph: DependencyGraph,
     target: str,
     sources: Sequence[str],
-    most: int = 100,
-    effort: int = _EFFORT,
-    most_nodes: int | None = None,
+    max_paths: int = 100,
+    max_steps: int = _MAX_STEPS,
+    max_nodes: int | None = None,
 ) -> FoundPaths:
-    """Find the chains of dependencies that lead from some nodes to another.
+    """Find import chains between nodes, shortest first.
 
-    There can be more of them than anybody can count: a graph of a few dozen modules may have
-    millions. The search goes from the shortest to the longest and gives up in the end; what it
-    has found by then is right.
+    A graph of a few dozen modules may have millions of chains, so the search stops after a number
+    of steps. The chains found until then are correct.
 
     Args:
-        graph: who imports whom, cycles included.
-        target: where the chains end. None goes through it.
-        sources: where they start.
-        most: how many are wanted; further ones are counted only.
-        effort: how many steps the search takes in all.
-        most_nodes: how many nodes the chains that are wanted have in all, if that is limited;
-            those that do not fit are counted only.
+        graph: Dependency graph, which may have cycles.
+        target: Last node of the chains.
+        sources: First nodes of the chains.
+        max_paths: Limit for the number of returned chains. Further chains are only counted.
+        max_steps: Limit for the number of search steps.
+        max_nodes: Limit for the total number of nodes in the returned chains. Chains beyond it are
+            only counted. Default: no limit.
 
     >>> from modpack.core.graph import Edge
     >>> from modpack.core.scan import ImportKind
@@ -289,87 +289,87 @@ def simple_paths(
     >>> simple_paths(graph, "c", ["a"]).paths
     (('a', 'c'), ('a', 'b', 'c'))
     """
-    search = _PathSearch(graph, target, effort)
+    search = _PathSearch(graph, target, max_steps)
     paths: list[tuple[str, ...]] = []
     more = 0
-    room = sys.maxsize if most_nodes is None else most_nodes
+    room = sys.maxsize if max_nodes is None else max_nodes
     for link in search.run(sources):
-        if len(paths) < most and link.depth < room:
+        if len(paths) < max_paths and link.depth < room:
             paths.append(link.path())
             room -= len(paths[-1])
         else:
             more += 1
-    return FoundPaths(tuple(paths), more, search.effort > 0)
+    return FoundPaths(tuple(paths), more, search.steps_left > 0)
 
 
 class _PathNode:
-    """The last node of the beginning of a chain."""
+    """The last node of a partial chain, linked to the nodes before it."""
 
-    __slots__ = ("before", "depth", "lowest", "node")
+    __slots__ = ("depth", "lowest", "node", "previous")
 
-    def __init__(self, node: str, before: _PathNode | None, distance: int) -> None:
+    def __init__(self, node: str, previous: _PathNode | None, distance: int) -> None:
         self.node = node
-        self.before = before
-        self.depth: int = 0 if before is None else before.depth + 1
-        self.lowest: int = distance if before is None else min(before.lowest, distance)
+        self.previous = previous
+        self.depth: int = 0 if previous is None else previous.depth + 1
+        self.lowest: int = distance if previous is None else min(previous.lowest, distance)
 
-    def back(self) -> Iterator[str]:
+    def reversed_path(self) -> Iterator[str]:
         link: _PathNode | None = self
         while link is not None:
             yield link.node
-            link = link.before
+            link = link.previous
 
     def path(self) -> tuple[str, ...]:
-        return tuple(self.back())[::-1]
+        return tuple(self.reversed_path())[::-1]
 
 
 class _PathSearch:
-    """Best first: of all beginnings, go on with the one that can end soonest.
+    """A best-first search that extends the partial chain with the shortest possible total length.
 
-    How far each node is from the target is known beforehand, so that a beginning which leads
-    nowhere is never taken up, except where its own nodes are in its way. The followers of a node
-    are taken up one at a time: a hub costs no more than its followers that are wanted.
+    The distances to the target are computed first, so the search never extends a partial chain that
+    cannot reach it, unless the chain's own nodes block the way. A node's successors are visited one
+    at a time, so a hub costs only the successors that are needed.
     """
 
-    def __init__(self, graph: DependencyGraph, target: str, effort: int) -> None:
-        self.effort = effort
+    def __init__(self, graph: DependencyGraph, target: str, max_steps: int) -> None:
+        self.steps_left = max_steps
         self._graph = graph
         self._target = target
         self._distances: Mapping[str, int] = graph.distances_to(target)
-        self._followers: dict[str, list[str]] = {}
+        self._successors: dict[str, list[str]] = {}
         self._heap: list[tuple[int, int, int, _PathNode | None, int, Sequence[str]]] = []
         self._tie = count()
 
     def run(self, sources: Sequence[str]) -> Iterator[_PathNode]:
-        """The last links of the chains, the shortest chain first, as long as effort is left."""
+        """Yield the last nodes of the chains, shortest chain first, while steps are left."""
         starts = [node for node in dict.fromkeys(sources) if node in self._distances]
         self._push(None, sorted(starts, key=self._distances.__getitem__), 0)
-        while self._heap and self.effort > 0:
-            self.effort -= 1
+        while self._heap and self.steps_left > 0:
+            self.steps_left -= 1
             *_, link, position, nodes = heapq.heappop(self._heap)
             self._push(link, nodes, position + 1)
             node = nodes[position]
             distance = self._distances[node]
-            if link is not None and self._is_behind(link, node, distance):
+            if link is not None and self._is_in_path(link, node, distance):
                 continue
             following = _PathNode(node, link, distance)
             if node == self._target:
                 yield following
             else:
-                self._push(following, self._followers_of(node), 0)
+                self._push(following, self._sorted_successors(node), 0)
 
     def _push(self, link: _PathNode | None, nodes: Sequence[str], position: int) -> None:
-        """Remember to go on from a link to one of its followers, and to those behind that."""
+        """Queue a chain's extension by the node at a position, and by those after it."""
         if position < len(nodes):
             depth = 0 if link is None else link.depth + 1
             length = depth + self._distances[nodes[position]]
             heapq.heappush(self._heap, (length, -depth, next(self._tie), link, position, nodes))
 
-    def _followers_of(self, node: str) -> Sequence[str]:
-        """What a node depends on and the target can be reached from, the nearest first."""
-        if node not in self._followers:
+    def _sorted_successors(self, node: str) -> Sequence[str]:
+        """Return the dependencies of a node that lead to the target, nearest first."""
+        if node not in self._successors:
             depends = self._graph.depends
-            self._followers[node] = sorted(
+            self._successors[node] = sorted(
                 (
                     following
                     for following in self._graph.successors(node)
@@ -377,41 +377,42 @@ class _PathSearch:
                 ),
                 key=self._distances.__getitem__,
             )
-        return self._followers[node]
+        return self._successors[node]
 
-    def _is_behind(self, link: _PathNode, node: str, distance: int) -> bool:
-        """Whether a chain has a node already; one nearer to the target than all of it is new."""
-        if distance < link.lowest:
+    def _is_in_path(self, link: _PathNode, node: str, distance: int) -> bool:
+        """Return whether a chain already contains a node."""
+        if distance < link.lowest:  # nearer to the target than every node of the chain
             return False
-        steps_back = next((n for n, known in enumerate(link.back()) if known == node), None)
-        looks = link.depth if steps_back is None else steps_back
-        self.effort -= looks // _LOOKS_PER_STEP
+        known = enumerate(link.reversed_path())
+        steps_back = next((steps for steps, each in known if each == node), None)
+        checks = link.depth if steps_back is None else steps_back
+        self.steps_left -= checks // _CHECKS_PER_STEP
         return steps_back is not None
 
 
 class CodeKind(str, Enum):
-    """In which form a module's code exists."""
+    """The form of a module's code."""
 
     SOURCE = "source"
     EXTENSION = "extension"
     BYTECODE = "bytecode"
     BUILTIN = "builtin"
     NAMESPACE = "namespace"
-    """A folder without ``__init__`` (PEP 420): a package, but no code."""
+    """A namespace package (PEP 420): a folder without ``__init__``."""
     UNKNOWN = "unknown"
-    """A finder knows it, but neither a file nor a source can be had."""
+    """A finder has the module, but it has neither a file nor a source."""
 
 
 @dataclass(frozen=True)
 class Location:
-    """A module that was found, without importing it.
+    """The location of a module, found without importing it.
 
     Attributes:
-        module: its path.
-        kind: in which form its code exists.
-        file: the file or record that holds it, for people.
-        is_package: whether it can have submodules.
-        search: the folders in which its submodules are looked for.
+        module: Module path.
+        kind: Form of the module's code.
+        file: File or record that contains the module, for display.
+        is_package: Whether the module can have submodules.
+        search: Folders that are searched for its submodules.
     """
 
     module: str
@@ -422,43 +423,43 @@ class Location:
 
 
 class ModuleSource(Protocol):
-    """A place that modules come from: this interpreter, or another package.
+    """A source of modules: this interpreter, or another package.
 
-    Finding and reading never executes anything.
+    Finding and reading modules never executes anything.
     """
 
     def locate(self, module: str) -> Location | None:
         """Find a module, or return None."""
 
     def read_source(self, location: Location) -> bytes:
-        """The source of a module whose kind is SOURCE, as it is stored."""
+        """Return the source bytes of a module whose kind is SOURCE."""
 
     def live_attribute(self, module: str, name: str) -> str | None:
-        """What a loaded module binds a name to.
+        """Return what a loaded module binds a name to.
 
         Returns:
-            ``"submodule"``, ``"attribute"``, or None if the module is not loaded here or
-            does not bind the name.
+            ``"submodule"`` or ``"attribute"``; None if the module is not loaded or does not bind
+            the name.
         """
 
-    def live_home(self, module: str, name: str) -> str | None:
-        """Where the class or function lives that a loaded module binds to a name.
+    def defining_module(self, module: str, name: str) -> str | None:
+        """Return the module that defines the class or function that a loaded module binds.
 
         Returns:
-            Its module path; None if the module is not loaded here, does not bind the name, or
-            binds it to something that does not say where it is from.
+            The defining module's path; None if the module is not loaded, does not bind the name,
+            or binds it to an object of unknown origin.
         """
         return None
 
     def loaded(self) -> Collection[str]:
-        """The modules that are known to be needed: those that are loaded, or all of a package."""
+        """Return the modules known to be needed: the loaded ones, or all of a package."""
         return ()
 
     def lacks(self, module: str) -> bool:
-        """Whether code from here cannot import a module, wherever it runs."""
+        """Return whether code from this source can never import a module."""
         return False
 
     @property
     def is_package(self) -> bool:
-        """Whether it is a package, which lacks what was left out when it was made."""
+        """Whether this source is a package, which may lack excluded modules."""
         return False

@@ -1,6 +1,6 @@
-"""What a module's source says about imports, and what it defines, as values.
+"""Scan results: the imports and definitions found in a module's source.
 
-The scanner in :mod:`modpack.discovery` produces these; the walk turns them into graph edges.
+The scanner in :mod:`modpack.discovery` produces these values; the walk turns them into graph edges.
 """
 
 from __future__ import annotations
@@ -11,40 +11,41 @@ from enum import Enum, IntEnum
 from typing import NamedTuple, TypeAlias
 
 Literal: TypeAlias = "bool | int | float | str | list[str] | None"
-"""A value as a source spells it: itself; in a list the text of one that JSON does not have; and
-an empty list where the source alone does not tell."""
+"""A literal in a source. A list with one string is the ``repr`` of a value that JSON lacks; an
+empty list is a value that cannot be read statically."""
 
 Row: TypeAlias = "tuple[int, str, Sequence[Literal], Mapping[str, Literal]]"
-"""How one statement binds a name: its line, one of the kinds below, and what belongs to it.
+"""One binding of a name: line, kind, positional details, and named details.
 
-``def`` and ``class``: the decorators, dotted; behind an empty name that of the function. ``is``:
-the value. ``holds``: the value, a container that code may add to. ``call``: the dotted name of what
-is called, then the arguments, those with names apart.
+The details depend on the kind. ``def`` and ``class``: the dotted names of the decorators, and for
+``def`` the function's name under an empty key. ``is``: the value. ``holds``: the value, a mutable
+container. ``call``: the dotted name of the callee and its positional arguments, and its keyword
+arguments.
 """
 
 
 class Rebinding(IntEnum):
-    """When a module's own code sets a name anew that is defined already."""
+    """When a module's own code rebinds a name that is already defined."""
 
     AT_IMPORT = 0
-    """While it is imported."""
+    """During the import of the module."""
     RUNNING = 1
-    """In functions that it calls itself, or in methods: state of its own."""
+    """In methods, or in functions that the module itself calls: internal state."""
     ON_REQUEST = 2
-    """In functions that others call for that: ``def set_flag(value): global FLAG; ...``."""
+    """In functions for callers: ``def set_flag(value): global FLAG; ...``."""
 
 
 class Body(NamedTuple):
-    """What a module, or a class in it, binds.
+    """The bindings of a module, or of a class in it.
 
     Attributes:
-        line: of a class statement; 0 for a module.
-        decorators: its decorators, dotted; ``""`` for one that is no dotted name.
-        functions: by name the line of each function that nothing decorates or binds again.
-        values: by name the line and the literal that nothing binds again.
-        others: by name, in order, all ways in which any other name is bound that can be read off.
-        unread: the other names.
-        conditional: the names that only statements in blocks bind: they may be absent.
+        line: Line of the class statement; 0 for a module.
+        decorators: Dotted names of the decorators; ``""`` for one that is not a dotted name.
+        functions: Lines of functions that are bound once and not decorated, by name.
+        values: Lines and literals of names that are bound once, by name.
+        others: All bindings, in source order, of each other name that can be read statically.
+        unread: Names with a binding that cannot be read statically.
+        conditional: Names that only statements in blocks bind, so they may be absent.
     """
 
     line: int
@@ -57,12 +58,12 @@ class Body(NamedTuple):
 
 
 class Initializer(NamedTuple):
-    """What calling a class makes of its arguments, where that can be read off.
+    """An ``__init__`` that only stores its arguments and literals.
 
     Attributes:
-        parameters: their names after ``self``, each with its default.
-        attributes: by name the parameter that is kept in it, or its literal.
-        changed: attributes that methods set later, and when.
+        parameters: Parameter names after ``self``, each with its default.
+        attributes: The stored parameter's name, or an empty name and a literal, by attribute.
+        changed: When methods set an attribute later (:class:`Rebinding`), by attribute.
     """
 
     parameters: Sequence[tuple[str, Literal]]
@@ -72,17 +73,17 @@ class Initializer(NamedTuple):
 
 @dataclass(frozen=True)
 class Definitions:
-    """What one source defines.
+    """The definitions in one source.
 
     Attributes:
-        bodies: by dotted path the bodies of classes; ``""`` is the module itself.
-        settings: names that functions declare ``global`` and set, and, behind a dot, attributes
-            of what is no local name: when that happens.
-        setters: by function the names that it sets so, itself or by others that it calls; ``*``
-            for names that it computes.
-        called: the last names of what is called in statements of their own at module level.
-        is_dynamic: whether module-level code sets names that the source does not spell.
-        initializers: by class, where calling it only keeps arguments and literals.
+        bodies: Bindings of classes by dotted path; ``""`` is the module itself.
+        settings: When functions rebind a global, or an attribute (with a leading dot) of a
+            non-local object, by name.
+        setters: Those names by function, including functions that it calls; ``*`` for a computed
+            name.
+        called: Last name components of the callees in expression statements at module level.
+        is_dynamic: Whether module-level code may bind names that are not in the source text.
+        initializers: Initializers by class, for classes that only store arguments and literals.
     """
 
     bodies: Mapping[str, Body] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Definitions:
     initializers: Mapping[str, Initializer] = field(default_factory=dict)
 
     def without_values(self) -> Definitions:
-        """The same without any value, for a source whose texts must not be kept."""
+        """Return a copy without values, for a source that contains a secret."""
         bodies = {
             path: body._replace(
                 values={},
@@ -110,39 +111,39 @@ def _has_no_value(rows: Sequence[Row]) -> bool:
 
 
 class ImportKind(str, Enum):
-    """How strongly a module depends on another: the evidence behind one edge."""
+    """The evidence behind one edge, and how strong the dependency is."""
 
     REQUIRED = "required"
-    """A statement at module level, or in a class body: runs when the module is imported."""
+    """A statement at module level or in a class body. Runs when the module is imported."""
     FUNCTION = "function"
-    """A statement inside a function: runs when, and if, the function is called."""
+    """A statement inside a function. Runs only if the function is called."""
     GUARDED = "guarded"
-    """The code copes with its absence (``try``/``except ImportError``, ``find_spec`` tests,
-    branches on the Python version or the platform)."""
+    """A statement that may fail: under ``try``/``except ImportError``, a ``find_spec`` test, or a
+    branch on the Python version or the platform."""
     TYPE_CHECKING = "type-checking"
-    """Never runs: under ``if TYPE_CHECKING`` or ``if False``. Not a dependency."""
+    """A statement under ``if TYPE_CHECKING`` or ``if False``. Never runs; not a dependency."""
     DYNAMIC = "dynamic"
     """``importlib.import_module("a.b")`` or ``__import__("a.b")`` with a constant argument."""
     PARENT = "parent"
-    """A package that contains an imported module: its ``__init__`` runs first."""
+    """A Python package that contains an imported module. Its ``__init__`` runs first."""
     PICKLE = "pickle"
-    """A pickled object's class or function lives there."""
+    """A module that defines a pickled object's class or function."""
     SAVED = "saved"
-    """The user saved it by name."""
+    """A module that the user saved by name."""
     LOADED = "loaded"
-    """It is loaded in the process that exports, below a package whose code imports by names
-    that are known at run time only."""
+    """A module that is loaded in the exporting process, below a Python package whose code imports
+    names that are known only at run time."""
     SELF_TEST = "self_test"
-    """A self-test asked for it."""
+    """A module that the self-test imported."""
 
     @property
     def is_dependency(self) -> bool:
-        """Whether code of this kind can ever run."""
+        """Whether an import of this kind can ever run."""
         return self is not ImportKind.TYPE_CHECKING
 
     @property
     def runs_at_once(self) -> bool:
-        """Whether it runs, and must succeed, whenever the importing code is imported."""
+        """Whether the import runs, and must succeed, whenever its importer is imported."""
         return self not in (
             ImportKind.FUNCTION,
             ImportKind.GUARDED,
@@ -152,24 +153,24 @@ class ImportKind(str, Enum):
 
     @property
     def may_be_absent(self) -> bool:
-        """Whether the importing code copes with the module being absent."""
+        """Whether the importer works without the module."""
         return self in (ImportKind.GUARDED, ImportKind.TYPE_CHECKING)
 
 
 @dataclass(frozen=True)
 class ImportStatement:
-    """One module that one place in a source asks for.
+    """One imported module at one location in a source.
 
     Attributes:
-        module: absolute name of the module (relative imports are already resolved).
-        names: names taken from it by ``from module import a, b``; ``("*",)`` for a star
-            import; empty for ``import module``. Each may be a submodule or an attribute.
-        kind: how strongly the source depends on it.
+        module: Absolute name of the module (relative imports are already resolved).
+        names: Names imported by ``from module import a, b``; ``("*",)`` for a star import; empty
+            for ``import module``. Each may be a submodule or an attribute.
+        kind: Strength of the dependency.
         line: 1-based line in the source.
-        is_optional: whether a condition around it tells what is there, such as a flag of a ``try``
-            that imports: what is absent then is not needed.
-        asked: names of other modules of the library (``lib.utils.has_x``) that the conditions
-            around it ask: one of them may tell the same.
+        is_optional: Whether a condition around the statement tests for a module, such as a flag
+            set in a ``try`` that imports. If the module is absent, it is not required.
+        condition_names: Names in other modules of the library (``lib.utils.has_x``) that the
+            conditions around the statement use, and that may test for a module.
     """
 
     module: str
@@ -177,15 +178,15 @@ class ImportStatement:
     kind: ImportKind
     line: int
     is_optional: bool = False
-    asked: tuple[str, ...] = ()
+    condition_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class BrokenImport:
-    """A relative import that leads beyond the top-level package: it fails wherever it runs.
+    """A relative import beyond the top-level package, which always fails.
 
     Attributes:
-        statement: the statement as written, shortened to one line.
+        statement: Statement as written, shortened to one line.
         line: 1-based line in the source.
     """
 
@@ -195,12 +196,12 @@ class BrokenImport:
 
 @dataclass(frozen=True)
 class DynamicImport:
-    """A dynamic import whose argument is known at run time only.
+    """A dynamic import whose argument is known only at run time.
 
     Attributes:
-        call: the call as written, shortened to one line.
+        call: Call as written, shortened to one line.
         line: 1-based line in the source.
-        guarded: whether the code copes with its failure.
+        guarded: Whether the code handles a failure of the import.
     """
 
     call: str
@@ -209,26 +210,26 @@ class DynamicImport:
 
 
 class ReadKind(Enum):
-    """How much of a path beside the code can be read off the source."""
+    """How much of a data file's path can be read from the source."""
 
     FILE = "file"
-    """All of it."""
+    """The whole path."""
     FOLDER = "folder"
-    """The folder; what is read in it is known at run time only."""
+    """Only the folder; the file in it is known only at run time."""
     NAME = "name"
-    """A text that may name a file, in a module that knows where its own file is."""
+    """A string that may be a file name, in a module that uses its own file's path."""
 
 
 @dataclass(frozen=True)
 class FileRead:
-    """A place in a source that may read a file beside the code.
+    """An expression that may read a file next to the code.
 
     Attributes:
-        kind: how much of the path is known.
-        path: it, relative to the folder of the module, with ``/`` and ``..``; ``""`` is that
-            folder itself.
+        kind: How much of the path is known.
+        path: Path relative to the module's folder, with ``/`` and ``..``; ``""`` is that folder.
         line: 1-based line in the source.
-        module: the package or module whose folder is meant, where it is not the scanned one.
+        module: Python package or module whose folder the path is relative to, if it is not the
+            scanned module.
     """
 
     kind: ReadKind
@@ -239,13 +240,14 @@ class FileRead:
 
 @dataclass(frozen=True)
 class FolderListing:
-    """A place in a source that lists a folder of code, in a module that imports by such names.
+    """An expression that lists a folder of code, in a module that may import the listed names.
 
     Attributes:
-        path: the folder, relative to that of the module, with ``/`` and ``..``.
-        is_deep: whether the folders in it are listed as well.
+        path: Folder relative to the module's folder, with ``/`` and ``..``.
+        is_deep: Whether subfolders are listed as well.
         line: 1-based line in the source.
-        module: the package or module whose folder is meant, where it is not the scanned one.
+        module: Python package or module whose folder the path is relative to, if it is not the
+            scanned module.
     """
 
     path: str
@@ -256,11 +258,11 @@ class FolderListing:
 
 @dataclass(frozen=True)
 class ScanFailure:
-    """Why a source could not be read as Python.
+    """The reason that a source could not be parsed.
 
     Attributes:
-        reason: the parser's message, in one line.
-        line: 1-based line where it stopped, if known.
+        reason: The parser's message, on one line.
+        line: 1-based line of the error, if known.
     """
 
     reason: str
@@ -269,29 +271,29 @@ class ScanFailure:
 
 @dataclass(frozen=True)
 class ModuleScan:
-    """Everything that one pass over a source tells about its imports.
+    """The result of scanning one source.
 
     Attributes:
-        imports: every import in source order.
-        unreadable: dynamic imports that cannot be read statically.
-        astray: relative imports that cannot succeed, where the code does not cope with that.
-        bound: names that module-level code binds (assignments, definitions, imports): such a
-            name, taken with ``from module import name``, is an attribute and not a submodule.
-        binds_unseen: whether it may have other names than ``bound``: it takes ``*`` from another
-            module, has a ``__getattr__``, or changes its own dictionary.
-        exported: the literal ``__all__``, or None if there is none or it is computed.
-        failure: set if the source does not parse; all else is then empty.
-        reads: places that may read files beside the code.
-        listings: folders of code whose modules are imported by names that are listed.
-        defined: what it defines, to be compared with the module that runs.
-        is_clean: whether it is known that nothing in the source looks like a secret.
+        imports: All imports in source order.
+        unreadable: Dynamic imports that cannot be read statically.
+        broken_imports: Relative imports that always fail, unless the code handles the failure.
+        bound: Names that module-level code binds. Imported with ``from module import name``, such
+            a name is an attribute and not a submodule.
+        binds_dynamically: Whether the module may have names that are not in ``bound``: it has a
+            star import or a ``__getattr__``, or changes its own dictionary.
+        exported: The literal ``__all__``; None if there is none or it is computed.
+        failure: Parse error. All other fields are then empty.
+        reads: Expressions that may read files next to the code.
+        listings: Folders of code that the source lists and may import from.
+        defined: Definitions, for comparison with the live module.
+        is_clean: Whether a secret scan of the source found nothing.
     """
 
     imports: tuple[ImportStatement, ...] = ()
     unreadable: tuple[DynamicImport, ...] = ()
-    astray: tuple[BrokenImport, ...] = ()
+    broken_imports: tuple[BrokenImport, ...] = ()
     bound: frozenset[str] = field(default_factory=frozenset)
-    binds_unseen: bool = False
+    binds_dynamically: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()

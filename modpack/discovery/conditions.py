@@ -1,6 +1,6 @@
-"""Conditions around imports: whether they look for a module, the platform, or a device.
+"""Conditions around imports: tests for a module, the platform, or a device.
 
-``if HAS_X:`` is as good as a ``try`` around the import, wherever ``HAS_X`` comes from: a test, a
+``if HAS_X:`` guards an import like a ``try`` around it, wherever ``HAS_X`` comes from: a test, a
 ``try`` that imports, or a function that returns one of these.
 """
 
@@ -25,145 +25,139 @@ from modpack.discovery.syntax import (
     qualified_name,
 )
 
-_FAILED_IMPORT = frozenset({"ImportError", "ModuleNotFoundError", "PackageNotFoundError"})
-_ABSENCE = _FAILED_IMPORT | {"Exception", "BaseException"}
+_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "PackageNotFoundError"})
+_IMPORT_FAILURES = _IMPORT_ERRORS | {"Exception", "BaseException"}
 _ENVIRONMENT = frozenset(
     {"sys.version_info", "sys.hexversion", "sys.platform", "sys.implementation", "os.name"}
     | {"platform.system", "platform.python_implementation"}
 )
 _FINDERS = frozenset({"find_spec", "find_loader"})
-_TELLS = re.compile(
+_PRESENCE_TEST = re.compile(
     r"(?:.*\.)?(?:find_spec|find_loader|metadata\.(?:version|distribution)|is_available)|sys\.modules"
 )
-"""What looks for a module, a distribution, or a device."""
+"""Names of tests for a module, a distribution, or a device."""
 _TESTS = (ast.If, ast.IfExp, ast.While)
 _NO_NAMES = Scope()
 
 
 class ConditionResult(NamedTuple):
-    """What a condition asks.
+    """What a condition tests.
 
     Attributes:
-        is_guard: whether it looks for a module itself, or for the Python or platform that runs.
-        is_told: whether its answer comes from what is there in any way, the platform apart.
-        elsewhere: the names of other modules of the same library that it asks.
+        is_guard: Whether it searches for a module, or tests the Python version or the platform.
+        checks_presence: Whether its value depends on an installed module or device.
+        external_names: Names in other modules of the same library that it uses.
     """
 
     is_guard: bool = False
-    is_told: bool = False
-    elsewhere: tuple[str, ...] = ()
+    checks_presence: bool = False
+    external_names: tuple[str, ...] = ()
 
 
 class ImportContext(NamedTuple):
-    """What the blocks around a statement say about it.
+    """How the blocks around a statement affect it.
 
     Attributes:
-        in_function: it runs when a function is called.
-        guarded: the code copes with its failure.
-        never: it does not run at all.
-        optional: a condition tells whether what it imports may be there.
-        asked: names of other modules of the library that its conditions ask.
+        in_function: Whether it runs only when a function is called.
+        guarded: Whether the code handles its failure.
+        never: Whether it never runs.
+        optional: Whether a condition tests for an installed module or device.
+        condition_names: Names in other modules of the library that its conditions use.
     """
 
     in_function: bool = False
     guarded: bool = False
     never: bool = False
     optional: bool = False
-    asked: tuple[str, ...] = ()
+    condition_names: tuple[str, ...] = ()
 
     def within(self, outer: ImportContext) -> ImportContext:
-        """This standing, inside a block that has another."""
+        """Return this context combined with that of an outer block."""
         return ImportContext(
             self.in_function or outer.in_function,
             self.guarded or outer.guarded,
             self.never or outer.never,
             self.optional or outer.optional,
-            tuple(dict.fromkeys((*self.asked, *outer.asked))),
+            tuple(dict.fromkeys((*self.condition_names, *outer.condition_names))),
         )
 
 
 _Origin: TypeAlias = tuple[ast.AST, Scope, bool]
-"""What a name is bound to, and the names that this sees; last, whether it is the value itself."""
+"""An expression that a name is bound to, its scope, and whether it is the name's whole value."""
 
 
 class ConditionEvaluator:
-    """Reads the conditions of one module, and judges blocks by those around them.
-
-    Each expression is read once, however many conditions lead to it.
+    """Evaluator for the conditions of one module. Each expression is evaluated once.
 
     Args:
-        module: the module's name.
-        origins: what its names are bound to.
+        module: Module name.
+        bindings: Bindings of the module's names.
     """
 
-    def __init__(self, module: str, origins: Bindings) -> None:
-        self._origins = origins
-        self._within = f"{root_of(module)}."
-        self._standings: dict[Block, ImportContext] = {}
-        self._parts: dict[ast.AST, tuple[ConditionResult, list[_Origin]]] = {}
+    def __init__(self, module: str, bindings: Bindings) -> None:
+        self._bindings = bindings
+        self._library_prefix = f"{root_of(module)}."
+        self._contexts: dict[Block, ImportContext] = {}
+        self._evaluated: dict[ast.AST, tuple[ConditionResult, list[_Origin]]] = {}
         self._functions: dict[ast.AST, tuple[bool, list[ast.AST]]] = {}
 
-    # -- blocks ------------------------------------------------------------------------------
-
-    def standing(self, block: Block) -> ImportContext:
-        """What all the blocks around a statement, ``block`` first, say about it."""
+    def context_of(self, block: Block) -> ImportContext:
+        """Return the combined context of a block and all blocks around it."""
         unknown: list[Block] = []
         outer: Block | None = block
-        while outer is not None and outer not in self._standings:
+        while outer is not None and outer not in self._contexts:
             unknown.append(outer)
             outer = outer.parent
-        standing = ImportContext() if outer is None else self._standings[outer]
+        context = ImportContext() if outer is None else self._contexts[outer]
         for inner in reversed(unknown):
-            standing = self._own(inner).within(standing)
-            self._standings[inner] = standing
-        return standing
+            context = self._context_of_owner(inner).within(context)
+            self._contexts[inner] = context
+        return context
 
-    def _own(self, block: Block) -> ImportContext:
+    def _context_of_owner(self, block: Block) -> ImportContext:
         owner = block.owner
-        # An outer scope is right for a test: it stands outside the block that it opens.
+        # A test is evaluated in the outer scope: it is outside the block that it opens.
         scope = block.scope
         if isinstance(owner, FUNCTIONS):
             return ImportContext(in_function=True)
         if isinstance(owner, ast.Assert):
             never = _truth(owner.test, scope) is False
-            return self._asking(owner.test, scope, never, is_rest=True)
+            return self._context_of_test(owner.test, scope, never, follows=True)
         if isinstance(owner, _TESTS):
             never = _truth(owner.test, scope) is (block.part is not BlockPart.BODY)
-            return self._asking(owner.test, scope, never, block.part is BlockPart.REST)
+            return self._context_of_test(owner.test, scope, never, block.part is BlockPart.REST)
         if isinstance(owner, TRIES):
             return ImportContext(guarded=block.part is BlockPart.BODY and _is_caught(owner))
         if isinstance(owner, ast.ExceptHandler):
-            return ImportContext(guarded=catches_absence(owner.type))
+            return ImportContext(guarded=catches_import_error(owner.type))
         if isinstance(owner, (ast.With, ast.AsyncWith)):
             return ImportContext(guarded=any(_suppresses(item, scope) for item in owner.items))
         if isinstance(owner, ast.Match):
-            return self._asking(owner.subject, scope)
+            return self._context_of_test(owner.subject, scope)
         if isinstance(owner, ast.BoolOp):
-            return self._asking(owner, scope)
+            return self._context_of_test(owner, scope)
         return ImportContext()
 
-    def _asking(
-        self, test: ast.expr, scope: Scope, never: bool = False, is_rest: bool = False
+    def _context_of_test(
+        self, test: ast.expr, scope: Scope, never: bool = False, follows: bool = False
     ) -> ImportContext:
-        """What a test says of the block that it opens, or of the rest of the body around it.
+        """Return the context that a test gives its block, or the statements that follow.
 
-        Of a rest, the Python and the platform that a module refuses say nothing.
+        A module that rejects a Python version or platform does not guard the following statements.
         """
-        answer = self.asked_by(test, scope)
-        guarded = answer.is_guard and not is_rest
-        return ImportContext(False, guarded, never, answer.is_told, answer.elsewhere)
+        answer = self.evaluate(test, scope)
+        guarded = answer.is_guard and not follows
+        return ImportContext(False, guarded, never, answer.checks_presence, answer.external_names)
 
-    # -- conditions --------------------------------------------------------------------------
-
-    def asked_by(self, test: ast.AST, scope: Scope) -> ConditionResult:
-        """What a condition asks, also by way of names and functions of the module.
+    def evaluate(self, test: ast.AST, scope: Scope) -> ConditionResult:
+        """Return what a condition tests, following names and functions of the module.
 
         Args:
-            test: the condition.
-            scope: the names that it sees.
+            test: Condition to evaluate.
+            scope: Scope of the condition.
         """
-        elsewhere: dict[str, None] = {}
-        is_guard = is_told = False
+        external_names: dict[str, None] = {}
+        is_guard = checks_presence = False
         waiting: list[_Origin] = [(test, scope, True)]
         seen: set[ast.AST] = set()
         while waiting:
@@ -171,46 +165,46 @@ class ConditionEvaluator:
             if root in seen:
                 continue
             seen.add(root)
-            if root not in self._parts:
-                self._parts[root] = self._read_part(root, scope)
-            answer, origins = self._parts[root]
+            if root not in self._evaluated:
+                self._evaluated[root] = self._evaluate_one(root, scope)
+            answer, origins = self._evaluated[root]
             is_guard |= is_value and answer.is_guard
-            is_told |= answer.is_told
-            elsewhere.update(dict.fromkeys(answer.elsewhere))
+            checks_presence |= answer.checks_presence
+            external_names.update(dict.fromkeys(answer.external_names))
             waiting.extend(
                 (origin, outer, is_value and is_plain) for origin, outer, is_plain in origins
             )
-        return ConditionResult(is_guard, is_told, tuple(elsewhere))
+        return ConditionResult(is_guard, checks_presence, tuple(external_names))
 
-    def _read_part(self, root: ast.AST, scope: Scope) -> tuple[ConditionResult, list[_Origin]]:
-        """What one expression of a condition asks by itself, and what its names are bound to."""
-        is_guard = is_told = False
-        elsewhere: dict[str, None] = {}
+    def _evaluate_one(self, root: ast.AST, scope: Scope) -> tuple[ConditionResult, list[_Origin]]:
+        """Return what one expression tests itself, and the expressions its names are bound to."""
+        is_guard = checks_presence = False
+        external_names: dict[str, None] = {}
         origins: list[_Origin] = []
         for node in ast.walk(root):
             name = qualified_name(node, scope)
             if name is not None:
                 is_guard |= name.rpartition(".")[2] in _FINDERS or name in _ENVIRONMENT
-                is_told |= _TELLS.fullmatch(name) is not None
-                if name.startswith(self._within):
-                    elsewhere[name] = None
-            for block, value in self._bound(node, scope):
-                is_told |= _depends_on_import(block)
+                checks_presence |= _PRESENCE_TEST.fullmatch(name) is not None
+                if name.startswith(self._library_prefix):
+                    external_names[name] = None
+            for block, value in self._bindings_of(node, scope):
+                checks_presence |= _depends_on_import(block)
                 if isinstance(value, FUNCTIONS):
-                    looks, returned = self._function(value)
-                    is_told |= looks
+                    looks, returned = self._read_function(value)
+                    checks_presence |= looks
                     origins.extend((each, block.scope, False) for each in returned)
                 elif value is not None:
                     origins.append((value, block.scope, True))
-        return ConditionResult(is_guard, is_told, tuple(elsewhere)), origins
+        return ConditionResult(is_guard, checks_presence, tuple(external_names)), origins
 
-    def _bound(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.AST | None]]:
-        """What a name is bound to, an attribute of a class, or a new object: all of its class.
+    def _bindings_of(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.AST | None]]:
+        """Yield the bindings of a name, of a class attribute, and the class of a new object.
 
-        A class by itself tells nothing. ``isinstance(x, Net)`` asks none of its methods.
+        A bare class tests nothing: ``isinstance(x, Net)`` calls none of its methods.
         """
         if isinstance(node, ast.Name):
-            for block, value in self._origins.of(node.id, scope):
+            for block, value in self._bindings.of(node.id, scope):
                 yield block, None if isinstance(value, ast.ClassDef) else value
         elif isinstance(node, ast.Attribute):
             for block, body in self._classes(node.value, scope):
@@ -220,17 +214,17 @@ class ConditionEvaluator:
             yield from self._classes(node.func, scope)
 
     def _classes(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.ClassDef]]:
-        for block, value in self._origins.of(node.id, scope) if isinstance(node, ast.Name) else ():
+        for block, value in self._bindings.of(node.id, scope) if isinstance(node, ast.Name) else ():
             if isinstance(value, ast.ClassDef):
                 yield block, value
 
-    def _function(self, function: ast.AST) -> tuple[bool, list[ast.AST]]:
-        """Whether a function looks for a module in its body, and the expressions it returns."""
+    def _read_function(self, function: ast.AST) -> tuple[bool, list[ast.AST]]:
+        """Return whether a function tests for a module, and the expressions it returns."""
         if function not in self._functions:
             looks = False
             returned: list[ast.AST] = [function] if isinstance(function, ast.Lambda) else []
             for node in ast.walk(function):
-                looks = looks or _is_self_test(node) or _is_finder(node)
+                looks = looks or _tries_import(node) or _is_finder(node)
                 if isinstance(node, ast.Return) and node.value is not None:
                     returned.append(node.value)
             self._functions[function] = looks, returned
@@ -238,7 +232,7 @@ class ConditionEvaluator:
 
 
 def _values_of(member: ast.stmt, name: str) -> Iterator[ast.AST]:
-    """What a statement of a class's body makes an attribute of that name."""
+    """Yield the values that a statement in a class body binds to a name."""
     if isinstance(member, Function):
         if member.name == name:
             yield member
@@ -246,13 +240,13 @@ def _values_of(member: ast.stmt, name: str) -> Iterator[ast.AST]:
         yield from (value for bound, value in bindings(member) if bound == name and value)
 
 
-def catches_absence(caught: ast.expr | None) -> bool:
-    """Whether an ``except`` clause of this type catches a failed import."""
-    return caught is None or not _ABSENCE.isdisjoint(_types_of(caught))
+def catches_import_error(caught: ast.expr | None) -> bool:
+    """Return whether an ``except`` clause of this type catches a failed import."""
+    return caught is None or not _IMPORT_FAILURES.isdisjoint(_types_of(caught))
 
 
 def _is_caught(statement: ast.Try) -> bool:
-    return any(catches_absence(handler.type) for handler in statement.handlers)
+    return any(catches_import_error(handler.type) for handler in statement.handlers)
 
 
 def _types_of(caught: ast.expr) -> list[str]:
@@ -262,25 +256,25 @@ def _types_of(caught: ast.expr) -> list[str]:
 
 def _is_finder(node: ast.AST) -> bool:
     name = qualified_name(node, _NO_NAMES)
-    return name is not None and _TELLS.fullmatch(name) is not None
+    return name is not None and _PRESENCE_TEST.fullmatch(name) is not None
 
 
 def _depends_on_import(block: Block) -> bool:
-    """Whether statements of a block run only if an import succeeds, or only if it fails."""
+    """Return whether a block runs only if an import succeeds, or only if it fails."""
     inner: Block | None = block
     while inner is not None and not isinstance(inner.owner, FUNCTIONS):
         owner = inner.owner
         if isinstance(owner, ast.ExceptHandler) and owner.type is not None:
-            if not _FAILED_IMPORT.isdisjoint(_types_of(owner.type)):
-                return True  # and not a handler for whatever may fail
-        if _is_self_test(owner):
+            if not _IMPORT_ERRORS.isdisjoint(_types_of(owner.type)):
+                return True  # handlers for any exception do not count
+        if _tries_import(owner):
             return True
         inner = inner.parent
     return False
 
 
-def _is_self_test(node: ast.AST) -> bool:
-    """Whether a statement tries to import, and catches the failure."""
+def _tries_import(node: ast.AST) -> bool:
+    """Return whether a statement tries to import and catches the failure."""
     if not isinstance(node, TRIES) or not _is_caught(node):
         return False
     return any(
@@ -299,28 +293,28 @@ def _suppresses(item: ast.withitem, scope: Scope) -> bool:
     name = qualified_name(call.func, scope)
     if name not in ("contextlib.suppress", "suppress"):
         return False
-    return any(catches_absence(argument) for argument in call.args)
+    return any(catches_import_error(argument) for argument in call.args)
 
 
 def _truth(test: ast.expr, scope: Scope) -> bool | None:
-    """What a test is when the program runs, where that is certain; else None."""
+    """Return the value of a test at run time, or None if it is uncertain."""
 
     def known(node: ast.expr) -> bool | None:
         name = qualified_name(node, scope)
-        # Its one meaning everywhere: type checkers go by the last name too.
+        # Type checkers compare the last component too.
         return False if name and name.rpartition(".")[2] == "TYPE_CHECKING" else None
 
     return known_truth(test, known)
 
 
 def known_truth(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> bool | None:
-    """What a condition is when the program runs, where that is certain; else None.
+    """Return the value of a condition at run time, or None if it is uncertain.
 
-    Works through ``not``, ``and`` and ``or`` with a stack: a test may nest to any depth.
+    Evaluates ``not``, ``and``, and ``or`` with a stack, so a test may nest to any depth.
 
     Args:
-        test: the condition.
-        known: what a part of it is that is no constant and none of these.
+        test: Condition to evaluate.
+        known: Function that returns the value of any other non-constant operand.
     """
     waiting: list[tuple[ast.expr, bool]] = [(test, False)]
     values: list[bool | None] = []
@@ -339,11 +333,11 @@ def known_truth(test: ast.expr, known: Callable[[ast.expr], bool | None]) -> boo
         else:
             inner = values[-len(operands) :]
             del values[-len(operands) :]
-            values.append(_combined_truth(node, inner))
+            values.append(_combine_truth(node, inner))
     return values[0]
 
 
-def _combined_truth(node: ast.expr, values: Sequence[bool | None]) -> bool | None:
+def _combine_truth(node: ast.expr, values: Sequence[bool | None]) -> bool | None:
     if not isinstance(node, ast.BoolOp):
         return None if values[0] is None else not values[0]
     deciding = isinstance(node.op, ast.Or)

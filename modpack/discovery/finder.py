@@ -90,7 +90,7 @@ class HostEnvironment(ModuleSource):
         is_submodule = issubclass(type(value), ModuleType) and its_name == f"{module}.{name}"
         return "submodule" if is_submodule else "attribute"
 
-    def live_home(self, module: str, name: str) -> str | None:
+    def defining_module(self, module: str, name: str) -> str | None:
         """Where a class or function lives that a loaded module binds, lazily or not."""
         value = module_dict(sys.modules.get(module)).get(name)
         if not isinstance(value, (type, FunctionType)):

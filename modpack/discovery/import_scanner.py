@@ -32,7 +32,7 @@ from modpack.discovery.syntax import (
     ParsedSource,
     Scope,
     bindings,
-    binds_unseen,
+    binds_dynamically,
     bodies,
     has_line_in,
     lines_of,
@@ -99,7 +99,7 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
         Tells what a name of the module asks.
 
     >>> asked = presence_in(b"import sys\nHAS = 'x' in sys.modules\nN = 1", "lib", True)
-    >>> asked("HAS").is_told, asked("N").is_told
+    >>> asked("HAS").checks_presence, asked("N").checks_presence
     (True, False)
     """
     with gc_paused():
@@ -107,7 +107,7 @@ def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str],
         if isinstance(parsed, ScanFailure):
             return lambda name: ConditionResult()
         scanner = _Scanner(parsed, module, is_package)
-    return lambda name: scanner.conditions.asked_by(ast.Name(name, ast.Load()), scanner.scope)
+    return lambda name: scanner.conditions.evaluate(ast.Name(name, ast.Load()), scanner.scope)
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -256,9 +256,9 @@ class _Scanner:
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
             unreadable=tuple(item for item in results if isinstance(item, DynamicImport)),
-            astray=tuple(item for item in results if isinstance(item, BrokenImport)),
+            broken_imports=tuple(item for item in results if isinstance(item, BrokenImport)),
             bound=self._bound(),
-            binds_unseen=binds_unseen(self._parsed.text),
+            binds_dynamically=binds_dynamically(self._parsed.text),
             exported=self._exported(),
             reads=find_reads(self._parsed, self._module, self._package),
             listings=find_listings(self._parsed, self._module, self._package),
@@ -267,17 +267,17 @@ class _Scanner:
 
     def _statements(self) -> Iterator[_Found]:
         for statement, block in self._imports:
-            standing = self.conditions.standing(block)
+            context = self.conditions.context_of(block)
             position = (statement.lineno, statement.col_offset)
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
-                    yield *position, _imported(alias.name, (), statement, standing)
+                    yield *position, _imported(alias.name, (), statement, context)
                 continue
             module = resolve_relative(self._package, statement.level, statement.module or "")
             if module is not None:
                 names = tuple(alias.name for alias in statement.names)
-                yield *position, _imported(module, names, statement, standing)
-            elif not (standing.never or standing.guarded or standing.optional):
+                yield *position, _imported(module, names, statement, context)
+            elif not (context.never or context.guarded or context.optional):
                 excerpt = _excerpt(self._parsed.text, statement)
                 yield *position, BrokenImport(excerpt, statement.lineno)
 
@@ -287,20 +287,20 @@ class _Scanner:
             reading = reader.read(call, block)
             if reading.readable and not reading.modules:
                 continue
-            standing = self.conditions.standing(block)
+            context = self.conditions.context_of(block)
             position = (call.lineno, call.col_offset)
             for module in reading.modules:
-                yield *position, _imported(module, reading.names, call, standing)
-            if not reading.readable and not standing.never:
+                yield *position, _imported(module, reading.names, call, context)
+            if not reading.readable and not context.never:
                 excerpt = _excerpt(self._parsed.text, call)
-                yield *position, DynamicImport(excerpt, call.lineno, standing.guarded)
+                yield *position, DynamicImport(excerpt, call.lineno, context.guarded)
 
     def _bound(self) -> frozenset[str]:
         bound: set[str] = set()
         for name, block, is_deleted in self._bindings:
             if is_deleted:
                 bound.discard(name)
-            elif not self.conditions.standing(block).never:
+            elif not self.conditions.context_of(block).never:
                 bound.add(name)
         return frozenset(bound)
 
@@ -310,7 +310,7 @@ class _Scanner:
         return literal_exports(
             (statement, block.parent is None)
             for statement, block in self._exports
-            if not self.conditions.standing(block).never
+            if not self.conditions.context_of(block).never
         )
 
 
@@ -349,18 +349,19 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
 
 
 def _imported(
-    module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, standing: ImportContext
+    module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, context: ImportContext
 ) -> ImportStatement:
     kind = ImportKind.REQUIRED
-    if standing.never:
+    if context.never:
         kind = ImportKind.TYPE_CHECKING
-    elif standing.guarded:
+    elif context.guarded:
         kind = ImportKind.GUARDED
     elif isinstance(node, ast.Call):  # where it stands matters only if it may fail or never runs
         kind = ImportKind.DYNAMIC
-    elif standing.in_function:
+    elif context.in_function:
         kind = ImportKind.FUNCTION
-    return ImportStatement(module, names, kind, node.lineno, standing.optional, standing.asked)
+    optional, condition_names = context.optional, context.condition_names
+    return ImportStatement(module, names, kind, node.lineno, optional, condition_names)
 
 
 def _excerpt(text: str, node: ast.stmt | ast.expr) -> str:

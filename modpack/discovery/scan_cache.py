@@ -1,13 +1,12 @@
-"""Scans of sources, kept on disk from one export to the next.
+"""A disk cache of source scans, shared by exports.
 
-With each scan is kept whether its source is clean: that nothing in it looks like a secret. Secrets
-themselves are not kept: they are found again each time.
+An entry also records whether a secret scan of the source found nothing. Secrets are never cached:
+each export finds them again.
 
-A scan depends on the source's bytes, the module's path, Python's parser, and this room's sources.
-Their digest names the entry, so an entry is never out of date, and two processes that write the
-same entry write the same bytes. An entry begins with its checksum; one that was cut off or changed
-is made again. A failure to parse is not kept: it may be for want of memory, or because of a limit
-of this process.
+The key is a digest of the source, the module path, the Python version, and the scanner's own
+sources, so entries never become stale and concurrent writers write the same bytes. Each entry
+starts with a checksum; a truncated or modified entry is regenerated. Parse failures are not cached:
+they may be due to memory or another limit of this process.
 """
 
 from __future__ import annotations
@@ -48,13 +47,13 @@ from modpack.discovery.walk import Scan
 _log = logging.getLogger(__name__)
 _LAYOUT = "v1"
 _CHECKSUM = 16
-"""Bytes of the checksum that an entry begins with."""
+"""Size in bytes of the checksum at the start of an entry."""
 _KINDS: Final = {kind.value: kind for kind in ImportKind}
 _READS: Final = {kind.value: kind for kind in ReadKind}
 
 
-def remembering_scan() -> Scan:
-    """Return :func:`.scan_source` with this user's cache, or alone if there is no home for one."""
+def cached_scan() -> Scan:
+    """Return :func:`.scan_source` with this user's cache, or uncached without a home directory."""
     try:
         return ScanCache(cache_folder() / "scans" / _LAYOUT).scan
     except RuntimeError:
@@ -62,11 +61,11 @@ def remembering_scan() -> Scan:
 
 
 class ScanCache:
-    """Scans sources, and remembers what they say.
+    """A cache of scans in a folder.
 
     Args:
-        folder: where entries are kept, for this user only; made if it is not there. If it cannot
-            be used, everything works as without it, only slower.
+        folder: Private folder for the entries, created if missing. If it is unusable, sources are
+            scanned without a cache.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,19 +74,19 @@ class ScanCache:
         try:
             make_private(folder)
             require_trusted_path(folder)
-            _scanner()  # it has no files where modpack is in a zip
+            _scanner_digest()  # fails if modpack itself is in a zip archive
         except OSError as failure:
             self._is_usable = self._is_writable = False
-            _log.info("scans are not kept (%s): each export reads all sources anew", failure)
+            _log.info("scans are not cached (%s); each export scans all sources again", failure)
 
     def scan(self, source: bytes, module: str, is_package: bool) -> ModuleScan:
-        """What :func:`.scan_source` says of a module, and whether it is clean."""
+        """Return the scan of a source, with ``is_clean`` set."""
         if not self._is_usable:
             return scan_source(source, module, is_package)
-        file = self._file(source, module, is_package)
-        known = _read(file)
-        if known is not None:
-            return known
+        file = self._path(source, module, is_package)
+        cached = _read(file)
+        if cached is not None:
+            return cached
         scan = scan_source(source, module, is_package)
         if find_secrets(source, TextKind.SOURCE):
             scan = replace(scan, is_clean=False, defined=scan.defined.without_values())
@@ -96,12 +95,12 @@ class ScanCache:
         self._write(file, scan)
         return scan
 
-    def _file(self, source: bytes, module: str, is_package: bool) -> str:
-        key = hashlib.blake2b(_scanner(), digest_size=20)
+    def _path(self, source: bytes, module: str, is_package: bool) -> str:
+        key = hashlib.blake2b(_scanner_digest(), digest_size=20)
         key.update(f"{module}\0{is_package:d}\0".encode("utf-8", "surrogatepass"))
         key.update(source)
         name = key.hexdigest()
-        # Few folders: in each of 256 new ones, making a file takes ext4 five times as long.
+        # Use 16 folders: creating the files in 256 new folders takes ext4 five times as long.
         return f"{self._folder}{os.sep}{name[:1]}{os.sep}{name[1:]}"
 
     def _write(self, file: str, scan: ModuleScan) -> None:
@@ -109,14 +108,14 @@ class ScanCache:
             return
         body = scan_to_json(scan)
         try:
-            _put(Path(file), _checksum(body) + body)
+            _write_atomically(Path(file), _checksum(body) + body)
         except OSError as failure:
             self._is_writable = False
-            _log.info("further scans are not kept (%s)", failure)
+            _log.info("no more scans are cached (%s)", failure)
 
 
 def _read(file: str) -> ModuleScan | None:
-    """An entry; None if there is none, or none that is whole."""
+    """Return an entry; None if it is missing or damaged."""
     try:
         with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - there are many
             content = opened.read()
@@ -127,24 +126,23 @@ def _read(file: str) -> ModuleScan | None:
         return None
     try:
         return scan_from_json(body)
-    except (ValueError, TypeError, LookupError):  # whole, but of another make
+    except (ValueError, TypeError, LookupError):  # intact, but in another layout
         return None
 
 
-def _put(file: Path, content: bytes) -> None:
-    """Write a file beside its place and rename it into it."""
+def _write_atomically(file: Path, content: bytes) -> None:
     try:
         descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
     except FileNotFoundError:
         file.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
-    making = Path(temporary)
+    partial = Path(temporary)
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(content)
-        making.replace(file)
+        partial.replace(file)
     except BaseException:
-        making.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise
 
 
@@ -153,8 +151,8 @@ def _checksum(body: bytes) -> bytes:
 
 
 @cache
-def _scanner() -> bytes:
-    """Names the code that scans: Python with its parser, and this room's sources."""
+def _scanner_digest() -> bytes:
+    """Return a digest of the scanner: Python's version and the sources of this package."""
     digest = hashlib.blake2b(f"{sys.version}\0{__version__}".encode(), digest_size=20)
     here, core = Path(__file__).parent, Path(__file__).parents[1] / "core"
     for file in (*sorted(here.glob("*.py")), core / "scan.py"):
@@ -163,32 +161,34 @@ def _scanner() -> bytes:
 
 
 def scan_to_json(scan: ModuleScan) -> bytes:
-    """A scan as bytes; the same scan gives the same bytes."""
-    return json.dumps(scan, default=_as_row, separators=(",", ":")).encode("ascii")
+    """Serialize a scan deterministically."""
+    return json.dumps(scan, default=_to_json, separators=(",", ":")).encode("ascii")
 
 
-def _as_row(value: object) -> object:
-    """What :mod:`json` knows in place of what it does not: of records, their fields' values."""
+def _to_json(value: object) -> object:
+    """Convert sets to lists, enums to values, and dataclasses to lists of field values."""
     if isinstance(value, frozenset):
         return sorted(value)
     return value.value if isinstance(value, Enum) else list(vars(value).values())
 
 
 def scan_from_json(data: bytes) -> ModuleScan:
-    """The scan that :func:`scan_to_json` made these bytes of.
+    """Read a scan that :func:`scan_to_json` wrote.
 
-    Not by the codec, which takes 2.5 times as long: exports with a warm scan cache read one scan
-    for each module (benchmark row walk-sympy).
+    This does not use the codec, which takes 2.5 times as long: exports with a warm scan cache read
+    one scan for each module (benchmark row walk-sympy).
 
     Raises:
-        ValueError, TypeError, LookupError: it made no such bytes.
+        ValueError: If the data is not valid JSON, or a value is invalid.
+        TypeError: If a value has the wrong type.
+        LookupError: If a value is missing or unknown.
 
     >>> scan = ModuleScan(bound=frozenset({"x"}), exported=("x",))
     >>> scan_from_json(scan_to_json(scan)) == scan
     True
     """
-    imports, unreadable, astray, bound, binds_unseen, exported, failure, *row = json.loads(data)
-    reads, listings, defined, is_clean = row
+    imports, unreadable, broken_imports, *row = json.loads(data)
+    bound, binds_dynamically, exported, failure, reads, listings, defined, is_clean = row
     bodies, settings, setters, called, is_dynamic, initializers = defined
     return ModuleScan(
         tuple(
@@ -196,12 +196,12 @@ def scan_from_json(data: bytes) -> ModuleScan:
             for module, names, kind, line, optional, asked in imports
         ),
         tuple(starmap(DynamicImport, unreadable)),
-        tuple(starmap(BrokenImport, astray)),
+        tuple(starmap(BrokenImport, broken_imports)),
         frozenset(bound),
-        binds_unseen is True,
+        binds_dynamically is True,
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
-        tuple(FileRead(_READS[kind], *place) for kind, *place in reads),
+        tuple(FileRead(_READS[kind], *rest) for kind, *rest in reads),
         tuple(starmap(FolderListing, listings)),
         Definitions(
             {path: Body._make(body) for path, body in bodies.items()},

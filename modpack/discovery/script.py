@@ -16,7 +16,7 @@ from enum import Enum
 from functools import cached_property
 from types import CodeType
 
-from modpack.discovery.conditions import catches_absence
+from modpack.discovery.conditions import catches_import_error
 from modpack.discovery.syntax import (
     asks_for_main,
     bodies,
@@ -529,7 +529,7 @@ def is_import_block(node: ast.stmt) -> bool:
         return plain and not asks_for_main(node.test) and _only_imports([*node.body, *node.orelse])
     if isinstance(node, ast.Try):
         handled = [each for handler in node.handlers for each in handler.body]
-        guards = all(catches_absence(handler.type) for handler in node.handlers)
+        guards = all(catches_import_error(handler.type) for handler in node.handlers)
         everything = [*node.body, *handled, *node.orelse, *node.finalbody]
         return guards and bool(node.handlers) and _only_imports(everything)
     return False

@@ -384,7 +384,7 @@ def _is_known(meaning: str) -> bool:
 # Python looks for a plain word at the beginning before it matches a pattern. One pattern of
 # alternatives is tried at every character, which takes four times as long.
 _BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
-_BINDS_UNSEEN = (
+_BINDS_DYNAMICALLY = (
     *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
     re.compile(r"import\s*\(?\s*\*"),
 )
@@ -429,9 +429,9 @@ def targets_of(statement: ast.AST) -> list[ast.expr]:
     return []
 
 
-def binds_unseen(text: str) -> bool:
+def binds_dynamically(text: str) -> bool:
     """Whether a source has a word for binding names of the module that are not spelled in it."""
-    return any(pattern.search(text) for pattern in _BINDS_UNSEEN)
+    return any(pattern.search(text) for pattern in _BINDS_DYNAMICALLY)
 
 
 def assigned_names(target: ast.expr) -> Iterator[str]:

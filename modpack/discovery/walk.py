@@ -1,7 +1,7 @@
-"""The walk: from what was saved to every module that it leads to.
+"""The dependency walk: from the saved objects and modules to every module that they import.
 
-A worklist, not a recursion: a chain of ten thousand imports is as good as any. The walk finds and
-reads modules; what happens to each is for the caller to decide.
+The walk uses a worklist instead of recursion, so import chains may have any length. It finds and
+scans modules; the caller decides what happens to each.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from modpack.discovery.conditions import ConditionResult
 
 Scan = Callable[[bytes, str, bool], ModuleScan]
-"""Reads a source, given the module's path and whether it is a package."""
+"""Scans a source, given its bytes, the module's path, and whether it is a package."""
 
-_MAX_KEPT: Final = 64 << 20
-"""Bytes of sources that are kept; of further ones, each is read as often as it is asked for."""
+_MAX_CACHED_BYTES: Final = 64 << 20
+"""Bytes of source kept in memory. Sources beyond this limit are read again for each request."""
 _PROVIDED_ON_LOAD: Final = frozenset({"torch_package_importer", "_modpack_mock"})
-"""Names that packaged code may import although no module of theirs is ever found: the
-importer under the ancestor's name, and the runtime of stand-ins, which comes with them."""
+"""Modules that packaged code may import although no environment has them: the importer under
+torch.package's name, and the mock runtime, which modpack adds to packages with mocks."""
 
 Decide = Callable[[str], Action | None]
-"""Decides a module that was reached; None leaves it undecided for now."""
+"""Returns the action for a module; None leaves the module undecided for now."""
 
 
 class Walker:
-    """Reaches modules, in breadth-first order, and keeps the evidence.
+    """A breadth-first walk over modules that builds the dependency graph.
 
-    What is found is kept for the life of an export: everything that looks at a module sees the same
-    place and the same bytes, those that were scanned, looked through for secrets, and written.
+    The walk caches locations and sources for the whole export, so the bytes that are scanned,
+    searched for secrets, and written are always the same.
 
     Args:
-        environments: where modules come from, first choice first.
-        decide: called once for each module that is reached, and again for one that it left
-            undecided when new evidence, or :meth:`retry`, brings it up.
-        scan: reads sources.
+        environments: Module sources, first choice first.
+        decide: Function that returns the action for a module. Called once for each module, and
+            again for an undecided one on new evidence or :meth:`retry`.
+        scan: Function that scans sources.
 
     Attributes:
-        graph: who imports whom.
-        actions: what was decided.
-        undecided: what was reached and not decided, in order.
-        scans: what each source says that was scanned.
+        graph: Dependency graph of the modules and resources reached so far.
+        actions: Actions by module.
+        undecided: Modules without an action, in the order in which they were reached.
+        scans: Scan results by module.
     """
 
     def __init__(
@@ -60,131 +60,131 @@ class Walker:
         self._scan_source = scan
         self._provided: dict[str, tuple[bytes, Location]] = {}
         self._folders: dict[str, Location] = {}
-        self._home: dict[str, ModuleSource] = {}
+        self._pinned: dict[str, ModuleSource] = {}
         self._found: dict[str, tuple[ModuleSource, Location]] = {}
         self._sources: dict[str, bytes] = {}
-        self._telling: dict[str, bool] = {}
-        self._presences: dict[str, Callable[[str], ConditionResult]] = {}
-        self._kept = 0
+        self._presence_checks: dict[str, bool] = {}
+        self._condition_readers: dict[str, Callable[[str], ConditionResult]] = {}
+        self._cached_bytes = 0
         self.graph = DependencyGraph()
         self.actions: dict[str, Action] = {}
         self.undecided: dict[str, None] = {}
-        self._decide = decide
-        self._submodule: dict[str, bool] = {}
-        self._ends: set[str] = set()
+        self._decide_by_rule = decide
+        self._known_submodules: dict[str, bool] = {}
+        self._stops: set[str] = set()
         self._followed: set[str] = set()
         self._queue: deque[str] = deque()
         self._running = False
 
     def environment_of(self, module: str) -> ModuleSource | None:
-        """The environment that a module was found in; None if its source was given."""
-        return None if module in self._provided else self._find(module)[0]
+        """Return the environment that a module was found in; None if its source was provided."""
+        return None if module in self._provided else self._find_module(module)[0]
 
     def locate(self, module: str) -> Location | None:
-        """Where a module was found, in the first environment that has it.
+        """Return a module's location in the first environment that has it.
 
-        A module whose source was given is found in no file, and neither is a folder of saved
-        resources that no environment has a module for.
+        The location has no file if the source was provided, or if the module is only a folder of
+        saved resources.
         """
-        given = self._provided.get(module)
-        if given is not None:
-            return given[1]
-        return self._find(module)[1] or self._folders.get(module)
+        provided = self._provided.get(module)
+        if provided is not None:
+            return provided[1]
+        return self._find_module(module)[1] or self._folders.get(module)
 
     def add_folder(self, package: str) -> None:
-        """Note a package that will exist in any case, for the resources that are saved in it."""
+        """Add a package that exists only because resources are saved in it."""
         self._folders[package] = Location(package, CodeKind.NAMESPACE, None, True)
 
     def is_folder(self, module: str) -> bool:
-        """Whether a module is nothing but the folder of saved resources."""
+        """Return whether a module is only a folder of saved resources."""
         if module not in self._folders:
             return False
         location = self.locate(module)
         return location is not None and location.kind is CodeKind.NAMESPACE
 
     def is_loaded(self, module: str) -> bool:
-        """Whether a module is loaded in this process, or held by a package."""
+        """Return whether a module is loaded in this process or contained in a package."""
         return any(module in environment.loaded() for environment in self._environments)
 
-    def needed_beside(self, module: str) -> list[str]:
-        """The modules that are known to be needed where a module comes from."""
+    def loaded_with(self, module: str) -> list[str]:
+        """Return the loaded modules of the environment that a module comes from."""
         environment = self.environment_of(module)
         return list(environment.loaded()) if environment is not None else []
 
-    def live_home(self, module: str, name: str) -> str | None:
-        """Where a class or function lives that a loaded module binds to a name."""
+    def defining_module(self, module: str, name: str) -> str | None:
+        """Return the module that defines the class or function that a loaded module binds."""
         environment = self.environment_of(module)
-        return environment.live_home(module, name) if environment is not None else None
+        return environment.defining_module(module, name) if environment is not None else None
 
-    def is_out_of_reach(self, importer: str, module: str) -> bool:
-        """Whether an importer comes from a package that was made without a module."""
+    def is_excluded_for(self, importer: str, module: str) -> bool:
+        """Return whether an importer comes from a package that excludes a module."""
         environment = self.environment_of(importer)
         return environment is not None and environment.lacks(module)
 
     def is_from_package(self, module: str) -> bool:
-        """Whether a module comes from a package, which lacks what was left out of it."""
+        """Return whether a module comes from a package, which may lack excluded modules."""
         environment = self.environment_of(module)
         return environment is not None and environment.is_package
 
     def has_source(self, module: str) -> bool:
-        """Whether a module has a source that can be taken along."""
+        """Return whether a module has source code that can be packaged."""
         location = self.locate(module)
         return location is not None and location.kind is CodeKind.SOURCE
 
     def source(self, module: str) -> bytes:
-        """The source of a module that was located or provided.
+        """Return the source of a module that was located or provided.
 
         Raises:
-            OSError: it cannot be read any more.
+            OSError: If the source can no longer be read.
         """
         if module in self._provided:
             return self._provided[module][0]
         if module in self._sources:
             return self._sources[module]
-        environment, location = self._find(module)
+        environment, location = self._find_module(module)
         if environment is None or location is None:
-            raise FileNotFoundError(f"there is no module {module!r}")
+            raise FileNotFoundError(f"module {module!r} not found")
         source = environment.read_source(location)
-        if self._kept + len(source) <= _MAX_KEPT:
-            self._kept += len(source)
+        if self._cached_bytes + len(source) <= _MAX_CACHED_BYTES:
+            self._cached_bytes += len(source)
             self._sources[module] = source
         return source
 
     def is_package(self, module: str) -> bool:
-        """Whether a module can have submodules."""
+        """Return whether a module can have submodules."""
         location = self.locate(module)
         return location is not None and location.is_package
 
     def scan(self, module: str) -> ModuleScan:
-        """What a module's source says about imports; empty if it has no source."""
+        """Return the scan of a module; empty if the module has no source."""
         if module not in self.scans:
             self.scans[module] = self._scan(module)
         return self.scans[module]
 
-    def tells_presence(self, name: str) -> bool:
-        """Whether a name, such as ``lib.utils.is_x_available``, tells if some module is there.
+    def checks_presence(self, name: str) -> bool:
+        """Return whether a name such as ``lib.utils.is_x_available`` tests for a module.
 
-        Most need not be asked: a few modules of a library have such names.
+        Results are cached: a library defines such names in a few modules and uses them in many.
         """
-        if name not in self._telling:
-            waiting, seen, is_told = [name], {name}, False
-            while waiting and not is_told:
+        if name not in self._presence_checks:
+            waiting, seen, checks_presence = [name], {name}, False
+            while waiting and not checks_presence:
                 module, _, attribute = waiting.pop().rpartition(".")
                 if self.has_source(module) and self.scan(module).failure is None:
-                    answer = self._presence(module)(attribute)
-                    is_told = answer.is_told
-                    waiting.extend(each for each in answer.elsewhere if each not in seen)
-                    seen.update(answer.elsewhere)
-            self._telling[name] = is_told
-        return self._telling[name]
+                    answer = self._condition_reader(module)(attribute)
+                    checks_presence = answer.checks_presence
+                    waiting.extend(each for each in answer.external_names if each not in seen)
+                    seen.update(answer.external_names)
+            self._presence_checks[name] = checks_presence
+        return self._presence_checks[name]
 
-    def _presence(self, module: str) -> Callable[[str], ConditionResult]:
-        if module not in self._presences:
+    def _condition_reader(self, module: str) -> Callable[[str], ConditionResult]:
+        if module not in self._condition_readers:
             from modpack.discovery.import_scanner import presence_in
 
             source = self.source(module)
-            self._presences[module] = presence_in(source, module, self.is_package(module))
-        return self._presences[module]
+            self._condition_readers[module] = presence_in(source, module, self.is_package(module))
+        return self._condition_readers[module]
 
     def _scan(self, module: str) -> ModuleScan:
         if not self.has_source(module):
@@ -192,14 +192,14 @@ class Walker:
         try:
             source = self.source(module)
         except OSError as failure:
-            return ModuleScan(failure=ScanFailure(f"it cannot be read: {failure}"))
+            return ModuleScan(failure=ScanFailure(f"the source cannot be read: {failure}"))
         return self._scan_source(source, module, self.is_package(module))
 
-    def _find(self, module: str) -> tuple[ModuleSource | None, Location | None]:
+    def _find_module(self, module: str) -> tuple[ModuleSource | None, Location | None]:
         known = self._found.get(module)
         if known is not None:
             return known
-        pinned = self._home.get(root_of(module))
+        pinned = self._pinned.get(root_of(module))
         for environment in self._environments if pinned is None else (pinned,):
             location = environment.locate(module)
             if location is not None:
@@ -208,26 +208,26 @@ class Walker:
         return None, None
 
     def _forget_source(self, module: str) -> None:
-        """Read and scan a module again when it is asked for the next time."""
+        """Drop a module's source and scan, so that the next request reads it again."""
         self.scans.pop(module, None)
-        self._kept -= len(self._sources.pop(module, b""))
+        self._cached_bytes -= len(self._sources.pop(module, b""))
 
     def provide(self, module: str, source: bytes, is_package: bool, follow: bool) -> None:
-        """Give the source of a module, and intern it whatever the rules say.
+        """Add a module by its source and intern it, regardless of the rules.
 
-        Another source for the same module replaces the first.
+        A second source for the same module replaces the first.
 
         Args:
-            module: its path.
-            source: its source.
-            is_package: whether it can have submodules.
-            follow: whether to walk on to what it imports.
+            module: Module path.
+            source: Source code.
+            is_package: Whether the module can have submodules.
+            follow: Whether to walk on to the module's imports.
         """
         self._provided[module] = (source, Location(module, CodeKind.SOURCE, None, is_package))
         self.include(module, follow)
 
     def include(self, module: str, follow: bool) -> None:
-        """Intern a module that was located, whatever the rules say; see :meth:`provide`."""
+        """Intern a located module, regardless of the rules; see :meth:`provide`."""
         self.graph.drop_edges_from(module)
         self.graph.mark_root(module)
         self.undecided.pop(module, None)
@@ -235,77 +235,78 @@ class Walker:
         self._forget_source(module)
         self._followed.discard(module)
         if follow:
-            self._reach_parents(module)
+            self._add_parents(module)
             self._follow(module)
         self._run()
 
     def is_followed(self, module: str) -> bool:
-        """Whether the walk went on to what a module imports."""
+        """Return whether the walk went on to a module's imports."""
         return module in self._followed
 
-    def end_at(self, module: str) -> None:
-        """Do not walk on to what a module imports, once it is decided."""
-        self._ends.add(module)
+    def stop_at(self, module: str) -> None:
+        """Do not walk on to a module's imports once it is decided."""
+        self._stops.add(module)
 
-    def reach(self, edges: Sequence[Edge]) -> None:
-        """Follow evidence from outside the sources: pickles, or a user's word."""
+    def add_edges(self, edges: Sequence[Edge]) -> None:
+        """Add edges from pickles or explicit requests, and walk on from their targets."""
         for edge in edges:
-            self._reach(edge)
+            self._add_edge(edge)
         self._run()
 
-    def reach_more(self, edges: Iterable[Edge]) -> bool:
-        """Follow further evidence; tells whether any of it was new."""
+    def add_new_edges(self, edges: Iterable[Edge]) -> bool:
+        """Add those edges that the graph lacks; return whether there were any."""
         more = [e for e in edges if e not in self.graph.edges_between(e.importer, e.imported)]
-        self.reach(more)
+        self.add_edges(more)
         return bool(more)
 
-    def note(self, edges: Sequence[Edge]) -> None:
-        """Keep evidence without following it."""
+    def record_edges(self, edges: Sequence[Edge]) -> None:
+        """Add edges to the graph without walking on from their targets."""
         for edge in edges:
             self.graph.add_edge(edge)
 
-    def reopen(self, module: str) -> None:
-        """Take a decision back: the module is undecided, and what it led to is forgotten."""
+    def undecide(self, module: str) -> None:
+        """Revoke a module's action and drop its outgoing edges."""
         self.actions.pop(module, None)
         self._followed.discard(module)
         self.undecided[module] = None
         self.graph.drop_edges_from(module)
 
-    def open_questions(self) -> list[str]:
-        """The undecided modules that something still leads to."""
-        reached = self.graph.reached()
+    def reachable_undecided(self) -> list[str]:
+        """Return the undecided modules that are still reachable from the roots."""
+        reached = self.graph.reachable_nodes()
         return [module for module in self.undecided if module in reached]
 
     def retry(self) -> None:
-        """Bring up everything undecided again, for the rules may have changed."""
+        """Ask for the actions of all undecided modules again, after the rules have changed."""
         self._queue.extend(self.undecided)
         self._run()
 
-    def settle(self, module: str, action: Action) -> None:
-        """Decide a module from outside, and walk on from it."""
-        self._settle(module, action)
+    def decide(self, module: str, action: Action) -> None:
+        """Set a module's action and walk on from it."""
+        self._apply_decision(module, action)
         self._run()
 
-    def pin(self, root: str, environment: ModuleSource) -> str | None:
-        """Say that all modules under a root come from one environment.
+    def pin_root(self, root: str, environment: ModuleSource) -> str | None:
+        """Take all modules under a root from one environment.
 
         Returns:
-            A module that is interned from another environment already, and so forbids that.
+            A module that is already interned from another environment, which prevents this; None
+            otherwise.
         """
-        if self._home.get(root) is not environment:
+        if self._pinned.get(root) is not environment:
             for module, action in self.actions.items():
                 if action is Action.INTERN and root_of(module) == root:
                     found = self.environment_of(module)
                     if found not in (None, environment):
                         return module
-            self._home[root] = environment
+            self._pinned[root] = environment
             self._found.clear()
             for module in [m for m in (*self.scans, *self._sources) if root_of(m) == root]:
                 self._forget_source(module)
         return None
 
     def _run(self) -> None:
-        if self._running or not self._queue:  # what a decision brings up waits for its turn
+        if self._running or not self._queue:  # modules added by a decision wait in the queue
             return
         self._running = True
         try:
@@ -314,76 +315,78 @@ class Walker:
                     self._visit(self._queue.popleft())
         finally:
             self._running = False
-            self._submodule.clear()
+            self._known_submodules.clear()
 
     def _visit(self, module: str) -> None:
-        action = None if module in self.actions else self._decide(module)
+        action = None if module in self.actions else self._decide_by_rule(module)
         if module in self.actions:
             return
         if action is None:
             self.undecided[module] = None
         else:
-            self._settle(module, action)
+            self._apply_decision(module, action)
 
-    def _settle(self, module: str, action: Action) -> None:
+    def _apply_decision(self, module: str, action: Action) -> None:
         self.undecided.pop(module, None)
         self.actions[module] = action
         advance()
-        if action is not Action.DENY and module not in self._ends:
-            self._reach_parents(module)
-        if action is Action.INTERN and module not in self._ends:
+        if action is not Action.DENY and module not in self._stops:
+            self._add_parents(module)
+        if action is Action.INTERN and module not in self._stops:
             self._follow(module)
 
-    def _reach(self, edge: Edge) -> None:
+    def _add_edge(self, edge: Edge) -> None:
         new = self.graph.add_edge(edge) and edge.kind.is_dependency
         if new and edge.imported not in _PROVIDED_ON_LOAD:
             self._queue.append(edge.imported)
 
-    def _reach_parents(self, module: str) -> None:
+    def _add_parents(self, module: str) -> None:
         child = module
         for parent in parents(module):
-            self._reach(Edge(child, parent, ImportKind.PARENT))
+            self._add_edge(Edge(child, parent, ImportKind.PARENT))
             child = parent
 
     def _follow(self, module: str) -> None:
         self._followed.add(module)
         for statement in self.scan(module).imports:
             kind = self._kind(statement)
-            self._reach(Edge(module, statement.module, kind, statement.line, statement.names))
+            self._add_edge(Edge(module, statement.module, kind, statement.line, statement.names))
             if kind.is_dependency:
                 for name in self._submodules(statement):
                     submodule = f"{statement.module}.{name}"
-                    self._reach(Edge(module, submodule, kind, statement.line))
+                    self._add_edge(Edge(module, submodule, kind, statement.line))
 
     def _kind(self, statement: ImportStatement) -> ImportKind:
-        """How strong a dependency is; what is absent here is not, if conditions tell that."""
+        """Return the kind of an import; guarded for an absent module that a condition tests."""
         kind = statement.kind
-        has_condition = statement.is_optional or bool(statement.asked)
-        # Others are not located here: a finder of the process may import something for that.
+        has_condition = statement.is_optional or bool(statement.condition_names)
+        # Locate a module only if a condition surrounds its import: a finder in sys.meta_path may
+        # import something to answer.
         if kind.may_be_absent or not has_condition or self.locate(statement.module) is not None:
             return kind
-        is_optional = statement.is_optional or any(map(self.tells_presence, statement.asked))
-        return ImportKind.GUARDED if is_optional else kind
+        if statement.is_optional or any(map(self.checks_presence, statement.condition_names)):
+            return ImportKind.GUARDED
+        return kind
 
     def _submodules(self, statement: ImportStatement) -> list[str]:
-        """Those names of ``from package import names`` that are modules, not attributes."""
+        """Return the names of ``from package import names`` that are modules, not attributes."""
         names = statement.names
         if names == ("*",):
             names = self.scan(statement.module).exported or ()
-        return [name for name in names if self._leads_to_submodule(statement.module, name)]
+        return [name for name in names if self._is_known_submodule(statement.module, name)]
 
-    def _leads_to_submodule(self, package: str, name: str) -> bool:
-        """The same for all who ask in one run: what everybody takes is looked up once."""
+    def _is_known_submodule(self, package: str, name: str) -> bool:
+        """Cached :meth:`_is_submodule`: many modules import the same names in one run."""
         submodule = f"{package}.{name}"
-        if submodule not in self._submodule:
-            self._submodule[submodule] = self._is_submodule(package, name, submodule)
-        return self._submodule[submodule]
+        if submodule not in self._known_submodules:
+            self._known_submodules[submodule] = self._is_submodule(package, name, submodule)
+        return self._known_submodules[submodule]
 
     def _is_submodule(self, package: str, name: str, submodule: str) -> bool:
         if submodule in self._provided:
             return True
         if package not in self._provided:
-            environment, _ = self._find(package)
+            environment, _ = self._find_module(package)
             live = environment.live_attribute(package, name) if environment else None
             if live is not None:
                 return live == "submodule"

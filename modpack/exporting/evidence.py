@@ -46,13 +46,13 @@ def loaded_edges(
         if location is not None and location.kind is CodeKind.EXTENSION:
             compiled.setdefault(root_of(module), module)
     for root, importer in compiled.items():
-        for module in walker.needed_beside(importer):
+        for module in walker.loaded_with(importer):
             if root_of(module) == root and module not in decisions and walker.locate(module):
                 yield Edge(importer, module, ImportKind.LOADED)
     for importers in dynamic_importers(walker, interned, installed).values():
         some = next(iter(importers))
         whole = walker.is_from_package(some)
-        for module in walker.needed_beside(some):
+        for module in walker.loaded_with(some):
             is_near = whole or root_of(module) == root_of(some)
             if is_near and module not in decisions and walker.has_source(module):
                 # A parent package with a dynamic import is the most likely importer.
@@ -85,7 +85,7 @@ def _names_given_out_lazily(walker: Walker, module: str) -> Iterator[Edge]:
     for edge in walker.graph.edges_to(module):
         for name in edge.names:
             if name not in bound and edge.kind.is_dependency:
-                origin = walker.live_home(module, name)
+                origin = walker.defining_module(module, name)
                 if origin is not None and origin != module:
                     yield Edge(module, origin, ImportKind.LOADED, None, (name,))
 

@@ -127,7 +127,7 @@ class ObjectOrigins:
         """
         if len(self.importers) > 1:
             for root, (importer, first) in self._homes.items():
-                module = walker.pin(root, self._environment_of(importer))
+                module = walker.pin_root(root, self._environment_of(importer))
                 if module is not None:
                     raise ObjMismatchError(
                         f"{first!r} comes from {importer!r}, but module {module!r} comes from "

@@ -118,7 +118,7 @@ class Planner:
             follow: Whether to follow its imports if it is interned.
         """
         if not follow:
-            self.walker.end_at(module)
+            self.walker.stop_at(module)
         self.add_resource(_ASKED_FOR, [Edge(_ASKED_FOR, module, ImportKind.SAVED)], follow=True)
 
     def _is_saved(self, module: str, why: str) -> bool:
@@ -126,7 +126,7 @@ class Planner:
         self._decisions[module] = decision = self._saved(module, why)
         if decision.action is not Action.INTERN:
             self.walker.graph.mark_root(module)
-            self.walker.settle(module, decision.action)
+            self.walker.decide(module, decision.action)
         return decision.action is Action.INTERN
 
     def _saved(self, module: str, why: str) -> Decision:
@@ -195,9 +195,9 @@ class Planner:
         """
         if follow:
             self.walker.graph.mark_root(node)
-            self.walker.reach(list(edges))
+            self.walker.add_edges(list(edges))
         else:
-            self.walker.note(list(edges))
+            self.walker.record_edges(list(edges))
 
     def plan(self) -> Plan:
         """Return the current plan: all decisions, problems, and notes."""
@@ -242,7 +242,7 @@ class Planner:
         }
 
     def _reached_decisions(self) -> dict[str, Decision]:
-        reached = self.walker.graph.reached()
+        reached = self.walker.graph.reachable_nodes()
         return {m: d for m, d in self._decisions.items() if m in reached}
 
     def _settle(self) -> None:
@@ -261,7 +261,7 @@ class Planner:
             if child is not None:
                 action = self._decisions[child].action
                 self._decisions[module] = Decision(module, action, inherited(action, module, child))
-                self.walker.settle(module, action)
+                self.walker.decide(module, action)
                 progress = True
         return progress
 
@@ -276,7 +276,7 @@ class Planner:
         """Keep requirements of extern distributions extern; return whether any is new."""
         if self._portability is None:
             return False
-        needed = self.walker.graph.reached(at_once=True)
+        needed = self.walker.graph.reachable_nodes(at_once=True)
         externs = [
             m for m, d in self._decisions.items() if d.action is Action.EXTERN and m in needed
         ]
@@ -294,10 +294,10 @@ class Planner:
         decisions = self._reached_decisions()
         if self._presets:
             loaded = list(loaded_edges(self.walker, decisions, self._installed))
-            if self.walker.reach_more(loaded):
+            if self.walker.add_new_edges(loaded):
                 return True
         listed = listed_edges(self.walker, decisions, self._is_own, self._installed)
-        return self.walker.reach_more(list(listed))
+        return self.walker.add_new_edges(list(listed))
 
     def _reconsider(self) -> None:
         """Withdraw decisions of fallback rules if another rule applies now."""
@@ -311,7 +311,7 @@ class Planner:
         del self._decisions[module]
         self._matched.pop(module, None)
         self._vetoes.pop(module, None)
-        self.walker.reopen(module)
+        self.walker.undecide(module)
 
     def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Problem]:
         for module, reason in self._vetoes.items():

@@ -68,7 +68,7 @@ def find_problems(
             for edge in pickled:
                 context = f"{edge.importer} holds {', '.join(edge.names)}, but {decision.why}"
                 yield _problem(walker, module, Reason.MOCKED_BUT_STILL_USED, context)
-    for module in walker.open_questions():
+    for module in walker.reachable_undecided():
         if module not in left_out:
             yield from _undecided_problems(walker, module)
     for rule in unmatched:
@@ -216,7 +216,7 @@ class MissingModules:
         edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
         if rule is None or rule.origin is RuleOrigin.PRESET:
             without = [
-                e.importer for e in edges if self._walker.is_out_of_reach(e.importer, module)
+                e.importer for e in edges if self._walker.is_excluded_for(e.importer, module)
             ]
             if edges and len(without) == len(edges):
                 return f"the package that {without[0]} comes from was made without {module}"
@@ -316,11 +316,11 @@ class _BrokenImports:
                 yield from self._of_missing_names(module)
 
     def _beyond_the_top(self, module: str) -> Iterator[Problem]:
-        for astray in self._walker.scan(module).astray:
+        for broken in self._walker.scan(module).broken_imports:
             top = root_of(module)
             is_in_none = module == top and not self._walker.is_package(module)
             why = "is in no package" if is_in_none else f"is in no package beyond {top}"
-            yield self._problem(module, f"{astray.statement}: {module} {why}", astray.line)
+            yield self._problem(module, f"{broken.statement}: {module} {why}", broken.line)
 
     def _of_missing_names(self, module: str) -> Iterator[Problem]:
         walker = self._walker
@@ -333,7 +333,7 @@ class _BrokenImports:
                 if edge.kind.is_dependency and not edge.kind.may_be_absent:
                     unbound.update((name, edge) for name in edge.names if name not in scan.bound)
             is_here = walker.environment_of(target) is not None and walker.has_source(target)
-            if not (unbound and is_here and self._is_own(target)) or scan.binds_unseen:
+            if not (unbound and is_here and self._is_own(target)) or scan.binds_dynamically:
                 continue  # not all names of the module can be read off its source
             for name, edge in unbound.items():
                 if self._is_missing(target, name):
@@ -464,7 +464,7 @@ def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
 
 
 def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Note]:
-    for module in walker.open_questions():
+    for module in walker.reachable_undecided():
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
         if module in left_out and edges:
             place = place_of(walker, edges[0].importer, edges[0].line)

@@ -67,7 +67,7 @@ class _Leak(NamedTuple):
         secret, allow = self.secret, f"{self.subject}#{self.secret.fingerprint}"
         module = None if saved else self.subject
         if self.is_file and not saved:  # the nearest package around it that anything leads to
-            reached, folders = graph.reached(), parents(self.subject.replace("/", "."))
+            reached, folders = graph.reachable_nodes(), parents(self.subject.replace("/", "."))
             module = next((folder for folder in folders if folder in reached), None)
         chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
         sentences = [f"{secret.what}, {secret.shown}"]
@@ -91,7 +91,7 @@ def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> st
     root = root_of(module)
     is_library = any(not each.startswith("<") and root_of(each) != root for each in chain)
     within = root if is_library else module
-    for node in graph.reached():
+    for node in graph.reachable_nodes():
         if is_within(node, within):
             if any(edge.kind is ImportKind.PICKLE for edge in graph.edges_to(node)):
                 return None

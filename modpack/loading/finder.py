@@ -411,7 +411,7 @@ class PackageEnvironment:
         """Nothing is assumed about loaded modules: the records say it all."""
         return None
 
-    def live_home(self, module: str, name: str) -> str | None:
+    def defining_module(self, module: str, name: str) -> str | None:
         """Nothing is assumed here either."""
         return None
 

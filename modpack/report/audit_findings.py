@@ -163,7 +163,7 @@ def _missing(audit: AuditFacts) -> Iterator[Finding]:
     # It is an error only where somebody decided about every import.
     is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
     code = "import-unresolved" if is_foreign else "missing-module"
-    for module in sorted(audit.graph.reached(at_once=True) - known - told - roots):
+    for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - told - roots):
         edges = [
             edge
             for edge in audit.graph.edges_to(module)

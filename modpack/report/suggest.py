@@ -135,7 +135,7 @@ class RuleSuggester:
             given: the advice that was followed in it.
         """
         if self._staying is not None:
-            at_once = plan.graph.reached(at_once=True)
+            at_once = plan.graph.reachable_nodes(at_once=True)
             externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
             self._staying.bind(filter(None, map(self._host.locate, externs)))
         suggested = {advice.patterns for advice in given}

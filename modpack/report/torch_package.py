@@ -155,7 +155,7 @@ class _Reconstruction:
 
     def _mark_what_was_saved(self) -> None:
         """Mark the interned modules that nothing leads to, those first that nobody imports."""
-        reached = set(self._graph.reached())
+        reached = set(self._graph.reachable_nodes())
         left = sorted(module for module in self._scans if module not in reached)
         for module in sorted(left, key=self._has_importer):
             if module not in reached:

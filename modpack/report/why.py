@@ -203,7 +203,7 @@ def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
         most: how many are given, as long as they have no more than :data:`MAX_NODES` together.
             Further ones are counted as long as that takes no time.
     """
-    found = simple_paths(plan.graph, module, plan.graph.roots(), most, most_nodes=MAX_NODES)
+    found = simple_paths(plan.graph, module, plan.graph.roots(), most, max_nodes=MAX_NODES)
     return FoundChains(
         tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete
     )

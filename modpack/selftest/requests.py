@@ -71,7 +71,7 @@ class MissingResourceResolver:
     ) -> Mapping[str, Decision]:
         """Return the decisions after adding the import of a module."""
         if by is not None and by in decisions:
-            self._planner.walker.reach([Edge(by, name, ImportKind.SELF_TEST, line)])
+            self._planner.walker.add_edges([Edge(by, name, ImportKind.SELF_TEST, line)])
         else:
             edge = Edge(NODE, name, ImportKind.SELF_TEST)
             self._planner.add_resource(NODE, [edge], follow=True)

@@ -14,7 +14,7 @@ import pytest
 from modpack.core import cache_dir as cachefolder
 from modpack.core.cache_dir import cache_folder, require_trusted_path
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.scan_cache import remembering_scan
+from modpack.discovery.scan_cache import cached_scan
 
 
 def test_the_chosen_folder_counts_as_soon_as_it_is_chosen(tmp_path, monkeypatch):
@@ -50,7 +50,7 @@ def test_a_folder_that_is_relative_to_a_removed_one_is_unknown(tmp_path, monkeyp
     (tmp_path / "removed").rmdir()
     with pytest.raises(RuntimeError, match=r"kept.* is relative to .* removed"):
         cache_folder()
-    assert remembering_scan() is scan_source
+    assert cached_scan() is scan_source
 
 
 def test_a_home_may_move(tmp_path, monkeypatch):

@@ -55,8 +55,8 @@ def test_the_shortest_chain_starts_at_a_root_and_ends_in_the_target():
 def test_chains_go_only_along_code_that_can_run():
     graph = graph_of("a c type-checking", "a b", "b c")
     assert graph.shortest_path("c") == ("a", "b", "c")
-    assert graph.reached() == {"a", "b", "c"}
-    assert graph_of("a c type-checking").reached() == {"a"}
+    assert graph.reachable_nodes() == {"a", "b", "c"}
+    assert graph_of("a c type-checking").reachable_nodes() == {"a"}
 
 
 def test_between_two_nodes_lies_every_edge_on_a_path_and_no_other():
@@ -77,7 +77,7 @@ def test_a_forgotten_nodes_edges_are_gone_from_both_ends():
     graph.drop_edges_from("unknown")
     assert graph.successors("a") == () and graph.predecessors("b") == ()
     assert graph.predecessors("c") == ("b",)
-    assert graph.reached() == {"a"}
+    assert graph.reachable_nodes() == {"a"}
     assert graph.add_edge(Edge("a", "b", ImportKind.REQUIRED))
 
 
@@ -93,7 +93,7 @@ def test_long_circles_are_searched_to_their_end(size):
     graph = graph_of(*(f"n{i} n{(i + 1) % size}" for i in range(size)), roots=("n0",))
     assert len(graph.shortest_path(f"n{size - 1}")) == size
     assert len(graph.between("n5", "n4")) == size
-    assert len(graph.reached()) == size
+    assert len(graph.reachable_nodes()) == size
 
 
 def test_the_distance_to_a_node_counts_the_steps_that_can_run():

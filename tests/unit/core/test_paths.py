@@ -54,7 +54,7 @@ def test_a_node_that_is_a_source_itself_is_reached_by_standing_still():
 
 def test_paths_that_find_no_room_are_counted():
     graph = graph_of([("a", "b"), ("b", "z"), ("a", "z"), ("b", "c"), ("c", "z")])
-    found = simple_paths(graph, "z", ["a"], most_nodes=6)
+    found = simple_paths(graph, "z", ["a"], max_nodes=6)
     assert found.paths == (("a", "z"), ("a", "b", "z"))
     assert (found.more, found.is_complete) == (1, True)
 
@@ -67,7 +67,7 @@ def test_imports_that_never_run_make_no_path():
 
 def test_further_paths_are_counted():
     pairs = [("a", f"m{n}") for n in range(30)] + [(f"m{n}", "z") for n in range(30)]
-    found = simple_paths(graph_of(pairs), "z", ["a"], most=10)
+    found = simple_paths(graph_of(pairs), "z", ["a"], max_paths=10)
     assert (len(found.paths), found.more, found.is_complete) == (10, 20, True)
 
 
@@ -107,7 +107,7 @@ def test_further_paths_are_counted():
     ],
 )
 def test_a_search_that_cannot_end_gives_up_and_says_so(pairs, target):
-    found = simple_paths(graph_of(pairs), target, ["m0"], most=5)
+    found = simple_paths(graph_of(pairs), target, ["m0"], max_paths=5)
     assert found.paths
     assert not found.is_complete or found.more
     assert all(len(set(path)) == len(path) for path in found.paths)

@@ -13,7 +13,7 @@ import pytest
 
 from modpack.discovery import scan_cache as scancache
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.scan_cache import ScanCache, remembering_scan
+from modpack.discovery.scan_cache import ScanCache, cached_scan
 
 SOURCES = [
     b"import os\nfrom . import part as other\n",
@@ -74,7 +74,7 @@ def test_another_scanner_makes_entries_of_its_own(
     tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
-    monkeypatch.setattr(scancache, "_scanner", lambda: b"another")
+    monkeypatch.setattr(scancache, "_scanner_digest", lambda: b"another")
     ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
     assert scans == ["pkg", "pkg"]
 
@@ -157,7 +157,7 @@ def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("no home")
 
     monkeypatch.setattr(scancache, "cache_folder", homeless)
-    assert remembering_scan() is scan_source
+    assert cached_scan() is scan_source
 
 
 SECRET = b"password = 'Tr0ub4dor&3'\n"

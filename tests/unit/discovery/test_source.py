@@ -107,7 +107,7 @@ def test_a_relative_import_beyond_the_top_leads_astray(
 ) -> None:
     result = scan(source, module, is_package)
     assert result.imports == result.unreadable == ()
-    assert result.astray == (BrokenImport(source, 1),)
+    assert result.broken_imports == (BrokenImport(source, 1),)
 
 
 def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none() -> None:
@@ -134,11 +134,11 @@ def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none(
     ],
 )
 def test_a_module_may_bind_names_that_cannot_be_read(source: str) -> None:
-    assert scan(source).binds_unseen
+    assert scan(source).binds_dynamically
 
 
 def test_a_module_that_spells_all_its_names_binds_no_others() -> None:
-    assert not scan("import a.b\nfrom c import d\ndef f(): global g; g = 1").binds_unseen
+    assert not scan("import a.b\nfrom c import d\ndef f(): global g; g = 1").binds_dynamically
 
 
 def test_imports_come_in_source_order_with_their_lines() -> None:
@@ -1068,7 +1068,7 @@ def test_a_condition_that_tells_nothing_of_what_is_there_excuses_nothing(setup: 
 def test_a_condition_of_another_module_of_the_library_is_kept_by_its_name() -> None:
     source = "from ..utils import has_a as has\nimport other\nif has() and other.y:\n import a"
     [found] = [item for item in scan(source).imports if item.module == "a"]
-    assert (found.kind, found.asked) == (REQUIRED, ("pkg.utils.has_a",))
+    assert (found.kind, found.condition_names) == (REQUIRED, ("pkg.utils.has_a",))
 
 
 def test_what_follows_a_condition_that_never_lets_it_is_never_reached() -> None:

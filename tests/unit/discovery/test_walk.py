@@ -29,7 +29,7 @@ class Library:
     def read_source(self, location: Location) -> bytes:
         return self.sources[location.module].encode()
 
-    def live_home(self, module: str, name: str) -> str | None:
+    def defining_module(self, module: str, name: str) -> str | None:
         return None
 
     def loaded(self) -> Collection[str]:
@@ -157,7 +157,7 @@ def test_giving_another_source_forgets_what_the_first_one_imported():
     walk.from_main("import a")
     walk.from_main("import b")
     assert walk.walker.graph.successors("main") == ("b",)
-    assert "a" not in walk.walker.graph.reached()
+    assert "a" not in walk.walker.graph.reachable_nodes()
 
 
 def test_an_undecided_module_is_brought_up_again():
@@ -172,12 +172,12 @@ def test_an_undecided_module_is_brought_up_again():
 def test_a_reopened_module_is_undecided_and_its_imports_are_no_longer_asked_for():
     walk = Walk({"a": "import b"}, {"b": None})
     walk.from_main("import a")
-    assert walk.walker.open_questions() == ["b"]
+    assert walk.walker.reachable_undecided() == ["b"]
     walk.actions["a"] = Action.EXTERN
-    walk.walker.reopen("a")
-    assert walk.walker.open_questions() == ["a"]
+    walk.walker.undecide("a")
+    assert walk.walker.reachable_undecided() == ["a"]
     walk.walker.retry()
-    assert walk.walker.open_questions() == []
+    assert walk.walker.reachable_undecided() == []
 
 
 def test_what_a_decision_brings_up_waits_for_its_turn():
@@ -232,7 +232,7 @@ def test_environments_are_asked_in_order_unless_a_root_is_pinned():
     first, second = Library({"a": "1", "a.x": "1"}), Library({"a": "2", "b": "2"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     assert walker.source("a") == b"1" and walker.source("b") == b"2"
-    assert walker.pin("a", second) is None
+    assert walker.pin_root("a", second) is None
     assert walker.source("a") == b"2" and walker.locate("a.x") is None
 
 
@@ -240,9 +240,9 @@ def test_a_root_cannot_be_pinned_elsewhere_once_its_modules_are_taken():
     first, second = Library({"a": "1"}), Library({"a": "2"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     walker.provide("main", b"import a", False, True)
-    assert walker.pin("a", second) == "a"
+    assert walker.pin_root("a", second) == "a"
     assert walker.source("a") == b"1"
-    assert walker.pin("a", first) is None
+    assert walker.pin_root("a", first) is None
 
 
 def test_what_cannot_be_read_is_a_failed_scan():
@@ -278,7 +278,7 @@ def test_a_source_is_read_once_however_often_it_is_asked_for():
 
 
 def test_sources_beyond_what_is_kept_are_read_again(monkeypatch):
-    monkeypatch.setattr(modules, "_MAX_KEPT", 4)
+    monkeypatch.setattr(modules, "_MAX_CACHED_BYTES", 4)
     walker = Walker([library := Library({"a": "12", "b": "345"})], lambda name: Action.INTERN)
     assert (walker.source("a"), walker.source("b")) == (b"12", b"345")
     library.sources.update(a="changed", b="changed")
@@ -298,5 +298,5 @@ def test_what_was_read_elsewhere_is_forgotten_when_a_root_is_pinned():
     first, second = Library({"a": "import b"}), Library({"a": "import c"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     assert walker.scan("a").imports[0].module == "b"
-    walker.pin("a", second)
+    walker.pin_root("a", second)
     assert walker.scan("a").imports[0].module == "c"

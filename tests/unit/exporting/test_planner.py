@@ -38,7 +38,7 @@ class Shelf:
     def live_attribute(self, module: str, name: str) -> str | None:
         return None
 
-    def live_home(self, module: str, name: str) -> str | None:
+    def defining_module(self, module: str, name: str) -> str | None:
         return self.homes.get((module, name))
 
     def loaded(self) -> Collection[str]:
