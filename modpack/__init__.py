@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from modpack.core.plan import PackagingError as PackagingError
     from modpack.core.plan import PackagingErrorReason as PackagingErrorReason
     from modpack.core.plan import Plan as Plan
-    from modpack.core.plan import Problem as Problem
     from modpack.core.policy import Signer as Signer
     from modpack.core.policy import TrustPolicy as TrustPolicy
     from modpack.core.rules import Action as Action
+    from modpack.diagnostics import Diagnostic as Diagnostic
+    from modpack.diagnostics import Severity as Severity
     from modpack.discovery.importers import Importer as Importer
     from modpack.discovery.importers import OrderedImporter as OrderedImporter
     from modpack.discovery.importers import sys_importer as sys_importer
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
 _HOME_OF = {
     "Action": "modpack.core.rules",
+    "Diagnostic": "modpack.diagnostics",
     "Directory": "modpack.core.names",
     "EmptyMatchError": "modpack.core.plan",
     "EnvironmentMismatchError": "modpack.errors",
@@ -69,8 +71,8 @@ _HOME_OF = {
     "PackagingErrorReason": "modpack.core.plan",
     "PicklingError": "modpack.errors",
     "Plan": "modpack.core.plan",
-    "Problem": "modpack.core.plan",
     "SelfTestResult": "modpack.selftest.self_test",
+    "Severity": "modpack.diagnostics",
     "SignatureError": "modpack.errors",
     "Signer": "modpack.core.policy",
     "SelfTestError": "modpack.errors",

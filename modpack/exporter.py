@@ -25,7 +25,7 @@ from modpack.core.names import (
     require_module_name,
     resource_record,
 )
-from modpack.core.plan import NoteKind, Plan
+from modpack.core.plan import Plan
 from modpack.core.process import ProgressUnit, gc_paused, phase, stacklevel_outside_package
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
@@ -46,11 +46,7 @@ if TYPE_CHECKING:
     from modpack.hooks.report import HookReport
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
-_TRIED_OUT = (
-    NoteKind.DYNAMIC_IMPORT,
-    NoteKind.NESTED_PICKLE,
-    NoteKind.REGISTERED_OUTSIDE,
-)
+_TRIED_OUT = ("dynamic-import", "nested-pickle", "registered-outside")
 """Hazards that a self-test looks into."""
 
 
@@ -517,14 +513,14 @@ class PackageExporter:
             plan = self._builder.plan()
             # A self-test that passes shows that what is imported by computed names is there.
             tried_out = _TRIED_OUT if cases and not self._plans_only else ()
-            _warn(note for note in plan.warnings() if note.kind not in tried_out)
+            _warn(note for note in plan.warnings() if note.code not in tried_out)
             if self._plans_only:
                 return plan
             if cases:
                 try:
                     plan = self._tried(plan, cases)
                 except SelfTestError:
-                    _warn(note for note in plan.warnings() if note.kind in tried_out)
+                    _warn(note for note in plan.warnings() if note.code in tried_out)
                     raise
             else:
                 self._builder.write(plan, self._namespace(plan))
@@ -541,7 +537,7 @@ class PackageExporter:
         self_test = SelfTest(self._writer, plan, cases, self._builder, planner, installed, scripts)
         tried, told = self_test.run(write_anyway=self._self_test == "warn")
         new = (note for note in tried.warnings() if note not in plan.notes)
-        _warn(note for note in new if note.kind not in _TRIED_OUT)
+        _warn(note for note in new if note.code not in _TRIED_OUT)
         _warn(told)
         return tried
 

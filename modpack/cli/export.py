@@ -173,7 +173,7 @@ def _report_text(plan: Plan, written: str | None) -> None:
         click.echo("Nothing was written: this was a dry run.", err=True)
         return
     show(package_report(package_facts(written)))
-    mocks = sorted({use.module for use in plan.uses if use.is_reachable})
+    mocks = sorted({use.module for use in plan.mock_uses if use.is_reachable})
     if mocks:
         more = f" and {len(mocks) - 3} more" if len(mocks) > 3 else ""
         click.echo(

@@ -86,7 +86,7 @@ def report_command(
                 "size_bytes": len(text.encode()),
                 "modules": len(audit.modules),
                 "findings": {
-                    severity: found[severity] for severity in ("error", "warning", "note")
+                    severity: found[severity] for severity in ("error", "warning", "info")
                 },
             }
         )

@@ -25,7 +25,8 @@ from modpack.cli._planning import (
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.core.plan import MockUse, Plan, Problem
+    from modpack.core.plan import MockUse, Plan
+    from modpack.diagnostics import Diagnostic
     from modpack.report.suggest import RuleSuggester, RuleSuggestion, Suggestion
 
 
@@ -64,7 +65,9 @@ def suggest_command(ctx: click.Context, /, target: str | None, as_json: bool, **
     return bool(problems)
 
 
-def _suggested(choices: Choices, preset: str) -> tuple[tuple[Suggestion, ...], tuple[Problem, ...]]:
+def _suggested(
+    choices: Choices, preset: str
+) -> tuple[tuple[Suggestion, ...], tuple[Diagnostic, ...]]:
     """The rules to add, and what is wrong even with them."""
     from modpack.cli._target import build, importable
     from modpack.discovery.distributions import DistributionIndex
@@ -129,7 +132,7 @@ def _uses(plan: Plan, externs: Sequence[str]) -> tuple[MockUse, ...]:
 
 
 def _report_text(
-    choices: Choices, suggestions: Sequence[Suggestion], problems: Sequence[Problem]
+    choices: Choices, suggestions: Sequence[Suggestion], problems: Sequence[Diagnostic]
 ) -> None:
     from modpack.report.suggest import suggestions_report
     from modpack.report.text import problems_report

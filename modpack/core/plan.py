@@ -8,128 +8,34 @@ from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
 
-from modpack.core.codec import Line, ModulePath, json_keys
+from modpack.core.codec import Line, ModulePath
 from modpack.core.graph import DependencyGraph, Location
 from modpack.core.rules import Action, Rule
-from modpack.errors import ModpackError
+from modpack.core.text import counted
+from modpack.diagnostics import Diagnostic, DiagnosticCode, Severity, diagnostic_codes
+from modpack.errors import ModpackError, with_hint
 
 
-class PackagingErrorReason(Enum):
-    """Why a module, or a resource, cannot go into the package as it is."""
+class PackagingErrorReason(str, Enum):
+    """The codes of problems that stop a package from being written."""
 
-    IS_EXTENSION_MODULE = (
-        "It is compiled code, which is interned with intern_native=True (--intern-native) only. "
-        "Pass that, or extern or mock it."
-    )
-    NO_DUNDER_FILE = "It has no source file that could be interned. Extern it, or mock it."
-    SOURCE_FILE_NOT_FOUND = "It was not found where it is exported. Install it, or mock it."
-    IMPORT_LEADS_NOWHERE = (
-        "It imports what does not exist, and fails wherever that import runs. Correct it, or catch "
-        "ImportError."
-    )
-    SOURCE_NOT_PARSABLE = (
-        "Its source is no Python that this interpreter can read. Extern or mock it."
-    )
-    DEFINED_IN_SCRIPT = (
-        "It is defined in the script that runs, and cannot be taken from there. "
-        "Move it into a module."
-    )
-    DEPENDENCY_RESOLUTION_FAILED = "Its dependencies could not be resolved."
-    NO_ACTION = "No rule decides it. Intern it, extern it, or mock it."
-    DENIED = "It is needed, but a rule denies it."
-    MOCKED_BUT_STILL_USED = (
-        "It is mocked, but a saved object needs the real one. Intern or extern it."
-    )
-    VETOED = "A hook refused it."
-    DUPLICATE_RECORD = "Two things would be stored under the same name."
-    SECRET = (
-        "It holds what looks like a secret, and whoever has the package could read it. Take it "
-        "out, or allow it."
-    )
-    EMPTY_MATCH = "The rule says allow_empty=False, but it matched no module."
-
-    @property
-    def asks_for_chains(self) -> bool:
-        """Whether nobody can judge it without knowing why its subject is in the package."""
-        return self is PackagingErrorReason.SECRET
+    IS_EXTENSION_MODULE = "native-extension"
+    NO_DUNDER_FILE = "source-file-missing"
+    SOURCE_FILE_NOT_FOUND = "module-not-found"
+    BROKEN_IMPORT = "broken-import"
+    SOURCE_NOT_PARSABLE = "invalid-syntax"
+    DEFINED_IN_SCRIPT = "defined-in-script"
+    DEPENDENCY_RESOLUTION_FAILED = "dependency-resolution-failed"
+    NO_ACTION = "no-matching-rule"
+    DENIED = "module-denied"
+    MOCKED_BUT_STILL_USED = "mock-pickled"
+    REFUSED_BY_HOOK = "refused-by-hook"
+    DUPLICATE_RECORD = "duplicate-record"
+    POSSIBLE_SECRET = "possible-secret"
+    EMPTY_MATCH = "empty-match"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}.{self.name}>"
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something that stops the package from being written.
-
-    Attributes:
-        subject: the module path, resource, or rule it is about.
-        reason: what is wrong.
-        context: the details, in one line; empty if the reason says it all.
-        place: ``file:line`` where it shows, if there is such a place.
-        chain: the shortest chain of importers that leads to it.
-    """
-
-    subject: str
-    reason: PackagingErrorReason
-    context: str = ""
-    place: str | None = None
-    chain: tuple[str, ...] = ()
-
-
-class NoteKind(str, Enum):
-    """What a note is about."""
-
-    DEAD_RULE = "dead-rule"
-    EXTERN_NEEDS_INTERNED = "extern-needs-interned"
-    DYNAMIC_IMPORT = "dynamic-import"
-    DYNAMIC_LIBRARY = "dynamic-library"
-    STAR_IMPORT_OF_MOCK = "star-import-of-mock"
-    UNUSED_RULE = "unused-rule"
-    ABSENT = "absent"
-    FILES_LEFT_OUT = "files-left-out"
-    FILES_UNKNOWN = "files-unknown"
-    SOURCE_EDITED = "source-edited"
-    LIVE_CHANGED = "live-changed"
-    LIVE_STATE = "live-state"
-    EXTERN_PATCHED = "extern-patched"
-    SOURCE_UNREADABLE = "source-unreadable"
-    PICKLE_UNREADABLE = "pickle-unreadable"
-    STORAGE_MOSTLY_UNUSED = "storage-mostly-unused"
-    HEAVY_DISTRIBUTION = "heavy-distribution"
-    NESTED_PICKLE = "nested-pickle"
-    REGISTERED_OUTSIDE = "registered-outside"
-
-    @property
-    def is_warning(self) -> bool:
-        """Whether the user should hear of it without asking."""
-        return self not in _QUIET
-
-
-_MAX_QUIET = 4
-_QUIET = frozenset(
-    {NoteKind.ABSENT, NoteKind.DYNAMIC_LIBRARY, NoteKind.FILES_UNKNOWN, NoteKind.LIVE_STATE}
-)
-
-
-@json_keys(optional=("place",))
-@dataclass(frozen=True)
-class Note:
-    """Something that does not stop the package, but that its user should know.
-
-    Attributes:
-        kind: what it is about.
-        subject: the module or rule it is about.
-        text: what to know and what to do, in one or two sentences.
-        place: ``file:line`` where it shows, if there is such a place.
-    """
-
-    kind: NoteKind
-    subject: str
-    text: str
-    place: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.text}" if self.place else self.text
 
 
 @dataclass(frozen=True)
@@ -210,40 +116,45 @@ class PlannedDistribution:
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """What a package will hold, and everything that is wrong with it.
+    """The contents of a package, and every problem with them.
 
     Attributes:
-        decisions: one decision for each module, by module path.
-        problems: all reasons why it cannot be written; empty if it can.
-        notes: hazards and remarks.
-        graph: who imports whom.
-        files: the files that go along with the code, by record.
-        distributions: the distributions whose metadata goes along, by name.
-        self_test: what came of the self-test, in one line; empty if there was none.
-        uses: what interned code does with the names of mocked modules.
-        tells_uses: whether that was looked for; a plan that is not written yet may not tell.
+        decisions: One decision for each module, by module path.
+        problems: Everything that stops the package from being written.
+        notes: Warnings and remarks.
+        graph: The import graph.
+        files: The data files and native libraries that the package includes, by record.
+        distributions: The distributions whose metadata the package includes, by name.
+        self_test_summary: The result of the self-test in one line. Empty if there was none.
+        mock_uses: Uses of mocked modules in packaged code.
+        has_mock_uses: Whether ``mock_uses`` was computed, which some plans do without.
     """
 
     decisions: Mapping[str, Decision]
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
-    self_test: str = ""
-    uses: tuple[MockUse, ...] = field(default=(), compare=False)
-    tells_uses: bool = field(default=False, compare=False)
+    self_test_summary: str = ""
+    mock_uses: tuple[MockUse, ...] = field(default=(), compare=False)
+    has_mock_uses: bool = field(default=False, compare=False)
 
     def modules(self, action: Action) -> list[str]:
-        """The modules with this decision, sorted."""
+        """Return the modules with this decision, sorted."""
         return sorted(m for m, d in self.decisions.items() if d.action is action)
 
-    def warnings(self) -> tuple[Note, ...]:
-        """The notes that a user should hear of without asking."""
-        return tuple(note for note in self.notes if note.kind.is_warning)
+    def diagnostics(self, min_severity: Severity = Severity.INFO) -> tuple[Diagnostic, ...]:
+        """Return the problems, then the notes, of at least this severity."""
+        worst = min_severity.rank
+        return tuple(d for d in (*self.problems, *self.notes) if d.severity.rank <= worst)
+
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """Return the notes that are warnings."""
+        return tuple(note for note in self.notes if note.severity is Severity.WARNING)
 
     def why(self, module: str) -> tuple[str, ...]:
-        """The shortest chain of importers that leads to a module."""
+        """Return the shortest chain of importers that leads to a module."""
         return self.graph.shortest_path(module)
 
     def __str__(self) -> str:
@@ -254,16 +165,15 @@ class Plan:
         ]
         if self.files:
             lines.append(f"files: {len(self.files)} ({_first([f.record for f in self.files])})")
-        lines += [f"problem: {p.subject}: {p.reason.value}" for p in self.problems]
-        if self.self_test:
-            lines.append(f"self-test: {self.self_test}")
-        lines += [f"note: {note}" for note in self.shown_notes()]
-        if left := len(self.notes) - len(self.shown_notes()):
-            lines.append(f"{left} more notes, about modules that are not needed here: plan.notes")
+        if self.self_test_summary:
+            lines.append(f"self-test: {self.self_test_summary}")
+        lines += [f"{d.severity.value}: {d}" for d in self.diagnostics(Severity.WARNING)]
+        if infos := len(self.notes) - len(self.warnings()):
+            lines.append(f"{counted(infos, 'more note')} of severity info in plan.notes")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """Return what notebooks display."""
         return plan_html(self)
 
     def __repr__(self) -> str:
@@ -271,69 +181,56 @@ class Plan:
         problems = f", {len(self.problems)} problems" if self.problems else ""
         return f"<Plan: {', '.join(n for n in numbers if not n.startswith('0 '))}{problems}>"
 
-    def shown_notes(self) -> tuple[Note, ...]:
-        """The notes that a report shows one by one; see :func:`notes_to_show`."""
-        return notes_to_show(self.notes)
 
-
-def notes_to_show(notes: Sequence[Note]) -> tuple[Note, ...]:
-    """The notes to show one by one: of the quiet ones only if there are few.
-
-    Libraries ask for dozens of others that nobody has; the list would hide everything else.
-    """
-    quiet = [note for note in notes if not note.kind.is_warning]
-    return tuple(note for note in notes if note.kind.is_warning or len(quiet) <= _MAX_QUIET)
-
-
-def _first(modules: list[str], most: int = 4) -> str:
-    return ", ".join(modules[:most]) + (", ..." if len(modules) > most else "")
+def _first(modules: list[str], limit: int = 4) -> str:
+    return ", ".join(modules[:limit]) + (", ..." if len(modules) > limit else "")
 
 
 class PackagingError(ModpackError):
-    """The package cannot be written; tells every reason at once.
+    """The package cannot be written.
 
     Args:
-        problems: all of them.
-        debug: whether to show the chain of importers that leads to each.
+        problems: Every problem.
+        debug: Whether to show the chain of importers that leads to each.
     """
 
-    def __init__(self, problems: tuple[Problem, ...], debug: bool = False) -> None:
+    def __init__(self, problems: tuple[Diagnostic, ...], debug: bool = False) -> None:
         self.problems = problems
         self.debug = debug
-        super().__init__(_packaging_text(problems, debug))
+        hint = "" if debug else "Pass debug=True to PackageExporter to show the import chains."
+        super().__init__(_packaging_text(problems, debug), hint=hint)
 
 
 class EmptyMatchError(PackagingError):
-    """A rule with ``allow_empty=False`` matched nothing, and nothing else is wrong."""
+    """A rule with ``allow_empty=False`` matched nothing, and there is no other problem."""
 
 
-def _packaging_text(problems: tuple[Problem, ...], debug: bool) -> str:
-    lines = [""]
+def problems_by_cause(
+    problems: Iterable[Diagnostic],
+) -> Iterator[tuple[DiagnosticCode, list[Diagnostic]]]:
+    """Group problems by code, in the order of :class:`PackagingErrorReason`."""
     for reason in PackagingErrorReason:
-        concerned = [problem for problem in problems if problem.reason is reason]
-        if concerned:
-            lines.append(f"* {reason.value}")
-        by_subject: dict[str, list[Problem]] = {}
-        for problem in concerned:
-            by_subject.setdefault(problem.subject, []).append(problem)
-        for of_one in by_subject.values():
-            lines.extend(f"    {line}" for line in _problem_lines(of_one, debug))
-    if not debug:
-        lines += ["", "Set debug=True on the PackageExporter to see who imports each of them."]
+        group = [problem for problem in problems if problem.code == reason]
+        if group:
+            yield diagnostic_codes()[reason], group
+
+
+def has_chain_to_show(problem: Diagnostic, debug: bool) -> bool:
+    """Return whether to show a chain. Nobody can judge a possible secret without its chain."""
+    is_wanted = debug or problem.code == PackagingErrorReason.POSSIBLE_SECRET
+    return is_wanted and len(problem.chain) > 1
+
+
+def _packaging_text(problems: Sequence[Diagnostic], debug: bool) -> str:
+    lines = [""]
+    for kind, group in problems_by_cause(problems):
+        lines.append(f"* {with_hint(kind.meaning, kind.hint)}")
+        for problem in group:
+            own_hint = "" if problem.hint == kind.hint else problem.hint
+            lines.append(f"    {with_hint(problem.summary, own_hint)}")
+            if has_chain_to_show(problem, debug):
+                lines.append(f"      imported through {' -> '.join(problem.chain)}")
     return "\n".join(lines) + "\n"
-
-
-def _problem_lines(problems: Sequence[Problem], debug: bool) -> Iterator[str]:
-    """The lines of all problems of one kind with one module."""
-    yield problems[0].subject
-    for problem in problems:
-        place = f"{problem.place}:" if problem.place else ""
-        context = " ".join(filter(None, (place, problem.context)))
-        if context:
-            yield f"  Context: {context}"
-    is_shown = debug or problems[0].reason.asks_for_chains
-    if is_shown and len(problems[0].chain) > 1:
-        yield f"  Reached through: {' -> '.join(problems[0].chain)}"
 
 
 class UseKind(str, Enum):
@@ -535,13 +432,12 @@ def plan_html(plan: Plan) -> str:
     counts = ", ".join(
         f"{len(modules)} {action.past}" for action in Action if (modules := plan.modules(action))
     )
-    problems = [_sentence(p.subject, p.reason.value, p.context, p.place) for p in plan.problems]
     return "".join(
         [
             html_heading("modpack plan", counts or "no modules"),
-            html_list(problems, _COLORS[Action.DENY]),
+            html_list(map(str, plan.problems), _COLORS[Action.DENY]),
             html_list(map(str, plan.warnings()), _COLORS[Action.MOCK]),
-            html_list([f"self-test: {plan.self_test}"] if plan.self_test else []),
+            html_list([f"self-test: {summary}"] if (summary := plan.self_test_summary) else []),
             *(_decided(plan, action) for action in Action),
         ]
     )
@@ -554,11 +450,6 @@ def _decided(plan: Plan, action: Action) -> str:
     rows = [(module, plan.decisions[module].why) for module in modules]
     table = html_table(["module", "rule"], rows)
     return html_details(f"{action.past}: {len(modules)}", table, _COLORS[action])
-
-
-def _sentence(subject: str, reason: str, context: str, place: str | None) -> str:
-    details = ": ".join(filter(None, (place, context)))
-    return f"{subject}: {reason}" + (f" ({details})" if details else "")
 
 
 def _row(cell: str, texts: Iterable[str]) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from modpack.core.codec import ModulePath, from_json, json_keys, to_json
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location, Node
@@ -14,15 +13,27 @@ from modpack.core.plan import (
     Decision,
     FileKind,
     MockUse,
-    Note,
     Plan,
     PlannedDistribution,
     PlannedFile,
 )
 from modpack.core.rules import Action, Rule, RuleOrigin
+from modpack.diagnostics import Diagnostic, diagnostic_codes
 
-GRAPH_VERSION = 1
-"""Raise it when a reader of the old version would misunderstand what is written."""
+GRAPH_VERSION: Final = 2
+"""Increment it when readers of the previous version would misread the record."""
+_CODES_OF_VERSION_1: Final[Mapping[str, str]] = {
+    "dead-rule": "shadowed-rule",
+    "unused-rule": "unmatched-rule",
+    "dynamic-library": "dynamic-import-library",
+    "absent": "optional-import-missing",
+    "files-left-out": "data-files-excluded",
+    "files-unknown": "data-files-dynamic",
+    "source-edited": "source-modified",
+    "source-unreadable": "source-unparsable",
+    "storage-mostly-unused": "large-storage-view",
+}
+"""Codes by the kinds of notes in version 1. Other kinds kept their names."""
 
 
 @json_keys(optional=("hooks", "overridden_by", "code", "package"))
@@ -42,32 +53,57 @@ class _FileEntry(NamedTuple):
     kind: FileKind
 
 
-def plan_to_json(plan: Plan, places: Mapping[str, str]) -> dict[str, Json]:
-    """What a package records about how it came to be.
+@json_keys(optional=("location", "hint"))
+class _NoteEntry(NamedTuple):
+    code: str
+    subject: str
+    message: str
+    location: str | None = None
+    hint: str = ""
+
+
+@json_keys(optional=("place",))
+class _NoteEntryOfVersion1(NamedTuple):
+    kind: str
+    subject: str
+    text: str
+    place: str | None = None
+
+
+def plan_to_json(plan: Plan, locations: Mapping[str, str]) -> dict[str, Json]:
+    """Return the record of a plan that a package contains.
 
     Args:
-        plan: the plan that was carried out.
-        places: where notes show, as module path and line instead of a path of this machine.
+        plan: The plan of the package.
+        locations: For locations on this machine, the record and line in the package.
     """
-    notes = (replace(n, place=n.place and places.get(n.place, n.place)) for n in plan.notes)
+    notes = tuple(
+        _NoteEntry(n.code, n.subject, n.message, location, n.hint)
+        for n in plan.notes
+        for location in [locations.get(n.location or "", n.location)]
+    )
     files = {f.record: _FileEntry(f.owner, f.why, f.kind) for f in plan.files}
     return {
         "version": GRAPH_VERSION,
         "modules": {m: _decision(d) for m, d in sorted(plan.decisions.items())},
         "roots": list(plan.graph.roots()),
         "edges": [_edge(edge) for edge in plan.graph.edges()],
-        "notes": to_json(tuple(notes)),
+        "notes": to_json(notes),
         "files": to_json(files),
         "distributions": to_json(plan.distributions),
-        **({"uses": to_json(plan.uses, as_row=True)} if plan.tells_uses else {}),
+        **({"uses": to_json(plan.mock_uses, as_row=True)} if plan.has_mock_uses else {}),
     }
 
 
 def plan_from_json(record: Mapping[str, Json]) -> Plan:
-    """Read back what :func:`plan_to_json` wrote. Older packages have no files and no uses.
+    """Return the plan that :func:`plan_to_json` wrote, or an earlier version of it.
+
+    Packages of earlier versions may lack ``files``, ``distributions``, and ``uses``.
 
     Raises:
-        KeyError, TypeError: it is not what this version writes.
+        KeyError: If the record lacks a key.
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is not allowed.
     """
     graph = DependencyGraph()
     for root in from_json(tuple[Node, ...], record["roots"], "roots"):
@@ -79,13 +115,31 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
     listed = record.get("distributions", [])
     return Plan(
         {module: _read_decision(module, entry) for module, entry in decisions.items()},
-        notes=from_json(tuple[Note, ...], record["notes"], "notes"),
+        notes=tuple(_read_notes(record)),
         graph=graph,
         files=tuple(PlannedFile(name, "", *entry) for name, entry in files.items()),
         distributions=from_json(tuple[PlannedDistribution, ...], listed, "distributions"),
-        uses=from_json(tuple[MockUse, ...], record.get("uses", []), "uses", as_row=True),
-        tells_uses="uses" in record,
+        mock_uses=from_json(tuple[MockUse, ...], record.get("uses", []), "uses", as_row=True),
+        has_mock_uses="uses" in record,
     )
+
+
+def _read_notes(record: Mapping[str, Json]) -> Iterator[Diagnostic]:
+    known = diagnostic_codes("note")
+    for entry in _note_entries(record):
+        if entry.code not in known:
+            raise ValueError(f"{entry.code!r:.60} is not the code of a note")
+        yield Diagnostic.from_code(*entry[:4], hint=entry.hint)
+
+
+def _note_entries(record: Mapping[str, Json]) -> Sequence[_NoteEntry]:
+    if record["version"] != 1:
+        return from_json(tuple[_NoteEntry, ...], record["notes"], "notes")
+    # Their texts end with the fix.
+    return [
+        _NoteEntry(_CODES_OF_VERSION_1.get(kind, kind), *others)
+        for kind, *others in from_json(tuple[_NoteEntryOfVersion1, ...], record["notes"], "notes")
+    ]
 
 
 def _decision(decision: Decision) -> Json:

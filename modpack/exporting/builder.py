@@ -13,10 +13,10 @@ from modpack.core.plan import (
     PackagingError,
     PackagingErrorReason,
     Plan,
-    Problem,
 )
 from modpack.core.process import phase
 from modpack.core.rules import Action
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.exporting.contents import interned_records, with_room, write_contents
 from modpack.exporting.heavy_libraries import heavy_notes
@@ -74,7 +74,7 @@ class PackageBuilder:
                 leaks = self.guard.problems(plan, walker, folders, published, place)
                 return replace(plan, problems=(*plan.problems, *leaks))
 
-    def _problems(self, plan: Plan) -> Iterator[Problem]:
+    def _problems(self, plan: Plan) -> Iterator[Diagnostic]:
         """Yield a plan's problems, with those of a script replaced by those of its definitions.
 
         Locations in generated definition modules are mapped to the scripts that the user can open.
@@ -83,7 +83,9 @@ class PackageBuilder:
         of_scripts = tuple(scripts.problems())
         for problem in plan.problems:
             if problem.subject != "__main__" or not of_scripts:
-                yield replace(problem, place=problem.place and scripts.place(problem.place))
+                yield replace(
+                    problem, location=problem.location and scripts.place(problem.location)
+                )
         yield from of_scripts
 
     def plan(self) -> Plan:
@@ -95,10 +97,12 @@ class PackageBuilder:
         self._clear()
         plan = self.preview()
         if plan.problems:
-            only_empty = all(p.reason is PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
+            only_empty = all(p.code == PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
             raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, self.debug)
         mocked = plan.modules(Action.MOCK)
-        return replace(plan, uses=self._uses(plan, mocked) if mocked else (), tells_uses=True)
+        return replace(
+            plan, mock_uses=self._uses(plan, mocked) if mocked else (), has_mock_uses=True
+        )
 
     def _uses(self, plan: Plan, mocked: list[str]) -> tuple[MockUse, ...]:
         from modpack.discovery.mock_usage import find_uses

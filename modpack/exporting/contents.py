@@ -36,12 +36,13 @@ from modpack.core.names import (
     why_too_long,
 )
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.plan import FileKind, Note, NoteKind, PackagingErrorReason, Plan, Problem
+from modpack.core.plan import FileKind, PackagingErrorReason, Plan
 from modpack.core.plan_json import plan_to_json
 from modpack.core.process import ProgressUnit, gc_paused, phase
 from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import local_folders, portable_text
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import Distribution, DistributionIndex
 from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
@@ -90,10 +91,10 @@ def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
     for module, record in (interned_records(plan, walker) | _mocked_records(plan)).items():
         reason = registry.add(record)
         if reason is not None:
-            context = f"its record is {record}, but {reason}"
+            text = f"{module!r} would be stored as {record}, but {reason}"
             chain = plan.graph.shortest_path(module)
             duplicate = PackagingErrorReason.DUPLICATE_RECORD
-            problems.append(Problem(module, duplicate, context, None, chain))
+            problems.append(Diagnostic.from_code(duplicate, module, text, chain=chain))
     for file in plan.files:
         if file.record in saved:
             continue
@@ -104,8 +105,8 @@ def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
         if reason is None:
             files.append(file)
         else:
-            text = f"{file.source} is left out: its record would be {file.record}, but {reason}"
-            notes.append(Note(NoteKind.FILES_LEFT_OUT, file.owner, text))
+            text = f"{file.source} is excluded: its record would be {file.record}, but {reason}"
+            notes.append(Diagnostic.from_code("data-files-excluded", file.owner, text))
     return replace(plan, problems=tuple(problems), files=tuple(files), notes=tuple(notes))
 
 
@@ -155,7 +156,14 @@ def write_contents(
     writer.write(".data/version", b"6\n")
     writer.write("byteorder", sys.byteorder.encode())
     folders = local_folders()  # removed from texts, because they reveal paths of this machine
-    notes = tuple(replace(n, text=portable_text(n.text, folders)) for n in plan.notes)
+    notes = tuple(
+        replace(
+            note,
+            message=portable_text(note.message, folders),
+            hint=portable_text(note.hint, folders),
+        )
+        for note in plan.notes
+    )
     graph = plan_to_json(replace(plan, notes=notes), _archive_places(plan, walker))
     entry: dict[str, Json] = {
         "pickles": [[package, resource] for package, resource in objects.resources],
@@ -252,9 +260,9 @@ def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
         if location is not None and location.file
     }
     for note in plan.notes:
-        if note.place:
-            file, _, line = note.place.rpartition(":")
-            places[note.place] = f"{files.get(file, file.rpartition('/')[2])}:{line}"
+        if note.location:
+            file, _, line = note.location.rpartition(":")
+            places[note.location] = f"{files.get(file, file.rpartition('/')[2])}:{line}"
     return places
 
 

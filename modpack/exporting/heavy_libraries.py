@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modpack.core.names import is_within, parents
-from modpack.core.plan import FileKind, MockUse, Note, NoteKind, Plan
+from modpack.core.plan import FileKind, MockUse, Plan
 from modpack.core.rules import Action, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.walk import Walker
-from modpack.exporting.problems import file_of, place_of
+from modpack.exporting.problems import file_of, location_in
 
 _WORTH_TELLING = 5_000_000
 """Bytes of a distribution from which on it is worth a rule."""
@@ -51,7 +52,7 @@ class _Crossing(NamedTuple):
     place: str | None
 
 
-def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     """Note a distribution that makes up most of a package without being the model's own.
 
     Args:
@@ -72,34 +73,36 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         return
     cut = weights.best_cut(chain)
     if cut is None:
-        place = crossings[0].place
-        remedy = (
-            "The model's own code uses it, and would fail with a mock. Add "
-            f'extern="{weights.path_of(chain[-1])}.**" if it is installed where the package is '
-            "loaded"
+        location = crossings[0].place
+        hint = (
+            f'Add extern="{weights.path_of(chain[-1])}.**" if the loading environment has it. The '
+            "model's own code uses it, so a mock would fail."
         )
     else:
-        place = next((c.place for c in crossings if is_within(c.imported, cut.path)), None)
-        remedy = f'Add mock="{cut.path}.**", which leaves {human_size(cut.left)}. {_told(cut)}'
+        location = next((c.place for c in crossings if is_within(c.imported, cut.path)), None)
+        hint = (
+            f'Add mock="{cut.path}.**", which leaves {human_size(cut.left)}. {_remaining_uses(cut)}'
+        )
     because = ", ".join(f"{each.at} imports {each.imported}" for each in crossings)
-    yield Note(
-        NoteKind.HEAVY_DISTRIBUTION,
+    yield Diagnostic.from_code(
+        "heavy-distribution",
         heaviest,
         f"{size / weights.total:.0%} of the code and data files ({human_size(size)} of "
-        f"{human_size(weights.total)}, uncompressed) is {heaviest}, because {because}. {remedy}",
-        place,
+        f"{human_size(weights.total)}, uncompressed) is {heaviest}, because {because}",
+        location,
+        hint=hint,
     )
 
 
-def _told(cut: _Cut) -> str:
+def _remaining_uses(cut: _Cut) -> str:
     if not cut.uses:
-        return f"Nothing else that can be called uses {cut.path}"
+        return f"No other code that can be called uses {cut.path}."
     first = cut.uses[0]
     what = f"{first.module}.{first.name}".rstrip(".")
     more = f" (and {len(cut.uses) - 1} more places)" if len(cut.uses) > 1 else ""
     return (
-        f"{first.importer}:{first.line}{more} uses {what}, which then raises NotImplementedError: "
-        "export with example inputs to see whether the model gets there"
+        f"{first.importer}:{first.line}{more} uses {what}, which then raises NotImplementedError. "
+        "Export with example inputs to see whether the model calls it."
     )
 
 
@@ -157,7 +160,7 @@ class _Weights:
             lines = (e.line for e in self._plan.graph.edges_between(importer, imported))
             line = next((each for each in lines if each is not None), None)
             at = importer if line is None else f"{importer}:{line}"
-            place = place_of(self._walker, importer, line) or file_of(self._walker, importer)
+            place = location_in(self._walker, importer, line) or file_of(self._walker, importer)
             found.append(_Crossing(at, imported, place))
         return found
 

@@ -20,9 +20,10 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from modpack.core.graph import CodeKind, Location
-from modpack.core.plan import Note, NoteKind, Plan
+from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind, Rebinding
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
@@ -38,7 +39,7 @@ _HEADER: Final = 16
 """Bytes before the code in a .pyc: magic number, flags, the source's time and size (PEP 552)."""
 
 
-def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     """Notes for each interned module that does not hold here what its source says.
 
     Of a module whose file was edited after its import, that is all there is to tell. Of others,
@@ -51,7 +52,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         walker: has their sources.
     """
     package = _PackageSources(plan, walker)
-    changed: list[Note] = []
+    changed: list[Diagnostic] = []
     for module, defined in package.defined.items():
         location = plan.decisions[module].location
         live = _running(location) if location is not None else {}
@@ -67,11 +68,11 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
         if found is not None:
             what, line = found
             text = (
-                f"{module} was edited after it was imported here: {what}. The package takes the "
-                "file as it is now. Start anew, or reload the module and make the object again, "
-                "for both to be the same"
+                f"{module} was modified after this process imported it: {what}; the package "
+                "contains the current file"
             )
-            yield Note(NoteKind.SOURCE_EDITED, module, text, f"{file}:{line}")
+            hint = "Restart the process, or reload the module and recreate the object."
+            yield Diagnostic.from_code("source-modified", module, text, f"{file}:{line}", hint=hint)
             continue
         is_plain = type(sys.modules.get(module)) is ModuleType
         read = file if is_python_s else None
@@ -195,7 +196,7 @@ def _code_before(file: str) -> CodeType | None:
 
 def _notes(
     module: str, file: str | None, found: Sequence[SourceMismatch], package: _PackageSources
-) -> Iterator[Note]:
+) -> Iterator[Diagnostic]:
     theirs, own = [], []
     for each in found:
         when = package.when(module, each)
@@ -205,18 +206,21 @@ def _notes(
             own.append(each)
     if theirs:
         text = (
-            f"{module} does not hold here what its source says: {_listed(theirs)}. The package "
-            f"does what the source says. Change it in the source, or set it in a module that the "
-            "model's code imports; "
-            f"PackageExporter.treat_as_script({module!r}) takes what is here"
+            f"{module} differs from its source in this process: {_listed(theirs)}; the package "
+            "follows the source"
         )
-        yield Note(NoteKind.LIVE_CHANGED, module, text, f"{file}:{theirs[0].line}")
+        hint = (
+            "Make the change in the source, or in a module that the model's code imports. "
+            f"PackageExporter.treat_as_script({module!r}) packages the current state."
+        )
+        location = f"{file}:{theirs[0].line}"
+        yield Diagnostic.from_code("live-changed", module, text, location, hint=hint)
     if own:
         text = (
-            f"code of {module} has changed while it ran: {_listed(own)}. In the package it begins "
-            "as its source says"
+            f"{module} changed its state at run time: {_listed(own)}; in the package, it starts "
+            "from its source"
         )
-        yield Note(NoteKind.LIVE_STATE, module, text, f"{file}:{own[0].line}")
+        yield Diagnostic.from_code("live-state", module, text, f"{file}:{own[0].line}")
 
 
 def _listed(found: Sequence[SourceMismatch]) -> str:

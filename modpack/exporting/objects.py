@@ -11,12 +11,13 @@ from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.names import is_everywhere
-from modpack.core.plan import Note, NoteKind, Plan
+from modpack.core.plan import Plan
 from modpack.core.process import gc_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
 from modpack.core.text import listed
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError
@@ -154,7 +155,7 @@ class ObjectSaver:
         for record, data in self._values.items():
             self._writer.write(record, data)
 
-    def notes(self, plan: Plan) -> Iterator[Note]:
+    def notes(self, plan: Plan) -> Iterator[Diagnostic]:
         """Yield notes about the saved objects."""
         if self._usage is not None:
             yield from self._usage.notes()
@@ -163,21 +164,19 @@ class ObjectSaver:
             of_scripts = [str(each) for each in names if each.module in SCRIPTS]
             if packaged:
                 text = (
-                    f"{record} contains bytes that are pickles themselves, made by a __getstate__ "
-                    f"for example. They name {listed(packaged, _MAX_NAMES)}, which pickle.loads "
-                    "looks up among the process's own modules. So the package records "
-                    "namespace='process'. modpack.load uses that; pass namespace='process' to "
-                    "PackageImporter"
+                    f"{record} contains pickled bytes, such as those of a __getstate__, that name "
+                    f"{listed(packaged, _MAX_NAMES)}; pickle.loads looks these up in the "
+                    "process's own modules, so the package records namespace='process'"
                 )
-                yield Note(NoteKind.NESTED_PICKLE, record, text)
+                hint = "modpack.load uses it. Pass namespace='process' to PackageImporter."
+                yield Diagnostic.from_code("nested-pickle", record, text, hint=hint)
             if of_scripts:
                 text = (
-                    f"{record} contains bytes that are pickles themselves. They name "
-                    f"{listed(of_scripts, _MAX_NAMES)}, of the script that runs, which is not "
-                    "there when the package is loaded. Move what they name into a module, and "
-                    "import it"
+                    f"{record} contains pickled bytes that name {listed(of_scripts, _MAX_NAMES)} "
+                    "of the running script, which the loading environment does not have"
                 )
-                yield Note(NoteKind.NESTED_PICKLE, record, text)
+                hint = "Move these definitions into a module, and import it."
+                yield Diagnostic.from_code("nested-pickle", record, text, hint=hint)
 
     def needs_process_namespace(self, plan: Plan) -> bool:
         """Return whether nested pickles name modules of the package by their real names."""

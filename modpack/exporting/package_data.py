@@ -25,9 +25,10 @@ from modpack.core.names import (
     root_of,
 )
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.plan import Decision, FileKind, Note, NoteKind, PlannedDistribution, PlannedFile
+from modpack.core.plan import Decision, FileKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
 from modpack.core.scan import FileRead, ReadKind
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
@@ -123,7 +124,7 @@ class PackageData(NamedTuple):
 
     files: tuple[PlannedFile, ...] = ()
     distributions: tuple[PlannedDistribution, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
 
 
 @dataclass
@@ -146,7 +147,7 @@ class _Collector:
     _files: dict[str, PlannedFile] = field(default_factory=dict)
     _distributions: dict[str, PlannedDistribution] = field(default_factory=dict)
     _limit: SizeLimit = field(default_factory=SizeLimit)
-    _notes: list[Note] = field(default_factory=list)
+    _notes: list[Diagnostic] = field(default_factory=list)
 
     @cached_property
     def _folders(self) -> dict[Path, str]:
@@ -188,11 +189,9 @@ class _Collector:
         self._keep_metadata()
         for owner, left_out in self._limit.left_out.items():
             sizes = ", ".join(f"{f} ({size / 2**20:,.0f} MiB)" for f, size in left_out.items())
-            text = (
-                f"left out for their size, although code of {owner} may read them: {sizes}. If it "
-                "does, save them: save_binary(package, name, contents)"
-            )
-            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
+            text = f"files that code of {owner} may read are excluded for their size: {sizes}"
+            hint = "If it does, save them: save_binary(package, name, contents)."
+            self._exclude(owner, text, hint)
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
         return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))
@@ -282,8 +281,7 @@ class _Collector:
         if record is None or not is_data(file.name) or not file.is_file():
             return
         if is_private(record) and not location.is_installed:
-            text = f"{file} looks like a secret and is left out, although {module} names it"
-            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, module, text))
+            self._exclude(module, f"{file}, which {module} reads, is excluded as a possible secret")
         else:
             self._take(record, file, module, f"{module} names it (line {read.line})")
 
@@ -298,12 +296,14 @@ class _Collector:
             if found:
                 shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
                 text = (
-                    f"{module} reads files in {folder} whose names are known at run time only. "
-                    f"That is no package's folder, so none of them goes along ({shown}). Save "
-                    'those that it needs: save_text("", name, text)'
+                    f"{module} reads files whose names are computed at run time from {folder}; it "
+                    f"is not the folder of a Python package, so no file is included ({shown})"
                 )
-                place = f"{location.file}:{read.line}"
-                self._notes.append(Note(NoteKind.FILES_UNKNOWN, module, text, place))
+                hint = 'Save those that it needs: save_text("", name, text).'
+                where = f"{location.file}:{read.line}"
+                self._notes.append(
+                    Diagnostic.from_code("data-files-dynamic", module, text, where, hint=hint)
+                )
             return
         most = MAX_BYTES_OF_A_FILE if location.is_installed else MAX_BYTES_UNNAMED
         why = f"{module} reads files in its folder (line {read.line})"
@@ -386,11 +386,12 @@ class _Collector:
             if self._limit.admits(file, owner, most):
                 self._files[record] = PlannedFile(record, str(file), owner, why)
         elif known.source != str(file):
-            text = (
-                f"{file} is left out: it would be {record} in the package, as {known.source} "
-                "is. Move one of them into a package's folder"
-            )
-            self._notes.append(Note(NoteKind.FILES_LEFT_OUT, owner, text))
+            text = f"{file} is excluded, because {known.source} has the same record name, {record}"
+            self._exclude(owner, text, "Move one of them into the folder of a Python package.")
+
+    def _exclude(self, owner: str, text: str, hint: str | None = None) -> None:
+        note = Diagnostic.from_code("data-files-excluded", owner, text, hint=hint)
+        self._notes.append(note)
 
 
 def _is_listed_data(path: str) -> bool:

@@ -16,9 +16,10 @@ from types import FunctionType, ModuleType
 from typing import Any, Final
 
 from modpack.core.names import root_of
-from modpack.core.plan import Note, NoteKind, Plan
+from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
 from modpack.core.text import listed
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
@@ -33,7 +34,7 @@ _MAX_ENTRIES: Final = 10_000
 _MAX_NAMES: Final = 4
 
 
-def extern_notes(plan: Plan, walker: Walker) -> Iterator[Note]:
+def extern_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     """Yield a note for each replaced extern function that packaged code uses.
 
     Args:
@@ -123,16 +124,21 @@ def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> 
     )
 
 
-def _note(path: str, function: FunctionType) -> Note:
+def _note(path: str, function: FunctionType) -> Diagnostic:
     text = (
-        f"{path} was replaced here by {shown(function)}. It is extern: where the package is "
-        "loaded, packaged code uses the one that is installed there. Call the other one in your "
-        "own code, or replace it in a module that the model's code imports"
+        f"{path} was replaced in this process by {shown(function)}, but it is extern: packaged "
+        "code uses the one that is installed in the loading environment"
     )
-    return Note(NoteKind.EXTERN_PATCHED, path, text)
+    hint = (
+        "Call the replacement in your own code, or replace the function in a module that the "
+        "model's code imports."
+    )
+    return Diagnostic.from_code("extern-patched", path, text, hint=hint)
 
 
-def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -> Iterator[Note]:
+def registered_notes(
+    plan: Plan, walker: Walker, installed: DistributionIndex
+) -> Iterator[Diagnostic]:
     """Yield a note for each of the user's modules that fills a registry but is not packaged.
 
     Inspects functions and classes in containers of live packaged modules. Executes nothing.
@@ -152,12 +158,12 @@ def registered_notes(plan: Plan, walker: Walker, installed: DistributionIndex) -
     for home, entries in found.items():
         if _is_own(home, walker, installed):
             text = (
-                f"{home} is not in the package, for no packaged code imports it. It is imported in "
-                f"this process, and registered {listed(list(entries), _MAX_NAMES)}. Code that "
-                "looks that up fails where the package is loaded, with a KeyError for example. If "
-                f"the model needs it, import {home} in a packaged module"
+                f"{home} registered {listed(list(entries), _MAX_NAMES)} in this process, but no "
+                "packaged code imports it, so it is not in the package; packaged code that looks "
+                "up these entries fails, with a KeyError for example"
             )
-            yield Note(NoteKind.REGISTERED_OUTSIDE, home, text)
+            hint = f"If the model needs them, import {home} in a packaged module."
+            yield Diagnostic.from_code("registered-outside", home, text, hint=hint)
 
 
 def _containers(module: str) -> Iterator[tuple[str, object]]:

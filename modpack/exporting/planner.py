@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from modpack.core.graph import Edge, ModuleSource
 from modpack.core.names import parents
-from modpack.core.plan import Decision, PackagingErrorReason, Plan, Problem
+from modpack.core.plan import Decision, PackagingErrorReason, Plan
 from modpack.core.rules import (
     RUNNING_SCRIPT,
     Action,
@@ -19,6 +19,7 @@ from modpack.core.rules import (
     saved,
 )
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
@@ -70,7 +71,7 @@ class Planner:
         self._vetoes: dict[str, str] = {}
         self._absence = MissingModules(self.walker, installed)
         self._left_out: dict[str, str] = {}
-        self._reported: dict[Problem, None] = {}
+        self._reported: dict[Diagnostic, None] = {}
 
     def add_rule(self, rule: Rule) -> None:
         """Add a rule after the user's other rules."""
@@ -313,11 +314,12 @@ class Planner:
         self._vetoes.pop(module, None)
         self.walker.undecide(module)
 
-    def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Problem]:
+    def _veto_problems(self, decisions: Mapping[str, Decision]) -> Iterator[Diagnostic]:
         for module, reason in self._vetoes.items():
             if module in decisions:
                 chain = self.walker.graph.shortest_path(module)
-                yield Problem(module, PackagingErrorReason.VETOED, reason, None, chain)
+                refused = PackagingErrorReason.REFUSED_BY_HOOK
+                yield Diagnostic.from_code(refused, module, reason, chain=chain)
 
     def _decide(self, module: str) -> Action | None:
         rule = self._folder_rule(module, self._rule_of(module))

@@ -11,15 +11,14 @@ from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import Decision, Note, NoteKind, Plan, Problem
+from modpack.core.plan import Decision, Plan
 from modpack.core.plan import PackagingErrorReason as Reason
 from modpack.core.rules import RUNNING_SCRIPT, Action, Owner, Rule, RuleOrigin, dead_rules
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
 from modpack.exporting.presets import Portability, requires
-
-_SAVED = "it was to be saved by name"
 
 _NO_SOURCE = {
     CodeKind.EXTENSION: Reason.IS_EXTENSION_MODULE,
@@ -28,9 +27,9 @@ _NO_SOURCE = {
     CodeKind.UNKNOWN: Reason.NO_DUNDER_FILE,
 }
 
-_MADE_BY_CODE = (
-    "; code made this module when it ran (exec, types.ModuleType). Write its source into a file "
-    "on sys.path, and import it from there"
+_HINT_FOR_MODULES_WITHOUT_FILE = (
+    "Code created this module at run time (exec, types.ModuleType). Write its source to a file on "
+    "sys.path, and import it from there."
 )
 
 
@@ -41,7 +40,7 @@ def find_problems(
     left_out: Container[str],
     native: bool,
     is_own: Callable[[str], bool],
-) -> Iterator[Problem]:
+) -> Iterator[Diagnostic]:
     """All problems of a finished walk, each with its place and the chain that leads to it.
 
     Args:
@@ -58,35 +57,40 @@ def find_problems(
         if decision.rule == RUNNING_SCRIPT and pickled:
             yield _in_script(walker)
         elif decision.action is Action.DENY:
-            context, place = _asked_by(walker, edges)
-            by = f"{context}, denied by" if context else "by"
-            yield _problem(walker, module, Reason.DENIED, f"{by} {decision.why}", place)
+            requirer, location = _requirer(walker, edges)
+            text = f"{module!r} is denied by {decision.why}" + (requirer and f", but {requirer}")
+            yield _problem(walker, module, Reason.DENIED, text, location)
         elif decision.action is Action.INTERN:
             if not (native and _is_extension(decision.location)):
                 yield from _interning_problems(walker, decision, decisions)
         elif decision.action is Action.MOCK:
             for edge in pickled:
-                context = f"{edge.importer} holds {', '.join(edge.names)}, but {decision.why}"
-                yield _problem(walker, module, Reason.MOCKED_BUT_STILL_USED, context)
+                text = f"{edge.importer} refers to {', '.join(edge.names)} of {module!r}"
+                text += f", which is mocked by {decision.why}"
+                yield _problem(walker, module, Reason.MOCKED_BUT_STILL_USED, text)
     for module in walker.reachable_undecided():
         if module not in left_out:
             yield from _undecided_problems(walker, module)
     for rule in unmatched:
-        yield Problem(str(rule), Reason.EMPTY_MATCH)
+        text = f"{rule} matches no module"
+        yield Diagnostic.from_code(Reason.EMPTY_MATCH, str(rule), text)
     yield from _BrokenImports(walker, decisions, is_own).problems()
 
 
-def _asked_by(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
-    """Who needs a module, in a clause, and where; empty if no code depends on it."""
+def _requirer(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
+    """Return a clause that names the importer of a module, and its location.
+
+    The clause is empty if no code depends on the module.
+    """
     edge = next((each for each in edges if each.kind.is_dependency), None)
     if edge is None:
         return "", None
-    clause = f"imported by {edge.importer}"
+    clause = f"{edge.importer} imports it"
     if edge.kind is ImportKind.SAVED:
-        clause = "added with add_dependency"
+        clause = "add_dependency requires it"
     elif edge.kind is ImportKind.PICKLE:
-        clause = f"{edge.importer} holds {', '.join(edge.names) or 'it'}"
-    return clause, place_of(walker, edge.importer, edge.line)
+        clause = f"{edge.importer} refers to {', '.join(edge.names) or 'it'}"
+    return clause, location_in(walker, edge.importer, edge.line)
 
 
 def file_of(walker: Walker, module: str) -> str:
@@ -95,12 +99,12 @@ def file_of(walker: Walker, module: str) -> str:
     return location.file if location is not None and location.file else module
 
 
-def place_of(walker: Walker, module: str, line: int | None) -> str | None:
+def location_in(walker: Walker, module: str, line: int | None) -> str | None:
     """``file:line`` in a module; None without a line."""
     return None if line is None else f"{file_of(walker, module)}:{line}"
 
 
-def why_not_interned(walker: Walker, module: str, native: bool) -> Problem | None:
+def why_not_interned(walker: Walker, module: str, native: bool) -> Diagnostic | None:
     """Why a module that the user saves by name cannot be interned; None if it can.
 
     Args:
@@ -112,19 +116,21 @@ def why_not_interned(walker: Walker, module: str, native: bool) -> Problem | Non
     if native and _is_extension(location):
         return None
     if location is None:
-        return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, _SAVED)
+        text = f"{module!r} cannot be saved, because it cannot be found"
+        return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text)
     if location.kind is CodeKind.NAMESPACE:
-        context = f"{_SAVED}, but it is a folder without __init__.py: save the modules in it"
-        return _problem(walker, module, Reason.NO_DUNDER_FILE, context)
+        text = f"{module!r} cannot be saved, because it is a folder without __init__.py"
+        hint = "Save the modules in it."
+        return _problem(walker, module, Reason.NO_DUNDER_FILE, text, hint=hint)
     if location.kind in _NO_SOURCE:
-        context = f"{_SAVED}, but it is {location.file or location.kind.value}"
-        return _problem(walker, module, _NO_SOURCE[location.kind], context)
+        text = f"{module!r} cannot be saved: it is {_kind(location)}"
+        return _problem(walker, module, _NO_SOURCE[location.kind], text)
     return None
 
 
 def _interning_problems(
     walker: Walker, decision: Decision, decisions: Mapping[str, Decision]
-) -> Iterator[Problem]:
+) -> Iterator[Diagnostic]:
     module, location = decision.module, decision.location
     failure = walker.scan(module).failure
     if module == "__main__":
@@ -132,29 +138,39 @@ def _interning_problems(
     elif failure is not None:
         file = file_of(walker, module)
         where = f"{file}:{failure.line}" if failure.line else file
-        reason = Reason.SOURCE_NOT_PARSABLE
-        yield _problem(walker, module, reason, failure.reason, where)
+        text = f"{module!r} cannot be parsed: {failure.reason}"
+        yield _problem(walker, module, Reason.SOURCE_NOT_PARSABLE, text, where)
     elif location is None and not any(
         # It will exist as the folder of a module whose source was given.
         other != module and is_within(other, module) and each.action is Action.INTERN
         for other, each in decisions.items()
     ):
-        reason = Reason.SOURCE_FILE_NOT_FOUND
-        context, place = _asked_by(walker, walker.graph.edges_to(module))
-        made = _MADE_BY_CODE if walker.is_loaded(module) else ""
-        yield _problem(walker, module, reason, context + made, place)
+        yield _not_found(walker, module, walker.graph.edges_to(module))
     elif location is not None and location.kind in _NO_SOURCE:
-        file = location.file or location.kind.value
-        is_made = location.kind is CodeKind.UNKNOWN and location.file is None
-        made = _MADE_BY_CODE if is_made and walker.is_loaded(module) else ""
-        yield _problem(walker, module, _NO_SOURCE[location.kind], f"it is {file}{made}")
+        is_created = location.kind is CodeKind.UNKNOWN and location.file is None
+        hint = _HINT_FOR_MODULES_WITHOUT_FILE if is_created and walker.is_loaded(module) else None
+        text = f"{module!r} is {_kind(location)}"
+        yield _problem(walker, module, _NO_SOURCE[location.kind], text, hint=hint)
+
+
+def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic:
+    requirer, location = _requirer(walker, edges)
+    text = f"{module!r} cannot be found" + (requirer and f", but {requirer}")
+    hint = _HINT_FOR_MODULES_WITHOUT_FILE if walker.is_loaded(module) else None
+    return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text, location, hint)
+
+
+def _kind(location: Location) -> str:
+    if location.file is not None:
+        return location.file
+    return "a built-in module" if location.kind is CodeKind.BUILTIN else "a module without a file"
 
 
 def _is_extension(location: Location | None) -> bool:
     return bool(location and location.file and location.kind is CodeKind.EXTENSION)
 
 
-def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
+def _undecided_problems(walker: Walker, module: str) -> Iterator[Diagnostic]:
     edges = walker.graph.edges_to(module)
     found = walker.locate(module) is not None
     needed = [e for e in edges if e.kind.is_dependency and (found or not e.kind.may_be_absent)]
@@ -162,25 +178,31 @@ def _undecided_problems(walker: Walker, module: str) -> Iterator[Problem]:
         return
     if module == "__main__":
         yield _in_script(walker)
+    elif not found:
+        yield _not_found(walker, module, needed)
     else:
-        reason = Reason.NO_ACTION if found else Reason.SOURCE_FILE_NOT_FOUND
-        yield _problem(walker, module, reason, *_asked_by(walker, needed))
+        requirer, location = _requirer(walker, needed)
+        text = f"no rule matches {module!r}, but {requirer}"
+        yield _problem(walker, module, Reason.NO_ACTION, text, location)
 
 
-def _in_script(walker: Walker) -> Problem:
+def _in_script(walker: Walker) -> Diagnostic:
     names = {name for edge in walker.graph.edges_to("__main__") for name in edge.names}
-    context = f"it is needed for {', '.join(sorted(names))}" if names else ""
-    return _problem(walker, "__main__", Reason.DEFINED_IN_SCRIPT, context)
+    what = ", ".join(sorted(names)) or "code"
+    text = f"the package needs {what} from the script that runs (__main__)"
+    return _problem(walker, "__main__", Reason.DEFINED_IN_SCRIPT, text)
 
 
 def _problem(
     walker: Walker,
     module: str,
     reason: Reason,
-    context: str = "",
-    place: str | None = None,
-) -> Problem:
-    return Problem(module, reason, context, place, walker.graph.shortest_path(module))
+    message: str,
+    location: str | None = None,
+    hint: str | None = None,
+) -> Diagnostic:
+    chain = walker.graph.shortest_path(module)
+    return Diagnostic.from_code(reason, module, message, location, chain=chain, hint=hint)
 
 
 class MissingModules:
@@ -308,21 +330,21 @@ class _BrokenImports:
         self._interned = {m for m, d in decisions.items() if d.action is Action.INTERN}
         self._is_own = is_own
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Diagnostic]:
         """One for each of them."""
         for module in sorted(self._interned):
             if self._walker.is_followed(module) and self._is_own(module):
                 yield from self._beyond_the_top(module)
                 yield from self._of_missing_names(module)
 
-    def _beyond_the_top(self, module: str) -> Iterator[Problem]:
+    def _beyond_the_top(self, module: str) -> Iterator[Diagnostic]:
         for broken in self._walker.scan(module).broken_imports:
             top = root_of(module)
             is_in_none = module == top and not self._walker.is_package(module)
             why = "is in no package" if is_in_none else f"is in no package beyond {top}"
             yield self._problem(module, f"{broken.statement}: {module} {why}", broken.line)
 
-    def _of_missing_names(self, module: str) -> Iterator[Problem]:
+    def _of_missing_names(self, module: str) -> Iterator[Diagnostic]:
         walker = self._walker
         for target in walker.graph.successors(module):
             if target not in self._interned:
@@ -365,9 +387,9 @@ class _BrokenImports:
         )
         return frozenset(name.decode("utf-8", "replace") for name in found)
 
-    def _problem(self, module: str, context: str, line: int | None) -> Problem:
-        place = place_of(self._walker, module, line) or file_of(self._walker, module)
-        return _problem(self._walker, module, Reason.IMPORT_LEADS_NOWHERE, context, place)
+    def _problem(self, module: str, message: str, line: int | None) -> Diagnostic:
+        location = location_in(self._walker, module, line) or file_of(self._walker, module)
+        return _problem(self._walker, module, Reason.BROKEN_IMPORT, message, location)
 
 
 def find_notes(
@@ -378,7 +400,7 @@ def find_notes(
     installed: DistributionIndex,
     left_out: Mapping[str, str],
     libraries: Mapping[str, Mapping[str, int]],
-) -> Iterator[Note]:
+) -> Iterator[Diagnostic]:
     """Everything a user should know about a plan that can be carried out.
 
     Args:
@@ -393,7 +415,7 @@ def find_notes(
     """
     dead = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
     for each in dead:
-        yield Note(NoteKind.DEAD_RULE, str(each.rule), str(each))
+        yield Diagnostic.from_code("shadowed-rule", str(each.rule), str(each))
     known_dead = {id(each.rule) for each in dead}
     yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known_dead])
     yield from _dynamic_imports(plan, walker, libraries)
@@ -402,7 +424,7 @@ def find_notes(
     yield from _externs_that_need_interned(plan, walker, installed)
 
 
-def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
+def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Diagnostic]:
     """Rules that matched nothing although something with nearly their name is needed.
 
     A rule that matches nothing is common and fine; a misspelt one, or one that the shell has
@@ -413,26 +435,23 @@ def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Note]:
         for pattern in rule.pattern.include:
             near = get_close_matches(root_of(pattern), roots, n=1, cutoff=0.85)
             if near and pattern != f"{near[0]}.**" and not rule.pattern.exclude:
-                yield Note(
-                    NoteKind.UNUSED_RULE,
-                    str(rule),
-                    f"{rule} matched no module, although {near[0]!r} is needed. Did you mean "
-                    f"'{near[0]}.**'?",
-                )
+                text = f"{rule} matches no module, but {near[0]!r} is required"
+                hint = f"Did you mean '{near[0]}.**'?"
+                yield Diagnostic.from_code("unmatched-rule", str(rule), text, hint=hint)
 
 
 def _dynamic_imports(
     plan: Plan, walker: Walker, libraries: Mapping[str, Mapping[str, int]]
-) -> Iterator[Note]:
+) -> Iterator[Diagnostic]:
     for root, importers in libraries.items():
         module, line = next(iter(importers.items()))
-        others = f", and in {len(importers) - 1} more of its modules" if len(importers) > 1 else ""
-        yield Note(
-            NoteKind.DYNAMIC_LIBRARY,
+        more = f" (as do {len(importers) - 1} more of its modules)" if len(importers) > 1 else ""
+        yield Diagnostic.from_code(
+            "dynamic-import-library",
             root,
-            f"{module} imports by names that are known at run time only{others}: what is loaded "
-            f"of {root} here was taken for that",
-            place_of(walker, module, line),
+            f"{module} imports modules whose names are computed at run time{more}; the package "
+            f"includes the modules of {root} that are loaded in this process",
+            location_in(walker, module, line),
         )
     for module in plan.modules(Action.INTERN):
         if module in libraries.get(root_of(module), {}):
@@ -441,41 +460,41 @@ def _dynamic_imports(
         if len(scan.unreadable) <= len(scan.listings):
             continue  # they import what the listed folders hold, which is in the plan
         for unreadable in scan.unreadable:
-            yield Note(
-                NoteKind.DYNAMIC_IMPORT,
+            yield Diagnostic.from_code(
+                "dynamic-import",
                 module,
-                f"what {unreadable.call} imports is known at run time only. If it is not in "
-                "the package already, save it: save_module(...)",
-                place_of(walker, module, unreadable.line),
+                f"the name that {unreadable.call} imports is computed at run time",
+                location_in(walker, module, unreadable.line),
             )
 
 
-def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Note]:
+def _star_imports_of_mocks(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     for module in plan.modules(Action.MOCK):
         for edge in walker.graph.edges_to(module):
             if edge.names == ("*",):
-                yield Note(
-                    NoteKind.STAR_IMPORT_OF_MOCK,
+                yield Diagnostic.from_code(
+                    "star-import-of-mock",
                     module,
-                    f"{edge.importer} takes * from {module}, which is mocked: a stand-in has no "
-                    "names to give. Intern or extern it",
-                    place_of(walker, edge.importer, edge.line),
+                    f"{edge.importer} imports * from {module}, but a mock exports no names",
+                    location_in(walker, edge.importer, edge.line),
                 )
 
 
-def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Note]:
+def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Diagnostic]:
     for module in walker.reachable_undecided():
         edges = [e for e in walker.graph.edges_to(module) if e.kind.is_dependency]
         if module in left_out and edges:
-            place = place_of(walker, edges[0].importer, edges[0].line)
-            yield Note(NoteKind.ABSENT, module, left_out[module], place)
+            location = location_in(walker, edges[0].importer, edges[0].line)
+            yield Diagnostic.from_code(
+                "optional-import-missing", module, left_out[module], location
+            )
 
 
 def _externs_that_need_interned(
     plan: Plan, walker: Walker, installed: DistributionIndex
-) -> Iterator[Note]:
+) -> Iterator[Diagnostic]:
     """Externs whose own code needs what is interned: it would get another copy, or none."""
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     representatives = list(_representatives(plan, installed))
     for module in plan.modules(Action.EXTERN):
         location = plan.decisions[module].location
@@ -496,15 +515,15 @@ def _externs_that_need_interned(
             continue
         needed_module, place = found
         root, other = root_of(module), root_of(needed_module)
-        if (root, other) not in told:
-            told.add((root, other))
-            yield Note(
-                NoteKind.EXTERN_NEEDS_INTERNED,
+        if (root, other) not in reported:
+            reported.add((root, other))
+            yield Diagnostic.from_code(
+                "extern-needs-interned",
                 module,
-                f"{module} is extern, but {how} {needed_module}, which is interned: where the "
-                f"package is loaded it will use another copy of {other}, or find none. Intern "
-                f"{root} too, or extern {other}",
+                f"{module} is extern, but {how} {needed_module}, which is interned; in the loading "
+                f"environment, {module} uses another copy of {other}, or fails to import it",
                 place,
+                hint=f"Intern {root} too, or extern {other}.",
             )
 
 
@@ -533,7 +552,7 @@ def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None]
             seen.add(target)
             decision = plan.decisions.get(target)
             if decision is not None and decision.action is Action.INTERN:
-                return target, place_of(walker, current, line)
+                return target, location_in(walker, current, line)
             if root_of(target) in interned or root_of(target) == root_of(module):
                 todo.append(target)
     return None

@@ -15,7 +15,8 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from modpack.core.cell_magic import magic_body, without_magics
-from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.plan import PackagingErrorReason
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.finder import is_a
 from modpack.discovery.script import (
     DEFINITION,
@@ -31,7 +32,7 @@ from modpack.discovery.script import (
     text_of_statement,
     value_comment,
 )
-from modpack.errors import ObjMismatchError, with_hint
+from modpack.errors import ObjMismatchError
 from modpack.exporting.live_code import absolute
 from modpack.exporting.script_choice import (
     CapturedName,
@@ -267,7 +268,7 @@ class ScriptDefinitions:
         )
         return module_text(_HEADER.format(title=title), pieces, postponed)
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Diagnostic]:
         """Yield a problem for each definition that cannot be included."""
         names, statements = self._taken()
         choices = [(name, self._choices[name]) for name in names]
@@ -275,9 +276,11 @@ class ScriptDefinitions:
         failed += _outdated(names, statements, self._selector.script)
         for name, choice in failed:
             place = choice.statement.place if choice.statement is not None else None
+            subject = f"{self.namespace.get('__name__')}.{name}"
             reason = PackagingErrorReason.DEFINED_IN_SCRIPT
-            context = with_hint(choice.text, choice.hint)
-            yield Problem(f"{self.namespace.get('__name__')}.{name}", reason, context, place)
+            text = f"{subject}: {choice.text}"
+            hint = choice.hint or None
+            yield Diagnostic.from_code(reason, subject, text, place, hint=hint)
 
     def _store_early_values(self) -> list[str]:
         """Write the values that the module needs at import, and return their names."""

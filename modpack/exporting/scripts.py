@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from modpack.core.plan import Problem
+from modpack.diagnostics import Diagnostic
 from modpack.exporting.planner import Planner
 from modpack.pickling.functions import SCRIPTS
 
@@ -90,7 +90,7 @@ class ScriptExporter:
             return place
         return self._texts[module].place(int(line)) or place
 
-    def problems(self) -> Iterator[Problem]:
+    def problems(self) -> Iterator[Diagnostic]:
         """Yield a problem for each definition that cannot be included."""
         for script in self._scripts.values():
             yield from script.problems()

@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import Allowance, is_within, parents, root_of
-from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile, Problem
+from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile
 from modpack.core.process import current_folder, normalize_path
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.secrets import (
     Secret,
     TextKind,
@@ -57,7 +58,7 @@ class _Leak(NamedTuple):
     place: str
     is_file: bool = False
 
-    def problem(self, graph: DependencyGraph, saved: bool = False) -> Problem:
+    def problem(self, graph: DependencyGraph, saved: bool = False) -> Diagnostic:
         """Return the problem that stops the export.
 
         Args:
@@ -70,15 +71,20 @@ class _Leak(NamedTuple):
             reached, folders = graph.reachable_nodes(), parents(self.subject.replace("/", "."))
             module = next((folder for folder in folders if folder in reached), None)
         chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
-        sentences = [f"{secret.what}, {secret.shown}"]
-        sentences.append(
-            f"If it is none: allow_secrets_in=[{allow!r}], or --allow-secrets-in '{allow}'"
-        )
+        hints = [
+            f"If it is not a secret: allow_secrets_in=[{allow!r}], or --allow-secrets-in '{allow}'."
+        ]
         pattern = _mockable(module, chain, graph) if module is not None else None
         if pattern is not None:
-            sentences.append(f"To leave it out: mock({pattern!r})")
-        reason = PackagingErrorReason.SECRET
-        return Problem(self.subject, reason, ". ".join(sentences), self.place, chain)
+            hints.append(f"To exclude it: mock({pattern!r}).")
+        return Diagnostic.from_code(
+            PackagingErrorReason.POSSIBLE_SECRET,
+            self.subject,
+            f"{secret.what}, {secret.shown}",
+            self.place,
+            chain=chain,
+            hint=" ".join(hints),
+        )
 
 
 def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
@@ -153,7 +159,7 @@ class SecretScan:
         own_folders: Iterable[Path],
         is_published: _IsPublished,
         place: Callable[[str], str],
-    ) -> Iterator[Problem]:
+    ) -> Iterator[Diagnostic]:
         """Yield a problem for each secret in a plan that is not allowed.
 
         Args:

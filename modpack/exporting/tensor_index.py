@@ -15,9 +15,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.names import dotted
-from modpack.core.plan import Note, NoteKind
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
 from modpack.core.text import human_size, listed
+from modpack.diagnostics import Diagnostic
 from modpack.pickling.object_paths import with_paths
 from modpack.pickling.tensors import ORDINARY, StorageSaver, is_ordinary, view_of_large
 
@@ -273,7 +273,7 @@ class StorageUsage:
                     self._uses[key].is_whole |= not is_tensor
                     self._uses[key].paths[path] = None
 
-    def notes(self) -> Iterator[Note]:
+    def notes(self) -> Iterator[Diagnostic]:
         """Return notes about mostly unused storages, in the order in which they were saved."""
         return (_note(use) for use in self._uses.values() if use.is_worth_telling)
 
@@ -289,12 +289,13 @@ def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
     return (obj._untyped_storage if issubclass(kind, torch.TypedStorage) else None), False
 
 
-def _note(use: _StorageUse) -> Note:
+def _note(use: _StorageUse) -> Diagnostic:
     paths = list(use.paths) or [f"a tensor of {use.record}"]
     names = listed(paths, _SHOWN)
     verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
     text = (
-        f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, and a "
-        f"storage is saved in full. If the rest is not needed, save {copies} (.clone())"
+        f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, which is "
+        "saved in full"
     )
-    return Note(NoteKind.STORAGE_MOSTLY_UNUSED, paths[0], text)
+    hint = f"If the rest is not needed, save {copies} (.clone())."
+    return Diagnostic.from_code("large-storage-view", paths[0], text, hint=hint)

@@ -17,6 +17,7 @@ from modpack.core.plan import MockEvent, MockRisk, MockUse, Plan, risk_of
 from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
+from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_codes
 from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import (
@@ -38,10 +39,10 @@ from modpack.report.facts import (
     plan_with_uses,
     sources_here,
 )
-from modpack.report.findings import CODES, LICENSE, Finding, Severity, finding, milder_codes
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 from modpack.security.code_listing import list_code
 
+_LICENSE: Final = "license"
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
 _WORST_FIRST: Final = list(reversed(MockRisk))
 _OfMock = TypeVar("_OfMock", MockUse, MockEvent)
@@ -57,7 +58,7 @@ def mock_facts(
         self_test: the package's self-test, if there was one.
         modules: all modules; those that are mocked are told.
     """
-    uses = _by_module(plan.uses)
+    uses = _by_module(plan.mock_uses)
     touches = _by_module(self_test.mock_events if self_test is not None else ())
     is_tried = self_test is not None and self_test.has_mock_events
     facts = [
@@ -141,7 +142,7 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
     return _completed(audit, plan)
 
 
-def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Finding] = ()) -> AuditFacts:
+def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Diagnostic] = ()) -> AuditFacts:
     """An audit with everything that follows from its modules and the plan."""
     externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     self_test = audit.package.self_test if audit.package is not None else None
@@ -173,13 +174,13 @@ class Gate:
     severity: Severity | None = None
     license: str | None = None
 
-    def findings(self, audit: AuditFacts) -> tuple[Finding, ...]:
+    def findings(self, audit: AuditFacts) -> tuple[Diagnostic, ...]:
         """What makes the gate fire; empty if it does not."""
         found = audit.findings
         if self.license is not None:
             return tuple(_licensed(audit.distributions, self.license))
         if self.code is not None:
-            return tuple(each for each in found if self.code in milder_codes(each.code))
+            return tuple(each for each in found if self.code in implied_codes(each.code))
         worst = self.severity.rank if self.severity is not None else -1
         return tuple(each for each in found if each.severity.rank <= worst)
 
@@ -194,8 +195,8 @@ class AuditResult:
         problems: how many problems keep a plan from being carried out.
     """
 
-    fired: tuple[tuple[Gate, tuple[Finding, ...]], ...]
-    errors: tuple[Finding, ...]
+    fired: tuple[tuple[Gate, tuple[Diagnostic, ...]], ...]
+    errors: tuple[Diagnostic, ...]
     problems: int
 
     @property
@@ -222,13 +223,13 @@ def parse_gate(text: str) -> Gate:
     ValueError: no audit finds 'mock-reachible'. Did you mean 'mock-reachable'?
     """
     word, colon, glob = (part.strip() for part in text.partition(":"))
-    if word == LICENSE:
+    if word == _LICENSE:
         if not glob:
             raise ValueError(f"{text!r} names no license. Write license:GPL*, for example")
         return Gate(text, license=glob)
     if word in _SEVERITIES and not colon:
         return Gate(text, severity=Severity(word))
-    if word in CODES and not colon:
+    if word in diagnostic_codes("audit") and not colon:
         return Gate(text, code=word)
     raise ValueError(_unknown(text, word, bool(colon)))
 
@@ -241,19 +242,20 @@ def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
     return AuditResult(fired, errors, len(audit.problems))
 
 
-def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Finding]:
+def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Diagnostic]:
     for each in distributions:
         if each.license is not None and is_licensed_under(each.license, glob):
-            text = f"{each.name} {each.version} is licensed under {each.license}"
-            yield finding(LICENSE, each.name, text)
+            text = f"the license of {each.name} {each.version} is {each.license}"
+            yield Diagnostic.from_code(_LICENSE, each.name, text)
 
 
 def _unknown(text: str, word: str, has_glob: bool) -> str:
-    if has_glob and word in CODES:
+    codes = diagnostic_codes("audit")
+    if has_glob and word in codes:
         return f"{text!r}: only license: takes something after a colon"
-    near = get_close_matches(word, [*CODES, *_SEVERITIES], n=1)
+    near = get_close_matches(word, [*codes, *_SEVERITIES], n=1)
     if near:
-        meant = f"{LICENSE}:GPL*" if near[0] == LICENSE else near[0]
+        meant = f"{_LICENSE}:GPL*" if near[0] == _LICENSE else near[0]
         return f"no audit finds {text!r}. Did you mean {meant!r}?"
-    known = [*(code for code in CODES if code != LICENSE), f"{LICENSE}:GLOB", *_SEVERITIES]
+    known = [*(code for code in codes if code != _LICENSE), f"{_LICENSE}:GLOB", *_SEVERITIES]
     return f"no audit finds {text!r}. What there is: {', '.join(known)}"

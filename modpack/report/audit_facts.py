@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
-from modpack.core.plan import MockEvent, MockRisk, MockUse, Note, Problem
+from modpack.core.plan import MockEvent, MockRisk, MockUse
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
-from modpack.report.findings import Finding
 from modpack.security.code_listing import CodeListing
 
 
@@ -87,14 +87,20 @@ class AuditFacts:
     package: PackageFacts | None = None
     mocks: tuple[MockFacts, ...] = ()
     distributions: tuple[DistributionFacts, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = ()
+    findings: tuple[Diagnostic, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     environment: RecordedEnvironment | None = None
     files: tuple[ResourceFacts, ...] = ()
     absent: frozenset[str] = frozenset()
     code: CodeListing | None = None
+
+    def is_settled(self, finding: Diagnostic) -> bool:
+        """Return whether a passed self-test has already done what the finding's hint asks for."""
+        self_test = self.package.self_test if self.package is not None else None
+        has_passed = self_test is not None and self_test.passed
+        return has_passed and finding.code == "dynamic-import-library"
 
 
 def files_of(audit: AuditFacts) -> dict[str, str]:

@@ -15,11 +15,12 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import MockEventKind, MockRisk, NoteKind, UseKind
+from modpack.core.plan import MockEventKind, MockRisk, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind, ScanFailure
 from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted, listed
+from modpack.diagnostics import Diagnostic, diagnostic_codes
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,
@@ -30,19 +31,17 @@ from modpack.report.audit_facts import (
     place_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.report.findings import CODES, Finding, finding
 from modpack.security.code_effects import import_effects, read_effects
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
 
-_CODES = list(CODES)
 _SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples: verifying holds them against the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
 _OF_TORCH_PACKAGE = "torch.package"
-_ABSENT = NoteKind.ABSENT.value
+_ABSENT = "optional-import-missing"
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
 """Rules for what is there wherever Python is; other Pythons have other standard libraries."""
 _BORNE = {
@@ -51,15 +50,15 @@ _BORNE = {
     UseKind.CALL: "a call",
     UseKind.VALUE: "a value",
     UseKind.ANNOTATION: "an annotation",
-    UseKind.CHECK: "asked about",
+    UseKind.CHECK: "checked",
 }
 _MADE = {
-    UseKind.BASE_CLASS: "the base of something that can be called",
-    UseKind.DECORATOR: "the decorator of something that can be called",
+    UseKind.BASE_CLASS: "a base class of a callable",
+    UseKind.DECORATOR: "a decorator of a callable",
 }
 
 
-def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Finding, ...]:
+def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Diagnostic, ...]:
     """Everything that is to be said about an audit: errors first, then warnings, then notes.
 
     Args:
@@ -77,28 +76,29 @@ def find_all(audit: AuditFacts, scanned: Sequence[Finding] = ()) -> tuple[Findin
         *_native(audit),
         *_licenses(audit.distributions),
     ]
-    found.sort(key=lambda each: (each.severity.rank, each.is_settled, _CODES.index(each.code)))
+    order = list(diagnostic_codes())
+    found.sort(key=lambda d: (d.severity.rank, audit.is_settled(d), order.index(d.code)))
     return tuple(found)
 
 
-def _mocks(audit: AuditFacts) -> Iterator[Finding]:
+def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
     files = files_of(audit)
     for mock in audit.mocks:
         for touch in mock.touches:
             if touch.kind is MockEventKind.USED:
                 what, done = touch.name or mock.module, touch.operation or "was used"
-                text = f"in the self-test, {what} {done}, although {mock.module} is mocked"
-                yield finding("mock-called", mock.module, text, touch.place)
+                text = f"{what} {done} in the self-test, but {mock.module} is mocked"
+                yield Diagnostic.from_code("mock-called", mock.module, text, touch.place)
         importers = importers_by_name(mock)
         if mock.risk is not MockRisk.UNUSED:
             yield _risk(mock, files)
         elif importers:
             names = _listed(each.importer for each in importers)
-            text = f"{mock.module} is imported by {names}, and nothing that can run uses it"
-            yield finding("mock-imported", mock.module, text, _shown_place(importers))
+            text = f"{names} imports {mock.module}, but no code that can run uses it"
+            yield Diagnostic.from_code("mock-unused", mock.module, text, _shown_place(importers))
 
 
-def _risk(mock: MockFacts, files: dict[str, str]) -> Finding:
+def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
     if mock.risk is MockRisk.REACHABLE:
         code = "mock-reachable"
         uses = [use for use in mock.uses if use.is_reachable]
@@ -113,10 +113,12 @@ def _risk(mock: MockFacts, files: dict[str, str]) -> Finding:
         how, where = _BORNE[first.kind], first.importer
     more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
     text = f"{used_name(first)} is {how} in {where}{more}"
-    return finding(code, mock.module, text, place_in(files, first.importer, first.line))
+    return Diagnostic.from_code(
+        code, mock.module, text, place_in(files, first.importer, first.line)
+    )
 
 
-def _externs(audit: AuditFacts) -> Iterator[Finding]:
+def _externs(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Externs that pip cannot install again, or of which nobody knows the version."""
     at_once = needed_at_once(audit.graph)
     groups: dict[tuple[str, str], list[ModuleFacts]] = {}
@@ -133,7 +135,7 @@ def _externs(audit: AuditFacts) -> Iterator[Finding]:
         if len(members) > 1:
             text += f" ({counted(len(members), 'module')})"
         importers = [each for facts in members for each in facts.importers]
-        yield finding(code, subject, text, _shown_place(importers))
+        yield Diagnostic.from_code(code, subject, text, _shown_place(importers))
 
 
 def _extern_code(facts: ModuleFacts) -> str | None:
@@ -146,19 +148,19 @@ def _extern_code(facts: ModuleFacts) -> str | None:
 
 def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
     if code == _ABSENT:
-        return f"{subject} is extern, was not installed at export, and is not needed at once"
+        return f"extern {subject} was not installed at export, and loading does not need it"
     if code == "extern-unpinned":
-        return f"{subject} is extern, and its version is not recorded"
+        return f"the package does not record the version of extern {subject}"
     if facts.editable:
-        return f"{facts.requirement} was an editable install, and is extern"
-    return f"{subject} is extern, and no installed distribution provided it"
+        return f"extern {facts.requirement} was an editable install"
+    return f"no installed distribution provided extern {subject}"
 
 
-def _missing(audit: AuditFacts) -> Iterator[Finding]:
+def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     """What is needed as soon as the saved objects are loaded, and nobody decided."""
     known = {facts.module for facts in audit.modules}
     told = {problem.subject for problem in audit.problems}
-    told |= {note.subject for note in audit.notes if note.kind is NoteKind.ABSENT}
+    told |= {note.subject for note in audit.notes if note.code == _ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit)
     # It is an error only where somebody decided about every import.
     is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
@@ -173,20 +175,16 @@ def _missing(audit: AuditFacts) -> Iterator[Finding]:
             continue  # a folder that needs no code of its own
         place = place_in(files, edges[0].importer, edges[0].line)
         by = _listed(edge.importer for edge in edges)
-        text = f"{module} is imported by {by}, and is neither in the package nor extern"
-        yield finding(code, module, text, place)
+        text = f"{by} imports {module}, which is neither in the package nor extern"
+        yield Diagnostic.from_code(code, module, text, place)
 
 
-def _notes(audit: AuditFacts) -> Iterator[Finding]:
-    self_test = audit.package.self_test if audit.package is not None else None
-    has_passed = self_test is not None and self_test.passed
+def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
     for note in audit.notes:
-        is_settled = has_passed and note.kind is NoteKind.DYNAMIC_LIBRARY
-        found = finding(note.kind.value, note.subject, note.text, note.place)
-        yield replace(found, remedy="", is_settled=True) if is_settled else found
+        yield replace(note, hint="") if audit.is_settled(note) else note
 
 
-def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
+def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:
     groups: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in modules:
         if facts.overridden_by is not None:
@@ -194,64 +192,72 @@ def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Finding]:
     for (hook, done), members in groups.items():
         names = _listed(facts.module for facts in members)
         rules = _listed(facts.rule or "a rule" for facts in members)
-        text = f"{hook} had {names} {done}, where {rules} would have decided"
-        yield finding("hook-override", members[0].module if len(members) == 1 else hook, text)
+        text = f"{hook} overrode {rules}: {names} {'is' if len(members) == 1 else 'are'} {done}"
+        yield Diagnostic.from_code(
+            "hook-override", members[0].module if len(members) == 1 else hook, text
+        )
 
 
-def _package(audit: AuditFacts) -> Iterator[Finding]:
+def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
     """What is to be said about a package as a whole."""
     package = audit.package
     if package is None:
         return
     if package.format == _OF_TORCH_PACKAGE:
-        text = "torch.package wrote it: rules, versions, licenses and self-tests are not recorded"
-        yield finding("not-recorded", package.file, text)
+        text = "torch.package wrote it, which records no rules, versions, licenses, or self-tests"
+        yield Diagnostic.from_code("torch-package-archive", package.file, text)
     elif package.self_test is None:
-        yield finding("self-test-missing", package.file, "it was not tried before it was written")
+        yield Diagnostic.from_code(
+            "self-test-missing", package.file, "the package has no self-test"
+        )
     else:
         yield from _self_test(package.file, package.self_test)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
-        text = f"it is loaded in the namespace {package.namespace!r}{why}"
-        yield finding("process-namespace", package.file, text)
+        text = f"the package records namespace={package.namespace!r}{why}"
+        yield Diagnostic.from_code("process-namespace", package.file, text)
 
 
-def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Finding]:
+def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:
     if not self_test.passed:
-        text = f"its self-test failed: {self_test.failure or 'the reason is not recorded'}"
-        yield finding("self-test-failed", file, text)
+        text = f"the self-test failed: {self_test.failure or 'the reason is not recorded'}"
+        yield Diagnostic.from_code("self-test-failed", file, text)
     elif not self_test.deterministic:
-        yield finding(
+        yield Diagnostic.from_code(
             "self-test-structure-only",
             file,
-            "its self-test compared types, shapes and lengths only",
+            "the self-test compared only types, shapes, and lengths",
         )
     for schema in self_test.operators:
-        text = f"{schema} must be declared before it is loaded"
-        yield finding("operator-needed", schema.partition("(")[0], text)
+        text = f"{schema} must be declared before the package is loaded"
+        yield Diagnostic.from_code("operator-needed", schema.partition("(")[0], text)
     for table in self_test.unfilled_tables:
-        text = f"{table.module}.{table.name} named {table.kind} at export, and not after loading"
-        yield finding("self-test-unfilled-table", table.kind, text)
+        text = (
+            f"{table.module}.{table.name} contained {table.kind} at export, but not after loading"
+        )
+        yield Diagnostic.from_code("self-test-unfilled-table", table.kind, text)
     for each in self_test.undeclared_imports:
-        by = f" by {each.by}" if each.by else ""
-        text = f"{each.distribution} {each.version} was imported{by} in the self-test"
-        yield finding("self-test-imported", each.distribution, text)
+        by = each.by or "extern code"
+        text = f"{by} imported {each.distribution} {each.version} in the self-test"
+        yield Diagnostic.from_code("self-test-imported", each.distribution, text)
 
 
-def _native(audit: AuditFacts) -> Iterator[Finding]:
+def _native(audit: AuditFacts) -> Iterator[Diagnostic]:
     groups: dict[str, list[str]] = {}
     for file in audit.files:
         if file.kind is ResourceKind.COMPILED:
             groups.setdefault(root_of(file.owner or file.record), []).append(file.record)
     for owner, records in groups.items():
-        yield finding("native-code", owner, f"compiled code of {owner}: {_listed(records)}")
+        yield Diagnostic.from_code(
+            "native-code", owner, f"native extensions of {owner}: {_listed(records)}"
+        )
 
 
-def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Finding]:
+def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Diagnostic]:
     for each in distributions:
         if each.license is None:
             text = f"the metadata of {each.name} {each.version} names no license".replace("  ", " ")
-            yield finding("license-unknown", each.name, text)
+            yield Diagnostic.from_code("license-unknown", each.name, text)
 
 
 def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
@@ -281,7 +287,7 @@ def is_licensed_under(expression: str, glob: str) -> bool:
 
 def pickle_findings(
     archive: Archive, manifest: Manifest | None, listing: CodeListing
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """What is wrong with the pickles of a package, whatever they do.
 
     Args:
@@ -294,20 +300,22 @@ def pickle_findings(
     known = {*listing.objects, *hooks}
     for record in listing.objects:
         if not archive.has(record):
-            text = f"{record} is a saved object, and is not there"
-            yield finding("pickle-missing", record, text, record)
+            text = f"the saved object {record} is missing"
+            yield Diagnostic.from_code("pickle-missing", record, text, record)
     for record, contents in listing.pickles.items():
         owner = hooks.get(record, record)
         is_own = owner == record or (archive.has(owner) and owner not in broken)
         if contents.unreadable is not None and is_own:  # hooks go on where their object ends
             place = f"{record}, byte {contents.position}"
-            yield finding("pickle-malformed", record, f"{record}: {contents.unreadable}", place)
+            yield Diagnostic.from_code(
+                "pickle-malformed", record, f"{record}: {contents.unreadable}", place
+            )
         if manifest is not None and record not in known and not record.startswith(_SELF_TESTS):
-            text = f"{record} is a pickle, and no saved object of the package"
-            yield finding("pickle-undeclared", record, text, record)
+            text = f"{record} is a pickle, but not a saved object of the package"
+            yield Diagnostic.from_code("pickle-undeclared", record, text, record)
 
 
-def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Finding]:
+def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Diagnostic]:
     """What the code of a package openly does: names that stand out, effects of sources.
 
     Args:
@@ -320,9 +328,9 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Finding]
     for record, names in listing.names().items():
         for name in names:
             if is_dangerous(name.module, name.name):
-                text = f"{record} names {name}, which no honest package needs to"
+                text = f"{record} names {name}, which can run arbitrary code"
                 place = f"{record}, byte {name.position}"
-                yield finding("pickle-dangerous-name", str(name), text, place)
+                yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, place)
     for record, contents in listing.pickles.items():
         for source in contents.sources:
             yield from _function_effects(record, source)
@@ -330,27 +338,28 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Finding]
         yield from _module_effects(record, archive.read(record))
 
 
-def _function_effects(record: str, source: PickledSource) -> Iterator[Finding]:
+def _function_effects(record: str, source: PickledSource) -> Iterator[Diagnostic]:
     """What a function that travels by its source does when it is called."""
     text = textwrap.dedent(source.text)
     is_definition = text.lstrip().startswith(("def ", "async def "))
     called = source.name.rpartition(".")[2]
-    for effect in import_effects(f"{text}\n{called}()\n" if is_definition else text):
+    code = f"{text}\n{called}()\n" if is_definition else text
+    for effect in import_effects(code):
         line = source.line + effect.line - 1
-        told = f"{source.name} calls {effect.call} (line {line} of its source)"
-        yield finding(f"code-{effect.kind.value}", source.name, told, record)
+        text = f"{source.name} calls {effect.call} (line {line} of its source)"
+        yield Diagnostic.from_code(f"call-effect-{effect.kind.value}", source.name, text, record)
 
 
-def _module_effects(record: str, source: bytes) -> Iterator[Finding]:
+def _module_effects(record: str, source: bytes) -> Iterator[Diagnostic]:
     """What a module does when it is imported, as far as its source shows."""
     effects = read_effects(source)
     if isinstance(effects, ScanFailure):
         place = f"{record}:{effects.line}" if effects.line is not None else record
-        text = f"what {record} does when it is imported is unknown: {effects.reason}"
-        yield finding("source-unreadable", record, text, place)
+        text = f"{record} cannot be parsed, so its imports are unknown: {effects.reason}"
+        yield Diagnostic.from_code("source-unparsable", record, text, place)
         return
     for effect in effects:
         where = f" in {effect.within}" if effect.within else ""
         text = f"{record} calls {effect.call}{where} when it is imported"
         place = f"{record}:{effect.line}"
-        yield finding(f"import-effect-{effect.kind.value}", effect.call, text, place)
+        yield Diagnostic.from_code(f"import-effect-{effect.kind.value}", effect.call, text, place)

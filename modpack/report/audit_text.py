@@ -16,14 +16,14 @@ from rich.text import Text
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
-from modpack.core.plan import MockEventKind, MockRisk, MockUse, NoteKind, UseKind
+from modpack.core.plan import MockEventKind, MockRisk, MockUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, listed, printable
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit import AuditResult
 from modpack.report.audit_facts import AuditFacts, MockFacts, files_of, importers_by_name, place_in
 from modpack.report.facts import ModuleFacts, used_name
-from modpack.report.findings import Finding, Severity
 from modpack.report.format import indented, relative, table, title
 from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
 from modpack.security.code_listing import CodeListing
@@ -33,9 +33,7 @@ _RISK_STYLES = {
     MockRisk.IMPORT_TIME: "yellow",
     MockRisk.UNUSED: "green",
 }
-_COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
-_TELL_THEMSELVES = frozenset(k.value for k in NoteKind if k is not NoteKind.DYNAMIC_LIBRARY)
-"""Findings whose text says what to do."""
+_COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _LATER = "not needed at once"
 _MAX_OF_A_NOTE = 4
 _SHOWN_PARTS = 5
@@ -125,8 +123,8 @@ def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None
 
 
 def by_severity(
-    findings: Sequence[Finding],
-    of_one_code: Callable[[Sequence[Finding]], Iterator[RenderableType]],
+    findings: Sequence[Diagnostic],
+    of_one_code: Callable[[Sequence[Diagnostic]], Iterator[RenderableType]],
 ) -> Iterator[RenderableType]:
     """Findings by severity, those of a code together below its name.
 
@@ -151,10 +149,10 @@ def left_out(count: int, about: str = "") -> RenderableType:
     return indented(Text(f"{count} more{told}; --json lists them", "dim"), 4)
 
 
-def remedy_line(remedy: str) -> Iterator[RenderableType]:
-    """What to do about a finding, which may quote the package; nothing if there is nothing."""
-    if remedy:
-        yield indented(Text(f"-> {printable(remedy)}", "dim"), 4)
+def hint_line(hint: str) -> Iterator[RenderableType]:
+    """Yield the line that shows a hint, which may quote the package; nothing without a hint."""
+    if hint:
+        yield indented(Text(f"-> {printable(hint)}", "dim"), 4)
 
 
 def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
@@ -205,7 +203,7 @@ def audit_report(
         _head(audit),
         *_self_test(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
-        *by_severity(audit.findings, partial(_of_one_code, folder)),
+        *by_severity(audit.findings, partial(_of_one_code, audit, folder)),
         *_mocks(audit, folder),
         *code_part(audit.code),
         *_modules(audit),
@@ -233,21 +231,26 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
 
 
-def _of_one_code(folder: Path | None, findings: Sequence[Finding]) -> Iterator[RenderableType]:
-    if findings[0].is_settled:
+def _of_one_code(
+    audit: AuditFacts, folder: Path | None, findings: Sequence[Diagnostic]
+) -> Iterator[RenderableType]:
+    if audit.is_settled(findings[0]):
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
         yield indented(Text(f"{subjects}: the self-test passed with what is in the package"), 4)
         return
-    is_short = findings[0].severity is Severity.NOTE and len(findings) > _MAX_OF_A_NOTE
+    is_same = len({each.hint for each in findings}) == 1
+    is_short = findings[0].severity is Severity.INFO and len(findings) > _MAX_OF_A_NOTE
     shown = findings[: _MAX_OF_A_NOTE if is_short else None]
     for each in shown:
-        place = f"{relative(each.place, folder)}: " if each.place else ""
-        yield indented(Text(printable(place + each.text)), 4)
+        place = f"{relative(each.location, folder)}: " if each.location else ""
+        yield indented(Text(printable(place + each.message)), 4)
+        if not is_same:
+            yield from hint_line(each.hint)
     if left := len(findings) - len(shown):
         others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
         yield left_out(left, distinct(others, _SHOWN_ROOTS))
-    if findings[0].code not in _TELL_THEMSELVES:
-        yield from remedy_line(findings[0].remedy)
+    if is_same:
+        yield from hint_line(findings[0].hint)
 
 
 def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
@@ -340,7 +343,7 @@ def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType
         text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
         if gate.license is not None:
-            yield from (indented(Text(printable(each.text)), 2) for each in findings)
+            yield from (indented(Text(printable(each.message)), 2) for each in findings)
     if verdict.passed:
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
         told = f", with {counted(warnings, 'warning')}" if warnings else ""

@@ -197,7 +197,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
 def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]:
     """Uses of mocked modules, whatever their lines."""
     sides = (
-        {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.uses}
+        {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.mock_uses}
         for side in (old, new)
     )
     return (UseDifference(*each) for each in in_one_only(*sides))
@@ -205,7 +205,7 @@ def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]
 
 def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[NoteDifference]:
     """Notes, whatever their lines."""
-    sides = ({(n.kind, n.subject, n.text): n for n in side.facts.notes} for side in (old, new))
+    sides = ({(n.code, n.subject, n.message): n for n in side.facts.notes} for side in (old, new))
     return (NoteDifference(*each) for each in in_one_only(*sides))
 
 

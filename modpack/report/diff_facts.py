@@ -7,8 +7,9 @@ from enum import Enum
 
 from modpack.core.graph import Edge
 from modpack.core.hookspec import HookSpec
-from modpack.core.plan import MockUse, Note
+from modpack.core.plan import MockUse
 from modpack.core.tensors import TensorFacts
+from modpack.diagnostics import Diagnostic
 from modpack.report.facts import ModuleFacts, PackageFacts, ResourceKind
 
 
@@ -246,7 +247,7 @@ class NoteDifference:
     """A note that only one of the packages has."""
 
     change: Change
-    note: Note
+    note: Diagnostic
 
 
 @dataclass(frozen=True)

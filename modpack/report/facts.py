@@ -11,11 +11,12 @@ from typing import NamedTuple
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, MockUse, Note, Plan, Problem
+from modpack.core.plan import Decision, MockUse, Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestRecord
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 
 
@@ -165,8 +166,8 @@ class PlanFacts:
     """
 
     modules: tuple[ModuleFacts, ...]
-    problems: tuple[Problem, ...] = ()
-    notes: tuple[Note, ...] = ()
+    problems: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     files: tuple[ResourceFacts, ...] = ()
 
 
@@ -206,7 +207,7 @@ class PackageFacts:
     platform: str | None = None
     entry: tuple[str, str] | None = None
     hooks: tuple[HookFacts, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     namespace: str = "private"
     self_test: SelfTestRecord | None = None
 
@@ -310,13 +311,13 @@ def plan_with_uses(plan: Plan, sources: Callable[[], Mapping[str, tuple[bytes, b
         sources: reads the sources of interned modules, as :func:`sources_here` does.
     """
     mocked = plan.modules(Action.MOCK)
-    if plan.tells_uses or not mocked:
+    if plan.has_mock_uses or not mocked:
         return plan
     from modpack.discovery.mock_usage import find_uses
 
     with phase("looking for uses of mocked modules"):
         uses = find_uses(sources(), mocked, plan.graph)
-    return replace(plan, uses=uses, tells_uses=True)
+    return replace(plan, mock_uses=uses, has_mock_uses=True)
 
 
 def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleFacts:

@@ -24,14 +24,13 @@ from modpack._version import __version__
 from modpack.core.environment import EnvironmentComparison
 from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
-from modpack.core.plan import notes_to_show
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, printable
+from modpack.diagnostics import Severity
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts, MockFacts, files_of
 from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_flags, hook_target
-from modpack.report.findings import Severity
 from modpack.report.html_document import (
     ModuleGroup,
     PackagedSources,
@@ -259,7 +258,7 @@ def html_report(
             audit=audit,
             package=audit.package,
             comparison=comparison,
-            notes=notes_to_show(audit.notes),
+            notes=[note for note in audit.notes if note.severity is not Severity.INFO],
             actions=tuple(Action),
             mocked=Action.MOCK,
             version=__version__,

@@ -19,8 +19,9 @@ from modpack.core.rules import UNRECORDED, Action
 
 if TYPE_CHECKING:
     from modpack.core.json_values import Json
-    from modpack.core.plan import MockUse, Problem
+    from modpack.core.plan import MockUse
     from modpack.core.rules import Rule
+    from modpack.diagnostics import Diagnostic
     from modpack.report.audit import AuditResult, Gate
     from modpack.report.audit_facts import AuditFacts
     from modpack.report.diff_facts import TextDifference
@@ -167,7 +168,7 @@ def code_document(listing: CodeListing) -> Json:
 
 
 def suggestions_document(
-    target: str, preset: str, found: Sequence[Suggestion], problems: Sequence[Problem]
+    target: str, preset: str, found: Sequence[Suggestion], problems: Sequence[Diagnostic]
 ) -> dict[str, Json]:
     """Every suggested rule, and what no rule can cure.
 
@@ -292,7 +293,7 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *("name", "recorded", "installed", "status", "modules", "requirement"),
         ("optional", "is_optional"),
     ),
-    "Finding": ("code", "severity", "subject", "text", "place", "remedy"),
+    "Diagnostic": ("severity", "code", "subject", "message", "location", "chain", "hint"),
     "ValidSignature": ("key_id", "place", ("signer", lambda each: each.signer or None)),
     "HookFacts": _hook,
     "CallableSpec": record_to_json,
@@ -310,7 +311,10 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
         *_of("distribution", "version", "requirement", "editable", "license"),
         *("modules", ("requires", "distribution.requires"), "hashes", ("optional", "is_optional")),
     ),
-    "NoteDifference": ("change", *_of("note", "kind", "subject", "text", "place")),
+    "NoteDifference": (
+        "change",
+        *_of("note", "severity", "code", "subject", "message", "location", "hint"),
+    ),
     "UndeclaredImport": (
         *("distribution", "version"),
         (
@@ -330,10 +334,6 @@ _FORMS: Final[Mapping[str, tuple[Key, ...] | Callable[[Any], object]]] = {
     "PackageFacts": (
         *("file", "size_bytes", "format", "digest", "writer", "python", "torch", "platform"),
         *(("entry", _entry), "namespace", "self_test", "resources", "hooks", "storages"),
-    ),
-    "PicklingProblem": (
-        *("subject", ("reason", lambda each: each.reason.name.lower()), ("advice", "reason")),
-        *("context", "place", "chain"),
     ),
     "RecordedEnvironment": ("python", "implementation", "platform", "machine", "torch"),
     "Requirements": (

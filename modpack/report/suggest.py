@@ -17,10 +17,11 @@ from rich.text import Text
 from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import is_within, parents, root_of
-from modpack.core.plan import MockRisk, MockUse, PackagingErrorReason, Plan, Problem, risk_of
+from modpack.core.plan import MockRisk, MockUse, PackagingErrorReason, Plan, risk_of
 from modpack.core.rules import Action, Owner, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import HostEnvironment
 from modpack.report.format import indented, relative, title
@@ -141,7 +142,7 @@ class RuleSuggester:
         suggested = {advice.patterns for advice in given}
         groups: dict[tuple[ModuleOrigin, str], list[str]] = {}
         for problem in plan.problems:
-            if problem.reason in _UNDECIDED and self._is_open(problem.subject, plan, suggested):
+            if problem.code in _UNDECIDED and self._is_open(problem.subject, plan, suggested):
                 groups.setdefault(self._group_of(problem), []).append(problem.subject)
         order = list(ModuleOrigin)
         keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1].lower()))
@@ -166,10 +167,10 @@ class RuleSuggester:
         is_folder = location is not None and location.kind is CodeKind.NAMESPACE
         return not is_folder  # a mere folder follows the modules in it
 
-    def _group_of(self, problem: Problem) -> tuple[ModuleOrigin, str]:
+    def _group_of(self, problem: Diagnostic) -> tuple[ModuleOrigin, str]:
         module = problem.subject
         location = self._host.locate(module)
-        if problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
+        if problem.code == PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
             # The outermost package that is not here: it may be in one that is.
             outer = reversed([module, *parents(module)])
             return ModuleOrigin.MISSING, next(

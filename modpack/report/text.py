@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -14,18 +15,18 @@ from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowS
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import root_of
 from modpack.core.plan import (
-    Note,
-    PackagingErrorReason,
-    Problem,
+    has_chain_to_show,
     html_details,
     html_heading,
     html_list,
     html_table,
-    notes_to_show,
+    problems_by_cause,
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, human_size, listed, printable
+from modpack.diagnostics import Diagnostic, Severity
+from modpack.errors import with_hint
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
@@ -92,9 +93,9 @@ def plan_report(facts: PlanFacts, folder: Path | None = None) -> RenderableType:
 
 
 def problems_report(
-    problems: Sequence[Problem], show_chains: bool, folder: Path | None = None
+    problems: Sequence[Diagnostic], show_chains: bool, folder: Path | None = None
 ) -> RenderableType:
-    """Problems, grouped by reason.
+    """Problems, grouped by cause.
 
     Args:
         problems: all of them.
@@ -102,25 +103,17 @@ def problems_report(
         folder: files below it are shown relative to it.
     """
     parts: list[RenderableType] = [title(counted(len(problems), "problem"), "red")]
-    for reason in PackagingErrorReason:
-        concerned = [problem for problem in problems if problem.reason is reason]
-        if concerned:
-            parts.append(indented(Text(reason.value, "bold"), 2))
-        for problem in concerned:
-            parts.append(indented(Text(printable(problem.subject)), 4))
-            parts += [
-                indented(Text(printable(line), "dim"), 6)
-                for line in _problem_details(problem, show_chains, folder)
-            ]
+    for kind, group in problems_by_cause(problems):
+        parts.append(indented(Text(with_hint(kind.meaning, kind.hint), "bold"), 2))
+        for problem in group:
+            location = problem.location and relative(problem.location, folder)
+            summary = replace(problem, location=location).summary
+            own_hint = "" if problem.hint == kind.hint else problem.hint
+            parts.append(indented(Text(printable(with_hint(summary, own_hint))), 4))
+            if has_chain_to_show(problem, show_chains):
+                chain = f"imported through {' -> '.join(problem.chain)}"
+                parts.append(indented(Text(printable(chain), "dim"), 6))
     return Group(*parts)
-
-
-def _problem_details(problem: Problem, show_chains: bool, folder: Path | None) -> Iterator[str]:
-    place = relative(problem.place, folder) if problem.place else None
-    if place or problem.context:
-        yield ": ".join(filter(None, (place, problem.context)))
-    if (show_chains or problem.reason.asks_for_chains) and len(problem.chain) > 1:
-        yield f"reached through {' -> '.join(problem.chain)}"
 
 
 def _head(facts: PackageFacts) -> RenderableType:
@@ -173,23 +166,23 @@ def notes_report(facts: PackageFacts) -> RenderableType:
 
 
 def _notes(
-    notes: Sequence[Note], folder: Path | None, option: str = "--json"
+    notes: Sequence[Diagnostic], folder: Path | None, option: str = "--json"
 ) -> list[RenderableType]:
     if not notes:
         return []
-    shown = notes_to_show(notes)
+    shown = [note for note in notes if note.severity is not Severity.INFO]
     parts: list[RenderableType] = ["", title(counted(len(notes), "note"), "yellow")]
     parts += [_note(note, folder) for note in shown]
     if left := len(notes) - len(shown):
-        told = f"{left} more, about modules that are not needed here; {option} lists them"
+        told = f"{left} of severity info; {option} lists them"
         parts.append(indented(Text(told, "dim"), 2))
     return parts
 
 
-def _note(note: Note, folder: Path | None) -> RenderableType:
-    style = "yellow" if note.kind.is_warning else "dim"
-    place = f"{relative(note.place, folder)}: " if note.place else ""
-    return indented(Text(printable(place + note.text), style), 2)
+def _note(note: Diagnostic, folder: Path | None) -> RenderableType:
+    style = "dim" if note.severity is Severity.INFO else "yellow"
+    shown = replace(note, location=note.location and relative(note.location, folder))
+    return indented(Text(printable(str(shown)), style), 2)
 
 
 def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[RenderableType]:
@@ -338,7 +331,7 @@ def package_html(facts: PackageFacts) -> str:
         ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
         ("digest", facts.digest),
     ]
-    warnings = (str(note) for note in notes_to_show(facts.notes) if note.kind.is_warning)
+    warnings = (str(note) for note in facts.notes if note.severity is Severity.WARNING)
     parts = [
         html_heading(facts.file, human_size(facts.size_bytes)),
         html_table([], head),

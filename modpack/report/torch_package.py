@@ -16,9 +16,10 @@ from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.records import read_externs
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup, parents
-from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.plan import Decision, Plan
 from modpack.core.rules import UNRECORDED, Action, Rule, RuleOrigin
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
 from modpack.report.package_info import recorded_modules
@@ -51,7 +52,7 @@ class _Reconstruction:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._graph = DependencyGraph()
-        self._notes: list[Note] = []
+        self._notes: list[Diagnostic] = []
         found = list(recorded_modules(archive))
         most = DEFAULT_LIMITS.max_modules(archive.stored_bytes())
         if len(found) > most:
@@ -68,9 +69,8 @@ class _Reconstruction:
             if not layout.is_internal(record):
                 if contents.unreadable is not None:
                     reason = f"{contents.unreadable} (byte {contents.position})"
-                    text = f"what {record} needs is not known entirely: {reason}"
-                    note = Note(NoteKind.PICKLE_UNREADABLE, f"<{record}>", text, record)
-                    self._notes.append(note)
+                    text = f"{record} cannot be read to its end: {reason}"
+                    self._note("pickle-unreadable", f"<{record}>", text, record)
                 self._add_object(record, contents)
         for module, scan in self._scans.items():
             self._add_imports(module, scan)
@@ -138,20 +138,21 @@ class _Reconstruction:
         record = self._held[module].record
         if scan.failure is not None:
             line = "" if scan.failure.line is None else f":{scan.failure.line}"
-            text = f"what {module} imports is not known: it is no Python, {scan.failure.reason}"
-            self._notes.append(Note(NoteKind.SOURCE_UNREADABLE, module, text, f"{record}{line}"))
+            text = f"{module} cannot be parsed: {scan.failure.reason}"
+            self._note("source-unparsable", module, text, f"{record}{line}")
         for unreadable in scan.unreadable:
-            text = f"what {unreadable.call} imports is known at run time only"
-            place = f"{record}:{unreadable.line}"
-            self._notes.append(Note(NoteKind.DYNAMIC_IMPORT, module, text, place))
+            text = f"the name that {unreadable.call} imports is computed at run time"
+            self._note("dynamic-import", module, text, f"{record}:{unreadable.line}")
         for statement in scan.imports:
             decision = self._decisions.get(statement.module)
             is_mock = decision is not None and decision.action is Action.MOCK
             if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
-                mocked, place = statement.module, f"{record}:{statement.line}"
-                text = f"{module} takes * from {mocked}, which is mocked"
-                text += ": a stand-in has no names to give"
-                self._notes.append(Note(NoteKind.STAR_IMPORT_OF_MOCK, mocked, text, place))
+                mocked, location = statement.module, f"{record}:{statement.line}"
+                text = f"{module} imports * from {mocked}, but a mock exports no names"
+                self._note("star-import-of-mock", mocked, text, location)
+
+    def _note(self, code: str, subject: str, text: str, location: str) -> None:
+        self._notes.append(Diagnostic.from_code(code, subject, text, location))
 
     def _mark_what_was_saved(self) -> None:
         """Mark the interned modules that nothing leads to, those first that nobody imports."""

@@ -31,6 +31,7 @@ from modpack.core.policy import (
 )
 from modpack.core.process import phase, usable_cores
 from modpack.core.text import counted, human_size, printable
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import (
     ArchiveError,
     ModpackError,
@@ -40,8 +41,7 @@ from modpack.errors import (
     UnsupportedVersionError,
 )
 from modpack.report.audit_findings import pickle_findings
-from modpack.report.audit_text import by_severity, code_part, left_out, remedy_line
-from modpack.report.findings import Finding, Severity, finding, finding_with_remedy
+from modpack.report.audit_text import by_severity, code_part, hint_line, left_out
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
     PackageMetadata,
@@ -98,7 +98,7 @@ class VerifyFacts:
     digest: str
     size_bytes: int
     checks: tuple[CheckFacts, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Diagnostic, ...] = ()
     signatures: tuple[ValidSignature, ...] = ()
     code: CodeListing | None = None
 
@@ -117,33 +117,36 @@ def restrictions(policy: TrustPolicy) -> int:
 
 def _check_policy(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """What a package asks for and a policy does not allow."""
     if policy.allow_code and not policy.require_signature_from:
-        found = finding("policy-allows-any-code", archive.path, CODE_FROM_ANYONE)
-        yield replace(found, remedy=HOW_TO_REQUIRE_A_SIGNATURE)
+        yield Diagnostic.from_code(
+            "policy-allows-any-code",
+            archive.path,
+            CODE_FROM_ANYONE,
+            hint=HOW_TO_REQUIRE_A_SIGNATURE,
+        )
     if code is None and not policy.allow_code:
-        text = "whether it holds code cannot be told, since a record is damaged"
-        yield finding("policy", archive.path, text)
+        text = "a damaged record prevents modpack from listing the package's code"
+        yield Diagnostic.from_code("policy-violation", archive.path, text)
     try:
         violations = find_package_violations(archive, policy, None if policy.allow_code else code)
     except ModpackError as failure:
-        text = f"what it asks for cannot be told, since a record is damaged: {failure}"
-        yield finding("policy", archive.path, text)
+        text = f"a damaged record prevents modpack from checking the trust policy: {failure}"
+        yield Diagnostic.from_code("policy-violation", archive.path, text)
         return
     for each in violations:
-        row = finding("policy", each.subject, each.message)
-        yield replace(row, remedy=each.hint)
+        yield Diagnostic.from_code("policy-violation", each.subject, each.message, hint=each.hint)
 
 
 def _unchecked_signatures(
     archive: Archive, path: str | os.PathLike[str] | None
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Signatures that nobody asked for: there is no key to check them with."""
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:
-        yield finding("record-unreadable", layout.SIGNATURE, failure.reason)
+        yield Diagnostic.from_code("record-invalid", layout.SIGNATURE, failure.reason)
         return
     for each in signatures:
         try:
@@ -151,12 +154,12 @@ def _unchecked_signatures(
         except SignatureError as failure:
             # A file beside the package may be another tool's.
             is_ours = each.place == layout.SIGNATURE
-            code = "record-unreadable" if is_ours else "signature-unchecked"
-            yield finding(code, each.place, failure.reason)
+            code = "record-invalid" if is_ours else "signature-unchecked"
+            yield Diagnostic.from_code(code, each.place, failure.reason)
             continue
-        keys = ", ".join(key.key_id[:16] or "one without a name" for key in envelope.signatures)
-        text = f"it claims to be made with the key {keys}, which was not given"
-        yield finding("signature-unchecked", each.place, text)
+        keys = ", ".join(key.key_id[:16] or "without an ID" for key in envelope.signatures)
+        text = f"the signature names the key {keys}, which was not given"
+        yield Diagnostic.from_code("signature-unchecked", each.place, text)
 
 
 def verify_package(
@@ -203,12 +206,18 @@ def verify_package(
         return _Verification(archive, path, policy, keys, workers or usable_cores()).facts()
 
 
+def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError) -> Diagnostic:
+    """Return an error as a diagnostic. The error's own hint takes precedence over the code's."""
+    hint = failure.hint or None
+    return Diagnostic.from_code(code, subject, failure.reason, hint=hint)
+
+
 def _refused_at_once(
     failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
 ) -> VerifyFacts:
     """What is told of an archive that cannot be opened."""
     subject = failure.record or failure.path
-    told = finding_with_remedy("structure", subject, failure.reason)
+    told = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
     return VerifyFacts(failure.path, "", "", size, (check,), (told,))
@@ -224,8 +233,10 @@ def _bytes_at(path: str | os.PathLike[str]) -> int:
         return 0
 
 
-def _damaged(reasons: Mapping[str, str]) -> list[Finding]:
-    return [finding("record-damaged", record, reason) for record, reason in reasons.items()]
+def _damaged(reasons: Mapping[str, str]) -> list[Diagnostic]:
+    return [
+        Diagnostic.from_code("record-corrupt", record, reason) for record, reason in reasons.items()
+    ]
 
 
 @dataclass
@@ -238,7 +249,7 @@ class _Verification:
     keys: Sequence[Signer]
     workers: int
     checks: list[CheckFacts] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Diagnostic] = field(default_factory=list)
     signatures: dict[ValidSignature, None] = field(default_factory=dict)
     code: CodeListing | None = None
 
@@ -295,15 +306,15 @@ class _Verification:
         damaged = self._check_readable()
         self._told("records of the format", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
-        text = "torch.package wrote it: it records no digests to compare with"
-        self.findings.append(finding("no-digests", archive.path, text))
+        text = "torch.package wrote it, which records no digests"
+        self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))
         return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
         """Without a manifest to go by, only crc32 can tell what else is damaged."""
-        code = "repacked" if isinstance(failure, RepackedError) else "manifest"
+        code = "repacked" if isinstance(failure, RepackedError) else "manifest-invalid"
         record = failure.record or layout.MANIFEST
-        told = finding_with_remedy(code, record, failure.reason)
+        told = _from_error(code, record, failure)
         self._told("manifest", 0, "records", [told])
         self._check_readable()
 
@@ -329,13 +340,13 @@ class _Verification:
         count = sum(map(layout.is_storage, archive.names()))
         self._told("storages", count, "storages", check_storages(archive, own, self.code))
 
-    def _unread(self, failure: ArchiveError) -> Iterator[Finding]:
+    def _unread(self, failure: ArchiveError) -> Iterator[Diagnostic]:
         """A record that keeps the pickles from being read; it may have been told already."""
         record = failure.record or failure.path
         if all(each.subject != record for each in self.findings):
-            yield finding("record-unreadable", record, failure.reason)
-        text = f"pickles were not looked at to the end, because of {record!r}"
-        yield finding("scan-unfinished", record, text)
+            yield Diagnostic.from_code("record-invalid", record, failure.reason)
+        text = f"record {record!r} is damaged, so modpack could not read all pickles"
+        yield Diagnostic.from_code("scan-unfinished", record, text)
 
     def _check_trust(self) -> None:
         policy = self.policy
@@ -356,13 +367,14 @@ class _Verification:
         try:
             held = check_signatures(self.archive, signers, self.path)
         except SignatureError as failure:
-            reason = f"{asking}: {failure.reason}" if asking else failure.reason
-            findings.append(finding_with_remedy("signature", self.archive.path, reason))
+            found = _from_error("signature-invalid", self.archive.path, failure)
+            message = f"{asking}: {found.message}" if asking else found.message
+            findings.append(replace(found, message=message))
         else:
             self.signatures |= dict.fromkeys(held)
         self._told(name, len(signers), "trusted signers", findings)
 
-    def _told(self, name: str, count: int, unit: str, findings: Iterable[Finding]) -> None:
+    def _told(self, name: str, count: int, unit: str, findings: Iterable[Diagnostic]) -> None:
         """Keep what came of one kind of check: its name, how many things were checked, and what."""
         listed = list(findings)
         has_passed = all(each.severity is not Severity.ERROR for each in listed)
@@ -399,17 +411,17 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
     return indented(rows, 2)
 
 
-def _of_one_code(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+def _of_one_code(findings: Sequence[Diagnostic]) -> Iterator[RenderableType]:
     """Findings with what to do: once for all, or after each if it is not the same for all."""
-    is_same = len({each.remedy for each in findings}) == 1
+    is_same = len({each.hint for each in findings}) == 1
     for each in findings[:_MAX_OF_A_CODE]:
-        yield indented(Text(printable(f"{each.place or each.subject}: {each.text}")), 4)
+        yield indented(Text(printable(each.summary)), 4)
         if not is_same:
-            yield from remedy_line(each.remedy)
+            yield from hint_line(each.hint)
     if len(findings) > _MAX_OF_A_CODE:
         yield left_out(len(findings) - _MAX_OF_A_CODE)
     if is_same:
-        yield from remedy_line(findings[0].remedy)
+        yield from hint_line(findings[0].hint)
 
 
 def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:

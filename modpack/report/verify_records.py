@@ -54,9 +54,9 @@ from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.core.text import counted, listed
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError
-from modpack.report.findings import Finding, finding
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements
@@ -83,9 +83,9 @@ _NAMESPACES: Final = ("private", "process")
 _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     layout.BYTEORDER: (
         re.compile(r"\s*(little|big)\s*"),
-        "order of bytes: these are 'little' and 'big'",
+        "byte order ('little' or 'big')",
     ),
-    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "version of Python"),
+    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "Python version"),
     **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
 }
 """What the small texts look like, and what one that does not is not."""
@@ -196,7 +196,15 @@ class PackageMetadata:
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[SelfTestTensor, ...]] = field(default_factory=dict)
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Diagnostic] = field(default_factory=list)
+
+
+def _invalid(record: str, message: str) -> Diagnostic:
+    return Diagnostic.from_code("record-invalid", record, message)
+
+
+def _inconsistent(record: str, message: str) -> Diagnostic:
+    return Diagnostic.from_code("records-inconsistent", record, message)
 
 
 def read_own_records(
@@ -211,8 +219,8 @@ def read_own_records(
     """
     own = PackageMetadata()
 
-    def told(record: str, reason: str) -> None:
-        own.findings.append(finding("record-unreadable", record, reason))
+    def report(record: str, reason: str) -> None:
+        own.findings.append(_invalid(record, reason))
 
     def read(record: str, decode: Callable[[], _T]) -> _T | None:
         """What a record says, or None and a finding."""
@@ -222,22 +230,22 @@ def read_own_records(
         try:
             return decode()
         except ArchiveError as failure:
-            told(record, failure.reason)
+            report(record, failure.reason)
         except ModpackError as failure:
-            told(record, str(failure))
+            report(record, str(failure))
         return None
 
     def read_needed(record: str, decode: Callable[[], _T]) -> _T | None:
         """What a record says that every package has."""
         if not archive.has(record) and record not in damaged:
-            told(record, "it is missing, and every package has it")
+            report(record, "the record is missing, but every package has one")
         return read(record, decode)
 
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
         own.saved = object_records(archive, objects)
         if objects.namespace not in _NAMESPACES:
-            told(layout.ENTRY, f"it names no namespace with {objects.namespace!r}")
+            report(layout.ENTRY, f"{objects.namespace!r} is not a namespace")
         return objects
 
     own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
@@ -257,21 +265,21 @@ def read_own_records(
     return own
 
 
-def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Finding]:
+def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
     """What is wrong with the small texts that torch.package's archives have as well."""
     for record, (form, what) in _TEXT_FORMS.items():
         if archive.has(record) and record not in damaged:
             text = _text(archive, record)
             if not form.fullmatch(text):
-                yield finding("record-unreadable", record, f"{text!r:.60} is no {what}")
+                yield _invalid(record, f"{text!r:.60} is not a {what}")
     record = layout.EXTERN_MODULES
     if archive.has(record) and record not in damaged:
         names = [line for line in _text(archive, record).split("\n") if line]
         wrong = [name for name in names if not _is_module_path(name)]
         if wrong:
-            yield finding("record-unreadable", record, f"{wrong[0]!r:.60} is no module path")
+            yield _invalid(record, f"{wrong[0]!r:.60} is not a module path")
         elif len(set(names)) != len(names):
-            yield finding("record-unreadable", record, "a module is listed twice")
+            yield _invalid(record, "a module is listed twice")
 
 
 def _is_module_path(name: str) -> bool:
@@ -284,7 +292,7 @@ def _text(archive: Archive, record: str) -> str:
 
 def check_agreement(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Hold the records of a package of modpack's against each other.
 
     What could not be decoded is left out: that has been told.
@@ -305,25 +313,25 @@ def check_agreement(
     if own.plan is not None and own.environment is not None:
         compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
         if compiled and own.environment.native is None:
-            text = f"{compiled[0]!r} is compiled code, and no platform is recorded for it"
-            yield finding("inconsistent", layout.ENVIRONMENT, text)
+            text = f"no platform is recorded for the native extension {compiled[0]!r}"
+            yield _inconsistent(layout.ENVIRONMENT, text)
     yield from _check_names(archive)
 
 
-def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Finding]:
+def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
     """Each decision about code has its record."""
     compiled = {file.owner for file in plan.files if file.kind is FileKind.COMPILED}
     for module, decision in plan.decisions.items():
         wanted = _record_wanted(decision, module in compiled)
         if wanted and not any(archive.has(name) or name in damaged for name in wanted):
-            text = f"{module} was {decision.action.past}, and {wanted[0]!r} is not there"
-            yield finding("inconsistent", layout.GRAPH, text)
+            text = f"{module} is {decision.action.past}, but record {wanted[0]!r} is missing"
+            yield _inconsistent(layout.GRAPH, text)
         if decision.action is Action.DENY:
-            yield finding("inconsistent", layout.GRAPH, f"{module} was denied: no package has it")
+            yield _inconsistent(layout.GRAPH, f"{module} is denied, which no package can contain")
     for file in plan.files:
         if not archive.has(file.record) and file.record not in damaged:
-            text = f"{file.record!r}, which came with {file.owner}, is not there"
-            yield finding("inconsistent", layout.GRAPH, text)
+            text = f"record {file.record!r} of {file.owner} is missing"
+            yield _inconsistent(layout.GRAPH, text)
 
 
 def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
@@ -339,7 +347,7 @@ def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
     return both[:1] if location.is_package else both[1:]
 
 
-def _check_code(archive: Archive, plan: Plan) -> Iterator[Finding]:
+def _check_code(archive: Archive, plan: Plan) -> Iterator[Diagnostic]:
     """Each record that can be imported has its decision."""
     planned = {file.record for file in plan.files} | {_STAND_INS}
     for decision in plan.decisions.values():
@@ -349,10 +357,12 @@ def _check_code(archive: Archive, plan: Plan) -> Iterator[Finding]:
     for name in archive.names():
         is_code = name.endswith(".py") or _COMPILED.search(name) is not None
         if is_code and not layout.is_internal(name) and name not in planned:
-            yield finding("code-undecided", name, "nothing was decided about this code")
+            yield Diagnostic.from_code(
+                "undeclared-code", name, "the package records no decision for this code"
+            )
 
 
-def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Finding]:
+def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
     """What may be imported from outside is what was decided."""
     record = layout.EXTERN_MODULES
     if record in damaged or _STAND_INS in damaged:
@@ -360,40 +370,40 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     try:
         listed, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
     except ArchiveError as failure:
-        yield finding("inconsistent", record, failure.reason)
+        yield _inconsistent(record, failure.reason)
         return
     for module in sorted(decided - listed):
-        reason = f"it does not list {module}, which was decided to be extern"
-        yield finding("inconsistent", record, reason)
+        reason = f"extern {module} is not listed"
+        yield _inconsistent(record, reason)
     if archive.has(_STAND_INS):  # what they need is in no plan
         scan = scan_source(archive.read(_STAND_INS), layout.RUNTIME_MODULE, False)
         decided.update(statement.module for statement in scan.imports)
     for module in sorted(listed - decided):
-        reason = f"it lists {module}, which was not decided to be extern"
-        yield finding("inconsistent", record, reason)
+        reason = f"{module} is listed, but not extern"
+        yield _inconsistent(record, reason)
 
 
 def _check_objects(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """The saved objects are there, and what is told of objects is told of those."""
     objects = own.objects
     for record in own.saved:
         if not archive.has(record) and record not in damaged:
-            yield finding("inconsistent", layout.ENTRY, f"the object {record!r} is not there")
+            yield _inconsistent(layout.ENTRY, f"the saved object {record!r} is missing")
     for record in _repeated(own.saved):
-        yield finding("inconsistent", layout.ENTRY, f"the object {record!r} is listed twice")
+        yield _inconsistent(layout.ENTRY, f"the saved object {record!r} is listed twice")
     if objects is not None and objects.entry is not None and objects.entry not in objects.pickles:
-        text = f"{'/'.join(objects.entry)!r} is the main object, and is not among the saved ones"
-        yield finding("inconsistent", layout.ENTRY, text)
+        text = f"the main resource {'/'.join(objects.entry)!r} is not a saved object"
+        yield _inconsistent(layout.ENTRY, text)
     for record in sorted(set(own.tensors or ()) - set(own.saved)):
-        text = f"it tells tensors of {record!r}, which is no saved object"
-        yield finding("inconsistent", layout.TENSORS, text)
+        text = f"{record!r}, whose tensors are listed, is not a saved object"
+        yield _inconsistent(layout.TENSORS, text)
 
 
 def _check_hooks(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Hooks have specs and a pickle, and belong to a saved object."""
     for record in own.saved:
         specs, pickle = hook_records(record)
@@ -401,55 +411,51 @@ def _check_hooks(
             continue
         has_hooks = any(s.kind != PARAMETRIZATION for s in own.specs.get(record, ()))
         if has_hooks and not archive.has(pickle):
-            yield finding(
-                "inconsistent", specs, f"the pickle of these hooks, {pickle!r}, is missing"
-            )
+            yield _inconsistent(specs, f"the pickle {pickle!r} of these hooks is missing")
         names = [spec.name for spec in own.specs.get(record, ())]
         for name in _repeated(names):
-            yield finding("inconsistent", specs, f"two hooks are called {name!r:.80}")
+            yield _inconsistent(specs, f"two hooks have the name {name!r:.80}")
         if archive.has(pickle) and not archive.has(specs):
-            yield finding(
-                "inconsistent", pickle, f"the specs of these hooks, {specs!r}, are missing"
-            )
+            yield _inconsistent(pickle, f"the specs {specs!r} of these hooks are missing")
         elif record not in damaged:
             for each in find_disagreements(archive, record, own.specs.get(record, ())):
-                text = f"the hook {each.hook!r:.80}: {each.reason}"
-                yield finding("inconsistent", specs, text)
+                text = f"hook {each.hook!r:.80}: {each.reason}"
+                yield _inconsistent(specs, text)
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
         if name.startswith(_HOOKS) and name not in known:
-            yield finding("inconsistent", name, "these hooks belong to no saved object")
+            yield _inconsistent(name, "these hooks belong to no saved object")
 
 
 def _check_self_tests(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """What was tried is there, with its input and its output."""
     self_test = own.self_test
     known: set[str] = set()
     saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
     for case in self_test.cases if self_test is not None else ():
         if case.resource not in saved:
-            text = f"it tells of {'/'.join(case.resource)!r}, which is no saved object"
-            yield finding("inconsistent", layout.SELF_TEST, text)
+            text = f"{'/'.join(case.resource)!r} has a self-test, but is not a saved object"
+            yield _inconsistent(layout.SELF_TEST, text)
     for records in self_test.records if self_test is not None else ():
         of_one = (records.inputs, records.conditions, records.output)
         known.update(of_one)
         for name in of_one:
             if not archive.has(name) and name not in damaged:
-                yield finding("inconsistent", layout.SELF_TEST, f"{name!r} is not there")
+                yield _inconsistent(layout.SELF_TEST, f"record {name!r} is missing")
     if layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST)):
         return  # nobody knows what belongs to it
     for name in archive.names():
         if name.startswith(_SELF_TESTS) and name not in known:
-            yield finding("inconsistent", name, "this example belongs to no self-test")
+            yield _inconsistent(name, "this example belongs to no self-test")
 
 
 def _repeated(names: Sequence[str]) -> list[str]:
     return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
-def _check_names(archive: Archive) -> Iterator[Finding]:
+def _check_names(archive: Archive) -> Iterator[Diagnostic]:
     """Where the format keeps its own, there is nothing else."""
     for name in archive.names():
         if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
@@ -457,17 +463,19 @@ def _check_names(archive: Archive) -> Iterator[Finding]:
         if name.startswith((_HOOKS, _SELF_TESTS)) or _SCRIPTS.fullmatch(name):
             continue
         if not name.startswith(layout.MODPACK_PREFIX + "signature"):
-            yield finding("record-unknown", name, "this modpack does not know such a record")
+            yield Diagnostic.from_code(
+                "unknown-record", name, "this modpack version does not know the record"
+            )
 
 
-def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Finding]:
+def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Diagnostic]:
     """Whether the manifest is the one text that says what it says.
 
     Two texts for the same list would be two digests of one package.
     """
     if not _is_canonical(archive, manifest):
-        text = "it is no canonical JSON: keys are not sorted, or there are blanks"
-        yield finding("manifest", layout.MANIFEST, text)
+        text = "the JSON is not canonical: its keys are not sorted, or it contains blanks"
+        yield Diagnostic.from_code("manifest-invalid", layout.MANIFEST, text)
 
 
 def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
@@ -482,7 +490,7 @@ def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
 
 def check_metadata(
     archive: Archive, manifest: Manifest, plan: Plan, damaged: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Hold the metadata of distributions against the plan and against the records it lists.
 
     Args:
@@ -499,11 +507,11 @@ def check_metadata(
     known = {each.folder for each in plan.distributions}
     for folder in dict.fromkeys(name.partition("/")[0] for name in archive.names()):
         if folder.endswith(_SUFFIX) and folder not in known:
-            text = "packaged code takes it for an installed distribution, and nothing decided that"
-            yield finding("code-undecided", folder, text)
+            text = "packaged code sees it as an installed distribution, but no decision covers it"
+            yield Diagnostic.from_code("undeclared-code", folder, text)
 
 
-def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Finding]:
+def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Diagnostic]:
     """Name and version stand in the metadata as the plan has them."""
     record = f"{distribution.folder}/METADATA"
     if not archive.has(record) or archive.size(record) > _MAX_BYTES:
@@ -513,26 +521,26 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
     is_same = normalized_distribution(name) == normalized_distribution(distribution.name)
     if not is_same or version != distribution.version:
         text = (
-            f"it is of {name!r:.80} {version!r:.40}, and should be of {distribution.name!r:.80} "
-            f"{distribution.version!r:.40}"
+            f"expected the metadata of {distribution.name!r:.80} {distribution.version!r:.40}, got "
+            f"{name!r:.80} {version!r:.40}"
         )
-        yield finding("inconsistent", record, text)
+        yield _inconsistent(record, text)
 
 
-def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Finding]:
+def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Diagnostic]:
     """What a RECORD lists (PEP 376) is there, with that digest."""
     if not archive.has(record):
         return
     if archive.size(record) > _MAX_BYTES:
-        yield finding("record-unreadable", record, "it is too large for a list of files")
+        yield _invalid(record, "the list of files is too large")
         return
     try:
         for row in csv.reader(io.StringIO(_text(archive, record))):
             reason = _row_problem(manifest, record, row)
             if reason is not None:
-                yield finding("inconsistent", record, reason)
+                yield _inconsistent(record, reason)
     except csv.Error as failure:
-        yield finding("record-unreadable", record, f"it is no list of files: {failure}")
+        yield _invalid(record, f"the list of files is invalid: {failure}")
 
 
 def _row_problem(manifest: Manifest, record: str, row: list[str]) -> str | None:
@@ -540,10 +548,10 @@ def _row_problem(manifest: Manifest, record: str, row: list[str]) -> str | None:
         return None
     listed = manifest.records.get(row[0])
     if listed is None:
-        return f"it lists {row[0]!r:.120}, which is not there"
+        return f"record {row[0]!r:.120} is listed, but missing"
     algorithm, _, value = row[1].partition("=") if len(row) > 1 else ("", "", "")
     if algorithm == "sha256" and _hex(value) != listed.sha256:
-        return f"it states another sha256 of {row[0]!r:.120} than the manifest"
+        return f"the SHA-256 of {row[0]!r:.120} differs from the manifest"
     return None
 
 
@@ -556,7 +564,7 @@ def _hex(digest: str) -> str:
 
 def check_storages(
     archive: Archive, own: PackageMetadata, listing: CodeListing | None
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """Whether the storages that outputs and pickles refer to are there in full, and used ones only.
 
     Args:
@@ -567,13 +575,15 @@ def check_storages(
     for record, tensors in own.outputs.items():
         for tensor in tensors:
             if not layout.is_storage(tensor.record) or not archive.has(tensor.record):
-                yield finding("storage-missing", record, f"{tensor.record!r:.120} is not there")
+                yield Diagnostic.from_code(
+                    "storage-missing", record, f"storage {tensor.record!r:.120} is missing"
+                )
             elif tensor.size_bytes not in (None, archive.size(tensor.record)):
                 text = (
-                    f"{tensor.record!r} should have {tensor.size_bytes} bytes, and has "
+                    f"storage {tensor.record!r} must have {tensor.size_bytes} bytes, but has "
                     f"{archive.size(tensor.record)}"
                 )
-                yield finding("storage-missing", record, text)
+                yield Diagnostic.from_code("storage-missing", record, text)
     if listing is None:
         return
     pickled = {record: each.storages for record, each in listing.pickles.items()}
@@ -588,12 +598,12 @@ def check_storages(
             reason = _problem(archive, each, storage)
             if reason is not None:
                 place = f"{pickle}, byte {each.position}"
-                yield finding("storage-missing", pickle, reason, place)
+                yield Diagnostic.from_code("storage-missing", pickle, reason, place)
     unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
     if unused:
         size = counted(sum(map(archive.size, unused)), "byte")
         text = f"no saved object refers to {listed(unused, _SHOWN)} ({size})"
-        yield finding("storage-unused", unused[0], text)
+        yield Diagnostic.from_code("storage-unused", unused[0], text)
 
 
 def _record(pickle: str, storage: PickledStorage) -> str:
@@ -605,13 +615,13 @@ def _record(pickle: str, storage: PickledStorage) -> str:
 def _problem(archive: Archive, storage: PickledStorage, record: str) -> str | None:
     """Why a pickle cannot have a storage; None if it can."""
     if not layout.is_storage(record) or not archive.has(record):
-        return f"it refers to the storage {record!r:.120}, which is not there"
+        return f"storage {record!r:.120} is missing"
     item = _ITEM_BYTES.get(storage.kind.rpartition(".")[2].removesuffix("Storage"))
     if item is None or storage.size is None:
         return None
     if storage.size < 0 or storage.size * item > archive.size(record):
         return (
-            f"it needs {storage.size * item} bytes of the storage {record!r}, which has "
+            f"storage {record!r} must have {storage.size * item} bytes, but has "
             f"{archive.size(record)}"
         )
     return None

@@ -14,9 +14,10 @@ from modpack.archive.records import read_environment
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
-from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.report.facts import code_file, provider_of
 from modpack.report.package_info import facts_of, read_checked_manifest
 
@@ -136,7 +137,7 @@ class Why:
     decision: Decision | None
     chains: FoundChains
     importers: tuple[ImportLink, ...]
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
     provider: str | None = None
 
 
@@ -297,7 +298,7 @@ def _standing(plan: Plan, module: str) -> ModuleStatus:
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
         return ModuleStatus.NEVER_RUN
-    is_absent = any(n.kind is NoteKind.ABSENT and n.subject == module for n in plan.notes)
+    is_absent = any(n.code == "optional-import-missing" and n.subject == module for n in plan.notes)
     return ModuleStatus.LEFT_OUT if is_absent else ModuleStatus.UNDECIDED
 
 

@@ -17,7 +17,7 @@ from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.plan import MockEvent, MockEventKind, NoteKind, Plan
+from modpack.core.plan import MockEvent, MockEventKind, Plan
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted, listed
@@ -48,7 +48,7 @@ from modpack.selftest.requests import MissingResourceResolver
 
 _log = logging.getLogger("modpack")
 
-_LIVE = (NoteKind.LIVE_CHANGED, NoteKind.LIVE_STATE, NoteKind.EXTERN_PATCHED)
+_LIVE = ("live-changed", "live-state", "extern-patched")
 """Known differences between the live process and the package."""
 _MAX_ROUNDS = 24
 _MIN_TIMEOUT_SECONDS = 600.0
@@ -172,7 +172,7 @@ class SelfTest:
         runs = counted(record.rounds, "run")
         outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = tuple(_warnings(source, failure, record))
-        return replace(self._plan, self_test=outcome), warnings
+        return replace(self._plan, self_test_summary=outcome), warnings
 
     def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
         """Return the record, and the reason of a failure. The package is written as last tested."""
@@ -185,8 +185,8 @@ class SelfTest:
         if self._passes(process):
             return self._make_record(process, "process", private_failure=why.reason), None
         self._write("private")
-        notes = (note for note in self._plan.notes if note.kind in _LIVE)
-        details = [*why.details, *(f"possible cause: {note.text}" for note in notes)]
+        notes = (note for note in self._plan.notes if note.code in _LIVE)
+        details = [*why.details, *(f"possible cause: {note.message}" for note in notes)]
         if process is not private:
             other = explain_failure(process, self._unexplained(process)).reason
             also = "" if other == why.reason else f": {other}"
