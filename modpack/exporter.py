@@ -35,7 +35,7 @@ from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import DEFAULT_PROTOCOL, ObjectSaver
-from modpack.exporting.origins import ObjectOrigins, as_importer, encoded, files_of
+from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import preset_rules
 from modpack.exporting.secret_guard import SecretScan
@@ -105,7 +105,7 @@ class PackageExporter:
         guard = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
-        self._guard = guard
+        self._secret_scan = guard
         self._origins = ObjectOrigins(self.importer)
         self._installed = DistributionIndex()
         scan, environments = cached_scan(), self._origins.environments
@@ -286,7 +286,7 @@ class PackageExporter:
         """
         self._check_module(module_name, dependencies)
         require_type(file_or_directory, (str, os.PathLike), "file_or_directory", "a path")
-        for module, file, is_package in files_of(module_name, Path(file_or_directory)):
+        for module, file, is_package in iter_sources(module_name, Path(file_or_directory)):
             self._planner.package_data.given[module] = file.absolute()
             self._planner.add_source(module, file.read_bytes(), is_package, dependencies)
 
@@ -307,7 +307,7 @@ class PackageExporter:
         self._check_module(module_name, dependencies)
         require_type(src, str, "src", "source text (str)")
         require_type(is_package, bool, "is_package", "a bool")
-        self._planner.add_source(module_name, encoded(src), is_package, dependencies)
+        self._planner.add_source(module_name, encode_source(src), is_package, dependencies)
 
     def save_pickle(
         self,
@@ -426,7 +426,7 @@ class PackageExporter:
         require_type(binary, (bytes, bytearray, memoryview), "binary", "bytes")
         data = bytes(binary)
         self._writer.write(record, data)
-        self._guard.look_at_resource(record, data)
+        self._secret_scan.scan_resource(record, data)
         self._planner.add_folder(record)
 
     def hook_report(self) -> HookReport:
@@ -509,7 +509,7 @@ class PackageExporter:
         self._closed = True
         try:
             cases = self._examples.cases if self._examples is not None else ()
-            self._builder.begin()
+            self._builder.set_checkpoint()
             plan = self._builder.plan()
             # A self-test that passes shows that what is imported by computed names is there.
             tried_out = _TRIED_OUT if cases and not self._plans_only else ()
@@ -593,7 +593,7 @@ class PackageExporter:
             raise ValueError(f"pickle_protocol must be 2, 3, 4 or 5, not {pickle_protocol!r}")
         with phase(f"saving {record}", ProgressUnit.BYTES, is_major=True):
             edges = self._objects.save(record, obj, pickle_protocol, hooks, dependencies)
-        self._objects.note_resource(package, resource, main=hooks is not None)
+        self._objects.add_to_index(package, resource, main=hooks is not None)
         self._planner.add_folder(record)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
 

@@ -18,7 +18,7 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
-from modpack.exporting.contents import interned_records, with_room, write_contents
+from modpack.exporting.contents import interned_records, reject_clashing_records, write_contents
 from modpack.exporting.heavy_libraries import heavy_notes
 from modpack.exporting.live_notes import live_notes
 from modpack.exporting.objects import ObjectSaver
@@ -36,7 +36,7 @@ class PackageBuilder:
         writer: Writes the package.
         objects: The objects saved so far.
         installed: The installed distributions.
-        guard: Searches saved objects and planned files for secrets.
+        secret_scan: Searches saved objects and planned files for secrets.
         debug: Whether errors show the import chain of each module.
     """
 
@@ -44,7 +44,7 @@ class PackageBuilder:
     writer: ArchiveWriter
     objects: ObjectSaver
     installed: DistributionIndex
-    guard: SecretScan
+    secret_scan: SecretScan
     debug: bool
     _start: Checkpoint | None = None
     _found_uses: tuple[object, tuple[MockUse, ...]] = (None, ())
@@ -64,14 +64,14 @@ class PackageBuilder:
                     *registered_notes(plan, walker, self.installed),
                 ),
             )
-            plan = with_room(plan, walker, self.writer.names())
+            plan = reject_clashing_records(plan, walker, self.writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
                 data = self.planner.package_data
                 folders = data.own_folders(plan.decisions)
-                published = data.published(plan.decisions)
+                published = data.publication_check(plan.decisions)
                 place = self.objects.scripts.place
-                leaks = self.guard.problems(plan, walker, folders, published, place)
+                leaks = self.secret_scan.problems(plan, walker, folders, published, place)
                 return replace(plan, problems=(*plan.problems, *leaks))
 
     def _problems(self, plan: Plan) -> Iterator[Diagnostic]:
@@ -94,7 +94,7 @@ class PackageBuilder:
         Raises:
             PackagingError: If the plan has problems.
         """
-        self._clear()
+        self._rollback()
         plan = self.preview()
         if plan.problems:
             only_empty = all(p.code == PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
@@ -120,7 +120,7 @@ class PackageBuilder:
 
     def write(self, plan: Plan, namespace: str = "private") -> None:
         """Write everything that the plan adds to the saved objects, replacing an earlier plan."""
-        self._clear()
+        self._rollback()
         walker, objects = self.planner.walker, self.objects
         write_contents(plan, walker, self.writer, objects, self.installed, namespace)
 
@@ -128,10 +128,10 @@ class PackageBuilder:
         """Write the complete package to a temporary file for the duration of the block."""
         return self.writer.open_preview()
 
-    def begin(self) -> None:
+    def set_checkpoint(self) -> None:
         """Set the point to which :meth:`plan` and :meth:`write` roll back: everything is saved."""
         self._start = self.writer.checkpoint()
 
-    def _clear(self) -> None:
+    def _rollback(self) -> None:
         if self._start is not None:
             self.writer.rollback(self._start)

@@ -66,14 +66,14 @@ def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
 def _mocked_records(plan: Plan) -> dict[str, str]:
     """Return the record of each mock: a package's record if the plan has modules below it."""
     mocked = plan.modules(Action.MOCK)
-    held = [*mocked, *plan.modules(Action.INTERN)]
+    planned = [*mocked, *plan.modules(Action.INTERN)]
     return {
-        module: module_record(module, any(o != module and is_within(o, module) for o in held))
+        module: module_record(module, any(o != module and is_within(o, module) for o in planned))
         for module in mocked
     }
 
 
-def with_room(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
+def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
     """Return the plan with a problem for each module, and without each file, whose record exists.
 
     Names also clash if any file system treats them as equal. Saved resources take precedence.
@@ -164,7 +164,7 @@ def write_contents(
         )
         for note in plan.notes
     )
-    graph = plan_to_json(replace(plan, notes=notes), _archive_places(plan, walker))
+    graph = plan_to_json(replace(plan, notes=notes), _record_locations(plan, walker))
     entry: dict[str, Json] = {
         "pickles": [[package, resource] for package, resource in objects.resources],
         "main": list(objects.main) if objects.main else None,
@@ -186,9 +186,9 @@ def _json(record: Mapping[str, Json]) -> bytes:
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
     """Write the mocks and return the imports of their runtime, which torch.package must list."""
     records = _mocked_records(plan)
-    held = [*records, *plan.modules(Action.INTERN)]
+    planned = [*records, *plan.modules(Action.INTERN)]
     for module, record in records.items():
-        submodules = [o.rpartition(".")[2] for o in held if o.rpartition(".")[0] == module]
+        submodules = [o.rpartition(".")[2] for o in planned if o.rpartition(".")[0] == module]
         source = mock_source(module, plan.decisions[module].why, plan.why(module), submodules)
         writer.write(record, source.encode(), compress=True)
     runtime_record = module_record(RUNTIME_MODULE, False)
@@ -204,34 +204,34 @@ def _write_files(
     plan: Plan, walker: Walker, writer: ArchiveWriter, sources: Mapping[str, str]
 ) -> None:
     """Write the files of a plan, and a RECORD file (PEP 376) for each included distribution."""
-    sums: dict[str, tuple[str, int]] = {}
+    digests: dict[str, tuple[str, int]] = {}
     for file in plan.files:
         try:
             content = Path(file.source).read_bytes()
         except OSError as failure:
             raise ModpackError(f"cannot read {file.source}: {failure.strerror}") from failure
-        sums[file.record] = _sum(content)
+        digests[file.record] = _record_digest(content)
         writer.write(file.record, content, compress=True)
     for distribution in (each for each in plan.distributions if each.modules):
-        mine = {
+        own_records = {
             file.record
             for file in plan.files
             if file.owner in (distribution.name, *distribution.modules)
         }
         for module in distribution.modules:
             if module in sources:
-                mine.add(sources[module])
-                sums[sources[module]] = _sum(walker.source(module))
+                own_records.add(sources[module])
+                digests[sources[module]] = _record_digest(walker.source(module))
         listing = f"{distribution.folder}/RECORD"
         if not writer.has(listing):
             lines = io.StringIO()
             table = csv.writer(lines, lineterminator="\n")
-            table.writerows((record, *sums[record]) for record in sorted(mine))
+            table.writerows((record, *digests[record]) for record in sorted(own_records))
             table.writerow((listing, "", ""))
             writer.write(listing, lines.getvalue().encode(), compress=True)
 
 
-def _sum(content: bytes) -> tuple[str, int]:
+def _record_digest(content: bytes) -> tuple[str, int]:
     digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
     return f"sha256={digest.decode()}", len(content)
 
@@ -250,7 +250,7 @@ def _write_empty_folders(plan: Plan, writer: ArchiveWriter) -> None:
                 writer.write(module_record(module, True), b"")
 
 
-def _archive_places(plan: Plan, walker: Walker) -> Mapping[str, str]:
+def _record_locations(plan: Plan, walker: Walker) -> Mapping[str, str]:
     """Map locations in files of this machine to locations in records."""
     places: dict[str, str] = {}
     files = {
@@ -272,7 +272,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
     torch = str(loaded.__version__) if loaded is not None else None
     providers = _providers(plan, installed)
     named = ("torch", "modpack") if torch is not None else ("modpack",)
-    needed = [*providers.values(), *filter(None, map(installed.named, named))]
+    required = [*providers.values(), *filter(None, map(installed.named, named))]
     compiled = [file.record for file in plan.files if file.kind is FileKind.COMPILED]
     modules = [record for record in compiled if record.endswith(tuple(EXTENSION_SUFFIXES))]
     environment = RecordedEnvironment(
@@ -282,7 +282,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
         platform.machine(),
         torch,
         {path: normalized(found.name) for path, found in providers.items()},
-        recorded_closure(installed, needed),
+        recorded_closure(installed, required),
         NativeTag.for_files(modules) if compiled else None,
         modpack=__version__,
     )
@@ -296,7 +296,7 @@ def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distributi
     """Map the shortest paths that belong to a single distribution to that distribution."""
     owners: dict[str, Distribution] = {}
     for module in plan.modules(Action.EXTERN):
-        if not is_everywhere(module) and not _is_shared(module, plan):
+        if not is_everywhere(module) and not _is_namespace_package(module, plan):
             found = installed.distribution_of(module, plan.decisions[module].location)
             if found is not None:
                 owners[module] = found
@@ -307,12 +307,16 @@ def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distributi
     widest: dict[str, Distribution] = {}
     for module, found in owners.items():
         paths = reversed([module, *parents(module)])
-        alone = (path for path in paths if len(below[path]) == 1 and not _is_shared(path, plan))
+        alone = (
+            path
+            for path in paths
+            if len(below[path]) == 1 and not _is_namespace_package(path, plan)
+        )
         widest[next(alone, module)] = found
     return widest
 
 
-def _is_shared(path: str, plan: Plan) -> bool:
+def _is_namespace_package(path: str, plan: Plan) -> bool:
     """Return whether a path is a namespace package, which several distributions can share."""
     decision = plan.decisions.get(path)
     location = decision.location if decision is not None else None

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-MAX_BYTES_OF_A_FILE = 64 * 2**20
+MAX_FILE_BYTES = 64 * 2**20
 """A larger file is excluded with a warning: it is more likely a checkpoint than a vocabulary."""
-MAX_BYTES_OF_ALL = 256 * 2**20
-MAX_BYTES_UNNAMED = 8 * 2**20
+MAX_TOTAL_BYTES = 256 * 2**20
+MAX_UNNAMED_FILE_BYTES = 8 * 2**20
 """The limit for a user's file that no source names, in a folder that code reads."""
 
 _CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
 _LOADABLE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$")
-_FOR_LINKERS = (".a", ".lib", ".o", ".obj", ".exe")
+_LINKER_SUFFIXES = (".a", ".lib", ".o", ".obj", ".exe")
 _DATA = frozenset(
     {".bin", ".bpe", ".cfg", ".conf", ".csv", ".dat", ".gz", ".html", ".ini", ".j2", ".jinja"}
     | {".jinja2", ".json", ".jsonl", ".md", ".model", ".npy", ".npz", ".pkl", ".properties", ".pt"}
@@ -36,13 +36,13 @@ def is_code(name: str) -> bool:
     return name.lower().endswith(_CODE)
 
 
-def is_compiled(name: str) -> bool:
+def is_native(name: str) -> bool:
     """Return whether a file is native code.
 
-    >>> is_compiled("libx.so.1"), is_compiled("kernel.cu")
+    >>> is_native("libx.so.1"), is_native("kernel.cu")
     (True, False)
     """
-    return is_loadable(name) or name.lower().endswith(_FOR_LINKERS)
+    return is_loadable(name) or name.lower().endswith(_LINKER_SUFFIXES)
 
 
 def is_loadable(name: str) -> bool:
@@ -50,7 +50,7 @@ def is_loadable(name: str) -> bool:
     return _LOADABLE.search(name.lower()) is not None
 
 
-def is_data_like(name: str) -> bool:
+def has_data_name(name: str) -> bool:
     """Return whether a file's name suggests data that code reads."""
     return PurePosixPath(name.lower()).suffix in _DATA or ("." not in name and name.isupper())
 
@@ -68,17 +68,17 @@ def is_private(path: str) -> bool:
     return is_key or bool(re.fullmatch(_SECRETS, name, re.IGNORECASE))
 
 
-def is_tests(folders: str) -> bool:
+def is_in_tests(folders: str) -> bool:
     """Return whether a path below a package is in its tests."""
     return not {"test", "tests"}.isdisjoint(folders.split("/")[:-1])
 
 
 def is_data(name: str) -> bool:
     """Return whether a file can be included as data: it is neither Python nor native code."""
-    return not (is_code(name) or is_compiled(name))
+    return not (is_code(name) or is_native(name))
 
 
-def files_below(folder: Path, deep: bool = True) -> Iterator[Path]:
+def iter_data_files(folder: Path, deep: bool = True) -> Iterator[Path]:
     """Yield the data files in a folder, sorted, without subfolders that are packages.
 
     Args:
@@ -106,26 +106,26 @@ class SizeLimit:
     """Counts the bytes of included files.
 
     Attributes:
-        left_out: Files that exceed a limit, with their sizes in bytes, by owner.
+        excluded: Files that exceed a limit, with their sizes in bytes, by owner.
     """
 
     def __init__(self) -> None:
-        self.left_out: dict[str, dict[Path, int]] = {}
-        self._left = MAX_BYTES_OF_ALL
+        self.excluded: dict[str, dict[Path, int]] = {}
+        self._bytes_left = MAX_TOTAL_BYTES
 
-    def admits(self, file: Path, owner: str = "", most: int = MAX_BYTES_OF_A_FILE) -> bool:
+    def admits(self, file: Path, owner: str = "", max_bytes: int = MAX_FILE_BYTES) -> bool:
         """Return whether a file is readable and within the limits, and count it if so.
 
         Args:
             file: The file.
             owner: The module or distribution that it belongs to.
-            most: The maximum size in bytes.
+            max_bytes: The maximum size in bytes.
         """
         if not file.is_file() or not os.access(file, os.R_OK):
             return False
         size = file.stat().st_size
-        if size > min(most, self._left):
-            self.left_out.setdefault(owner, {})[file] = size
+        if size > min(max_bytes, self._bytes_left):
+            self.excluded.setdefault(owner, {})[file] = size
             return False
-        self._left -= size
+        self._bytes_left -= size
         return True

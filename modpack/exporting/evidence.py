@@ -39,7 +39,7 @@ def loaded_edges(
     """
     interned = [m for m, d in decisions.items() if d.action is Action.INTERN]
     for module in interned:
-        yield from _names_given_out_lazily(walker, module)
+        yield from _lazy_attribute_edges(walker, module)
     compiled: dict[str, str] = {}
     for module in interned:
         location = walker.locate(module)
@@ -80,7 +80,7 @@ def dynamic_importers(
     return found
 
 
-def _names_given_out_lazily(walker: Walker, module: str) -> Iterator[Edge]:
+def _lazy_attribute_edges(walker: Walker, module: str) -> Iterator[Edge]:
     bound = walker.scan(module).bound
     for edge in walker.graph.edges_to(module):
         for name in edge.names:
@@ -112,27 +112,27 @@ def listed_edges(
         if not is_interned or not is_own(module):
             continue
         for listing in walker.scan(module).listings:
-            for found in _modules_in(walker, module, listing):
+            for found in _modules_in_folder(walker, module, listing):
                 if found != module:
                     yield Edge(module, found, ImportKind.DYNAMIC, listing.line)
         for statement in walker.scan(module).imports:
             if statement.names == ("*",) and statement.kind.is_dependency:
                 package, line = statement.module, statement.line
-                for found in _taken_by_star(walker, package):
+                for found in _star_imported_modules(walker, package):
                     yield Edge(module, found, ImportKind.LOADED, line)
-        yield from _entry_points(walker, module, installed)
+        yield from _entry_point_edges(walker, module, installed)
 
 
-def _taken_by_star(walker: Walker, package: str) -> Iterator[str]:
+def _star_imported_modules(walker: Walker, package: str) -> Iterator[str]:
     """Yield the loaded submodules of a package whose ``__all__`` is computed."""
     scan, environment = walker.scan(package), walker.environment_of(package)
     if environment is not None and scan.exported is None and "__all__" in scan.bound:
-        for found in _modules_in(walker, package, FolderListing("", False, 0)):
+        for found in _modules_in_folder(walker, package, FolderListing("", False, 0)):
             if environment.live_attribute(package, found.rpartition(".")[2]) == "submodule":
                 yield found
 
 
-def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> Iterator[Edge]:
+def _entry_point_edges(walker: Walker, module: str, installed: DistributionIndex) -> Iterator[Edge]:
     source = walker.source(module) if walker.has_source(module) else b""
     if b"entry_points" not in source:
         return
@@ -147,10 +147,10 @@ def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> 
     except (OSError, ValueError, ParsingError):  # importlib.metadata cannot read it either
         return
     for group in groups.sections():
-        asked = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
-        if asked is None:
+        match = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
+        if match is None:
             continue
-        line = source.count(b"\n", 0, asked.start()) + 1
+        line = source.count(b"\n", 0, match.start()) + 1
         for value in groups[group].values():
             target = value.partition(":")[0].partition("[")[0].strip()
             is_name = all(part.isidentifier() for part in target.split("."))
@@ -158,7 +158,7 @@ def _entry_points(walker: Walker, module: str, installed: DistributionIndex) -> 
                 yield Edge(module, target, ImportKind.DYNAMIC, line)
 
 
-def _modules_in(walker: Walker, module: str, listing: FolderListing) -> Iterator[str]:
+def _modules_in_folder(walker: Walker, module: str, listing: FolderListing) -> Iterator[str]:
     start = listing.module or module
     location = walker.locate(start)
     if location is None:

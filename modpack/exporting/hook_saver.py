@@ -65,7 +65,7 @@ class HookExporter:
         options: HookOptions | None,
     ) -> None:
         self._options = options or HookOptions()
-        self._tells_process_wide = options is not None and not options.process_wide
+        self._reports_process_wide = options is not None and not options.process_wide
         self._collector = HookCollector(
             is_importable,
             selector(self._options.choice),
@@ -75,14 +75,14 @@ class HookExporter:
         if self._options.process_wide:
             self._collector.process_wide()
         self.extras = self._options.extras
-        self._emptied = find_collected(
+        self._reset_state = find_collected(
             obj,
             self.extras,
             self._options.reset_hook_state,
             is_importable,
             self._options.process_wide,
         )
-        self.observer = HookObserver(obj, self.extras, self._collector, self._emptied)
+        self.observer = HookObserver(obj, self.extras, self._collector, self._reset_state)
 
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and yield the status of each hook."""
@@ -94,7 +94,7 @@ class HookExporter:
             writer.write(specs_record, content.encode(), compress=True)
             writer.write(pickle_record, appended)
         yield from map(unwrapped, self.observer.unwrapped)
-        yield from (captured(s, self._emptied.by_hook.get(s.name, ())) for s in specs)
+        yield from (captured(s, self._reset_state.by_hook.get(s.name, ())) for s in specs)
         yield from self.observer.lost()
         for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
             status = missed(spec)  # the submodule was never pickled
@@ -102,7 +102,7 @@ class HookExporter:
             yield status
         yield from map(left_out, self._collector.left_out)
         yield from self._native()
-        if self._tells_process_wide:
+        if self._reports_process_wide:
             yield from process_wide()
 
     def _native(self) -> Iterator[HookStatus]:

@@ -25,10 +25,10 @@ from modpack.exporting.live_code import functions_in, home_of, is_plain, resolve
 
 _MISSING: Final = object()
 _UNKNOWN: Final = object()
-_LONGEST = 40
-_MADE_BY: Final = "__dataclass_fields__"
+_MAX_REPR_LENGTH = 40
+_DATACLASS_FIELDS: Final = "__dataclass_fields__"
 _PLAIN_METACLASSES: Final = (type, abc.ABCMeta)
-_AROUND: tuple[tuple[type, str], ...] = (
+_WRAPPERS: tuple[tuple[type, str], ...] = (
     (partial, "func"),
     (property, "fget"),
     (staticmethod, "__func__"),
@@ -49,23 +49,27 @@ def shown(value: Any) -> str:
     if type(value) is tuple:
         return "another tuple"
     if is_plain(value):
-        return repr(value) if len(repr(value)) <= _LONGEST else f"another {type(value).__name__}"
+        return (
+            repr(value)
+            if len(repr(value)) <= _MAX_REPR_LENGTH
+            else f"another {type(value).__name__}"
+        )
     if is_a(value, FunctionType):
-        return _function(value)
+        return _describe_function(value)
     if is_a(value, BuiltinFunctionType):
         return f"the built-in function {value.__name__!r}"
     if is_a(value, type):
         return f"the class {value.__module__}.{value.__qualname__}"
     bare: Any = None
-    for kind, name in _AROUND:
+    for kind, name in _WRAPPERS:
         if is_a(value, kind):
             bare = getattr(value, name)
     if is_a(bare, FunctionType):
-        return f"a {type(value).__name__} of {_function(bare)}"
+        return f"a {type(value).__name__} of {_describe_function(bare)}"
     return f"an object of {type(value).__module__}.{type(value).__qualname__}"
 
 
-def _function(function: FunctionType) -> str:
+def _describe_function(function: FunctionType) -> str:
     code = function.__code__
     place = f"{PurePath(code.co_filename).name}:{code.co_firstlineno}"
     # functools.wraps copies the wrapped name to the function, but not to its code (Python 3.11).
@@ -73,7 +77,7 @@ def _function(function: FunctionType) -> str:
     return f"{function.__globals__.get('__name__')}.{name} ({place})"
 
 
-def _object_deviations(
+def _object_mismatches(
     value: Any,
     live: Mapping[str, Any],
     call: Sequence[Literal],
@@ -95,14 +99,14 @@ def _object_deviations(
     kind = resolved(str(call[0]), live)
     if not is_a(kind, type) or type(value) is not kind:
         return
-    made = _made(kind, call[1:], named, inits)
+    made = _expected_attributes(kind, call[1:], named, inits)
     if made is None:
         return
     expected, changed = made
     found = module_dict(value)
     for name, before in expected.items():
         now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for example
-        if before is not _UNKNOWN and now is not _UNKNOWN and not _keeps(before, now):
+        if before is not _UNKNOWN and now is not _UNKNOWN and not _still_contains(before, now):
             there = f" and not {shown(before)}" if is_plain(now) else ""
             yield name, f"is {shown(now)}{there}", changed.get(name) == Rebinding.RUNNING
     for name in (each for each in found if each not in expected):
@@ -110,7 +114,7 @@ def _object_deviations(
             yield name, f"was set to {shown(found[name])}", False
 
 
-def _made(
+def _expected_attributes(
     kind: type,
     given: Sequence[Literal],
     named: Mapping[str, Literal],
@@ -118,7 +122,7 @@ def _made(
 ) -> tuple[dict[str, Any], dict[str, int]] | None:
     """Return the attributes that a call sets, and those that methods change."""
     if kind in (SimpleNamespace, argparse.Namespace):
-        return None if given else ({n: _value(v) for n, v in named.items()}, {})
+        return None if given else ({n: _constant_value(v) for n, v in named.items()}, {})
     expected: dict[str, Any] | None = None
     changed: dict[str, int] = {}
     for each in kind.__mro__[:-1]:
@@ -131,9 +135,9 @@ def _made(
             continue
         body = defined.bodies.get(each.__qualname__)
         if body is not None and "__init__" in body.functions:
-            expected = _of_parameters(found, given, named)
-        elif _MADE_BY in vars(each):
-            expected = _of_dataclass(each, given, named)
+            expected = _attributes_from_init(found, given, named)
+        elif _DATACLASS_FIELDS in vars(each):
+            expected = _attributes_from_fields(each, given, named)
         else:
             continue
         if expected is None:
@@ -141,7 +145,7 @@ def _made(
     return expected or {}, changed
 
 
-def _of_parameters(
+def _attributes_from_init(
     found: Initializer, given: Sequence[Literal], named: Mapping[str, Literal]
 ) -> dict[str, Any] | None:
     names = [name for name, _ in found.parameters]
@@ -149,31 +153,31 @@ def _of_parameters(
         return None
     arguments = {**dict(found.parameters), **dict(zip(names, given, strict=False)), **named}
     return {
-        name: _value(arguments[parameter] if parameter else literal)
+        name: _constant_value(arguments[parameter] if parameter else literal)
         for name, (parameter, literal) in found.attributes.items()
     }
 
 
-def _of_dataclass(
+def _attributes_from_fields(
     kind: type, given: Sequence[Literal], named: Mapping[str, Literal]
 ) -> dict[str, Any] | None:
-    fields = [f for f in vars(kind)[_MADE_BY].values() if isinstance(f, dataclasses.Field)]
+    fields = [f for f in vars(kind)[_DATACLASS_FIELDS].values() if isinstance(f, dataclasses.Field)]
     fields = [f for f in fields if f._field_type is dataclasses._FIELD]  # type: ignore[attr-defined]
     names = [field.name for field in fields if field.init and not field.kw_only]
     if len(given) > len(names):
         return None
     arguments = {**dict(zip(names, given, strict=False)), **named}
     made = {f.name: f.default if is_plain(f.default) else _UNKNOWN for f in fields}
-    return made | {name: _value(arguments[name]) for name in made if name in arguments}
+    return made | {name: _constant_value(arguments[name]) for name in made if name in arguments}
 
 
-def _value(literal: Literal) -> Any:
+def _constant_value(literal: Literal) -> Any:
     """Return the value of a literal, or unknown if it is mutable."""
-    made = _evaluated(literal)
+    made = _evaluate(literal)
     return made if is_plain(made) else _UNKNOWN
 
 
-def _evaluated(literal: Literal) -> Any:
+def _evaluate(literal: Literal) -> Any:
     """Evaluate a literal, which is stored in a list as text, or return unknown."""
     if not isinstance(literal, list):
         return literal
@@ -182,18 +186,18 @@ def _evaluated(literal: Literal) -> Any:
     return ast.literal_eval(literal[0]) if literal else _UNKNOWN
 
 
-def _keeps(first: Any, value: Any) -> bool:
+def _still_contains(first: Any, value: Any) -> bool:
     """Return whether a value equals its literal; containers may have additional items."""
     if first in ({}, []):
         return type(value) in (dict, list)
     if type(value) is not type(first):
         return False
     if isinstance(first, tuple):
-        return len(first) == len(value) and all(map(_keeps, first, value))
+        return len(first) == len(value) and all(map(_still_contains, first, value))
     if isinstance(first, dict):
-        return all(key in value and _keeps(first[key], value[key]) for key in first)
+        return all(key in value and _still_contains(first[key], value[key]) for key in first)
     if isinstance(first, list):
-        return len(value) >= len(first) and all(map(_keeps, first, value))
+        return len(value) >= len(first) and all(map(_still_contains, first, value))
     if isinstance(first, set):
         return bool(first <= value)
     return is_plain(value) and repr(first) == repr(value)
@@ -242,15 +246,15 @@ class LiveModule:
         for path, body in self.defined.bodies.items():
             outside, _, name = path.rpartition(".")
             if not path:
-                yield from self._of_body(_Owner(self.live, is_complete=self.is_plain), body)
+                yield from self._body_mismatches(_Scope(self.live, is_complete=self.is_plain), body)
             # An import or another statement may bind the name of the class as well.
             elif "*" not in body.unread and name not in self.defined.bodies[outside].unread:
                 kind = self._class_at(path)
                 if kind is not None:
-                    owner = _class_owner(path, kind, body, self.live)
-                    yield from self._of_body(owner, body)
-                    if not owner.is_special:
-                        yield from self._extras(owner, body)
+                    scope = _class_scope(path, kind, body, self.live)
+                    yield from self._body_mismatches(scope, body)
+                    if not scope.is_special:
+                        yield from self._added_attributes(scope, body)
 
     def _class_at(self, path: str) -> type | None:
         found: Any = self.live.get(path.partition(".")[0])
@@ -258,56 +262,60 @@ class LiveModule:
             found = vars(found).get(name) if is_a(found, type) else None
         return found if is_a(found, type) and self._is_class(found, path) else None
 
-    def _of_body(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
+    def _body_mismatches(self, scope: _Scope, body: Body) -> Iterator[SourceMismatch]:
         def is_certain(name: str) -> bool:
-            """Return whether the body always binds a name and its owner keeps it."""
-            return owner.is_complete and name not in body.conditional
+            """Return whether the body always binds a name and its scope keeps it."""
+            return scope.is_complete and name not in body.conditional
 
         plain: list[tuple[str, int, Any]]
         plain = [(name, line, _MISSING) for name, line in body.functions.items()]
-        if owner.has_data:
+        if scope.has_data:
             plain += [(name, line, literal) for name, (line, literal) in body.values.items()]
         for name, line, literal in plain:
-            value = owner.names.get(name, _MISSING)
+            value = scope.names.get(name, _MISSING)
             if value is _MISSING and not is_certain(name):
                 continue
             if literal is _MISSING:
-                is_kept = self._is_made_of(value, name, owner)
+                is_kept = self._is_made_of(value, name, scope)
             else:
-                is_kept = self._gives(literal, value, owner)
+                is_kept = self._matches_literal(literal, value, scope)
             if not is_kept:
-                yield owner.deviation(name, value, line, literal)
+                yield scope.changed(name, value, line, literal)
         for name, rows in body.others.items():
-            if name in owner.names or is_certain(name):
-                yield from self._of_rows(owner, name, rows)
+            if name in scope.names or is_certain(name):
+                yield from self._row_mismatches(scope, name, rows)
 
-    def _of_rows(self, owner: _Owner, name: str, rows: Sequence[Row]) -> Iterator[SourceMismatch]:
+    def _row_mismatches(
+        self, scope: _Scope, name: str, rows: Sequence[Row]
+    ) -> Iterator[SourceMismatch]:
         """Yield mismatches of a name that has several bindings, or a complex one."""
-        value = owner.names.get(name, _MISSING)
+        value = scope.names.get(name, _MISSING)
         line, kind, given, named = rows[-1]
         if kind == "call" and len(rows) == 1:
-            found = _object_deviations(value, self.live, given, named, self.inits)
+            found = _object_mismatches(value, self.live, given, named, self.inits)
             for attribute, what, is_own in found:
-                yield SourceMismatch(f"{owner.prefix}{name}.{attribute}", what, line, True, is_own)
+                yield SourceMismatch(f"{scope.prefix}{name}.{attribute}", what, line, True, is_own)
             return
-        if any(self._fits(row, value, name, owner) for row in rows):
+        if any(self._may_bind(row, value, name, scope) for row in rows):
             return
         if kind == "holds" and is_a(value, (dict, list, set)):
-            yield SourceMismatch(owner.prefix + name, "has other items", line, bool(owner.prefix))
+            yield SourceMismatch(scope.prefix + name, "has other items", line, bool(scope.prefix))
         else:
-            yield owner.deviation(name, value, line, given[0] if kind == "is" else _MISSING)
+            yield scope.changed(name, value, line, given[0] if kind == "is" else _MISSING)
 
-    def _fits(self, row: Row, value: Any, name: str, owner: _Owner) -> bool:
+    def _may_bind(self, row: Row, value: Any, name: str, scope: _Scope) -> bool:
         """Return whether a statement may have bound a name to its current value."""
         _, kind, given, named = row
         if kind == "def":
-            return self._is_decorated(value, named[""], given, owner)
+            return self._is_decorated(value, named[""], given, scope)
         if kind == "class":
-            return bool(given) or self._is_class(value, owner.prefix + name)
+            return bool(given) or self._is_class(value, scope.prefix + name)
         if kind == "is":
-            return not owner.has_data or self._gives(given[0], value, owner)
+            return not scope.has_data or self._matches_literal(given[0], value, scope)
         if kind == "holds":
-            return not owner.has_data or given[0] == [] or _keeps(_evaluated(given[0]), value)
+            return (
+                not scope.has_data or given[0] == [] or _still_contains(_evaluate(given[0]), value)
+            )
         return True
 
     def _is_class(self, value: Any, path: str) -> bool:
@@ -318,7 +326,7 @@ class LiveModule:
         return value.__qualname__ == path and root_of(module) == root_of(here)
 
     def _is_decorated(
-        self, value: Any, name: Literal, decorators: Sequence[Literal], owner: _Owner
+        self, value: Any, name: Literal, decorators: Sequence[Literal], scope: _Scope
     ) -> bool:
         """Return whether decorators may have made a value from a function."""
         found = list(functions_in(value))
@@ -329,34 +337,34 @@ class LiveModule:
         makers = {root_of(home_of(resolved(str(each), self.live))) for each in decorators}
         return any(root_of(home_of(each)) in makers for each in found)
 
-    def _is_made_of(self, value: Any, name: str, owner: _Owner) -> bool:
+    def _is_made_of(self, value: Any, name: str, scope: _Scope) -> bool:
         """Return whether Python, a metaclass, or a base made a value from a plain function."""
         bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
-        if is_a(bare, FunctionType) and self._is_own(bare, owner, name):
+        if is_a(bare, FunctionType) and self._is_own(bare, scope, name):
             return True
         found = list(functions_in(bare))
-        holds_own = any(self._is_own(each, owner, name) for each in found)
-        if owner.is_special or self.file is None:
-            return holds_own or not found or home_of(found[0]) in owner.makers
-        return holds_own and home_of(found[0]) in owner.makers
+        holds_own = any(self._is_own(each, scope, name) for each in found)
+        if scope.is_special or self.file is None:
+            return holds_own or not found or home_of(found[0]) in scope.makers
+        return holds_own and home_of(found[0]) in scope.makers
 
-    def _is_own(self, function: FunctionType, owner: _Owner, name: str) -> bool:
+    def _is_own(self, function: FunctionType, scope: _Scope, name: str) -> bool:
         """Return whether a function is the one in the source. Its name may be mangled."""
         code = function.__code__
         if function.__globals__ is not self.live or not name.endswith(code.co_name):
             return False
         is_here = self.file is None or code.co_filename == self.file
-        return is_here and function.__qualname__ == owner.prefix + code.co_name
+        return is_here and function.__qualname__ == scope.prefix + code.co_name
 
-    def _gives(self, literal: Literal, value: Any, owner: _Owner) -> bool:
+    def _matches_literal(self, literal: Literal, value: Any, scope: _Scope) -> bool:
         """Return whether a literal has a value, or class creation may have replaced it."""
-        if literal == [] or _keeps(_evaluated(literal), value):
+        if literal == [] or _still_contains(_evaluate(literal), value):
             return True
-        return owner.is_special and not is_plain(value)
+        return scope.is_special and not is_plain(value)
 
-    def _extras(self, owner: _Owner, body: Body) -> Iterator[SourceMismatch]:
+    def _added_attributes(self, scope: _Scope, body: Body) -> Iterator[SourceMismatch]:
         """Yield attributes of a plain class that its statement does not define."""
-        for name, value in owner.names.items():
+        for name, value in scope.names.items():
             if any(
                 name in each for each in (body.functions, body.values, body.others, body.unread)
             ):
@@ -364,13 +372,13 @@ class LiveModule:
             is_function = type(value) is FunctionType
             if is_function:
                 is_made = value.__code__.co_filename.startswith("<") or name[:10] == "__annotate"
-                if is_made or (value.__globals__ is self.live and not owner.prefix):
+                if is_made or (value.__globals__ is self.live and not scope.prefix):
                     continue
             if is_function or (is_plain(value) and not name.startswith("__")):
-                yield owner.told(name, f"was set to {shown(value)}", body.line, value)
+                yield scope.mismatch(name, f"was set to {shown(value)}", body.line, value)
 
 
-class _Owner(NamedTuple):
+class _Scope(NamedTuple):
     """A module or a class, and how it treats the names that its body binds.
 
     Attributes:
@@ -389,35 +397,38 @@ class _Owner(NamedTuple):
     has_data: bool = True
     is_complete: bool = True
 
-    def deviation(
+    def changed(
         self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
     ) -> SourceMismatch:
         what = "was deleted" if value is _MISSING else f"is {shown(value)}"
         is_shown = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
         before = f" and not {shown(literal)}" if is_shown else ""
-        return self.told(name, what + before, line, value)
+        return self.mismatch(name, what + before, line, value)
 
-    def told(self, name: str, what: str, line: int, value: Any) -> SourceMismatch:
+    def mismatch(self, name: str, what: str, line: int, value: Any) -> SourceMismatch:
         found = next(functions_in(value), None)
         module, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
         is_own = found is not None and "<locals>" in found.__qualname__ and module == str(here)
         return SourceMismatch(self.prefix + name, what, line, bool(self.prefix), is_own, module)
 
 
-def _class_owner(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Owner:
+def _class_scope(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> _Scope:
     meta = type(kind)
     bases = kind.__mro__[1:-1]
     makes_subclasses = any("__init_subclass__" in vars(base) for base in bases)
     is_special = bool(
-        meta not in _PLAIN_METACLASSES or body.decorators or makes_subclasses or _is_row(kind)
+        meta not in _PLAIN_METACLASSES
+        or body.decorators
+        or makes_subclasses
+        or _is_named_tuple(kind)
     )
     makers = {home_of(base) for base in (*type.mro(meta)[:-1], *bases)}
     makers.update(home_of(resolved(each, live)) for each in body.decorators)
     if not is_special:
         makers.discard(kind.__module__)
-    has_data = meta in _PLAIN_METACLASSES and not _is_row(kind)
-    return _Owner(vars(kind), f"{path}.", frozenset(makers), is_special, has_data, not is_special)
+    has_data = meta in _PLAIN_METACLASSES and not _is_named_tuple(kind)
+    return _Scope(vars(kind), f"{path}.", frozenset(makers), is_special, has_data, not is_special)
 
 
-def _is_row(kind: type) -> bool:
+def _is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")

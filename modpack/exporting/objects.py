@@ -54,7 +54,7 @@ class ObjectSaver:
         writer: Writes pickles and storages.
         origins: The exporter's importers.
         planner: Receives the definitions of scripts.
-        guard: Searches saved objects for secrets.
+        secret_scan: Searches saved objects for secrets.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ObjectSaver:
         writer: ArchiveWriter,
         origins: ObjectOrigins,
         planner: Planner,
-        guard: SecretScan,
+        secret_scan: SecretScan,
     ) -> None:
         self.exporter = exporter
         self.resources: list[tuple[str, str]] = []
@@ -73,14 +73,14 @@ class ObjectSaver:
         self._origins = origins
         self._writer = writer
         self._planner = planner
-        self._guard = guard
+        self._secret_scan = secret_scan
         self._models: list[tuple[str, str]] = []
         self._nested: dict[str, Mapping[PickledName, None]] = {}
         self._values: dict[str, bytes] = {}
         self._storages: StorageSaver | None = None
         self._usage: StorageUsage | None = None
-        self._reduced = 0
-        self._attached = 0
+        self._reduce_count = 0
+        self._attachment_count = 0
 
     @gc_paused()
     def save(
@@ -120,7 +120,7 @@ class ObjectSaver:
             obj, context=self, resource=record, protocol=protocol, root=name, observer=observer
         )
         self._writer.write(record, pickled.data)
-        self._look_at(record, pickled, (obj, hooked.extras), name)
+        self._scan_for_secrets(record, pickled, (obj, hooked.extras), name)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
             # An object without torch objects has no tensors to list.
@@ -130,7 +130,7 @@ class ObjectSaver:
                 else ()
             )
         roots = {"example" if is_internal(record) else name: obj, **hooked.extras}
-        self._usage.look_at(record, observer.reductions, roots)
+        self._usage.add_object(record, observer.reductions, roots)
         self.scripts.provide(follow)
         nested = {**read_nested_names(pickled.data), **read_nested_names(pickled.appended)}
         if nested:
@@ -138,7 +138,7 @@ class ObjectSaver:
         self._origins.pin(self._planner.walker)
         return list(_edges(record, pickled, nested))
 
-    def _look_at(
+    def _scan_for_secrets(
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
     ) -> None:
         """Search a pickle for secrets, reported with attribute paths of the live object."""
@@ -148,7 +148,7 @@ class ObjectSaver:
             obj, extras = parts
             return {**places_of_texts(extras, texts, "extras"), **places_of_texts(obj, texts, name)}
 
-        self._guard.look_at_pickle(record, pickled.data + pickled.appended, places)
+        self._secret_scan.scan_pickle(record, pickled.data + pickled.appended, places)
 
     def write_values(self) -> None:
         """Write the values that script definitions need at import."""
@@ -160,8 +160,8 @@ class ObjectSaver:
         if self._usage is not None:
             yield from self._usage.notes()
         for record, names in self._nested.items():
-            packaged = _packaged(plan, names)
-            of_scripts = [str(each) for each in names if each.module in SCRIPTS]
+            packaged = _interned_names(plan, names)
+            script_names = [str(each) for each in names if each.module in SCRIPTS]
             if packaged:
                 text = (
                     f"{record} contains pickled bytes, such as those of a __getstate__, that name "
@@ -170,9 +170,9 @@ class ObjectSaver:
                 )
                 hint = "modpack.load uses it. Pass namespace='process' to PackageImporter."
                 yield Diagnostic.from_code("nested-pickle", record, text, hint=hint)
-            if of_scripts:
+            if script_names:
                 text = (
-                    f"{record} contains pickled bytes that name {listed(of_scripts, _MAX_NAMES)} "
+                    f"{record} contains pickled bytes that name {listed(script_names, _MAX_NAMES)} "
                     "of the running script, which the loading environment does not have"
                 )
                 hint = "Move these definitions into a module, and import it."
@@ -180,7 +180,7 @@ class ObjectSaver:
 
     def needs_process_namespace(self, plan: Plan) -> bool:
         """Return whether nested pickles name modules of the package by their real names."""
-        return any(_packaged(plan, names) for names in self._nested.values())
+        return any(_interned_names(plan, names) for names in self._nested.values())
 
     @property
     def generation(self) -> int:
@@ -196,7 +196,7 @@ class ObjectSaver:
         if self._storages is not None:
             self._storages.put_back(since, self._writer.stored_chunks)
 
-    def note_resource(self, package: str, resource: str, main: bool = False) -> None:
+    def add_to_index(self, package: str, resource: str, main: bool = False) -> None:
         """Record a saved object in the package's list of resources.
 
         Args:
@@ -220,7 +220,7 @@ class ObjectSaver:
         from modpack.pickling.base import GlobalReference
 
         importer, module, attribute = self._origins.find(obj, name)
-        self._remember_home(importer, module, obj)
+        self._remember_origin(importer, module, obj)
         live = getattr(obj, "__module__", None)
         return GlobalReference(module, attribute, live if isinstance(live, str) else module)
 
@@ -236,7 +236,7 @@ class ObjectSaver:
         local = local_path(name)
         if local != name:
             self._origins.require_listed(owner, module)
-        self._remember_home(owner, local, module)
+        self._remember_origin(owner, local, module)
         return local
 
     def home_of(self, function: FunctionType) -> ModuleType | None:
@@ -263,16 +263,16 @@ class ObjectSaver:
 
     def add_attachment(self, data: bytes) -> str:
         """Write bytes that torch serialized itself and return the name of their record."""
-        record = f".data/modpack/torchscript/{self._attached}.pt"
-        self._attached += 1
-        self._guard.look_at_script(record, data)
+        record = f".data/modpack/torchscript/{self._attachment_count}.pt"
+        self._attachment_count += 1
+        self._secret_scan.scan_torchscript(record, data)
         self._writer.write(record, data)
         return record
 
     def next_reduce_id(self) -> int:
         """Return a number for the next object with ``__reduce_package__``."""
-        self._reduced += 1
-        return self._reduced
+        self._reduce_count += 1
+        return self._reduce_count
 
     def _store_value(self, record: str, value: object, unless: str = "") -> bool:
         """Pickle a value into its own record, unless it refers to the module ``unless``."""
@@ -282,11 +282,11 @@ class ObjectSaver:
         if any(reference.module == unless for reference in pickled.references):
             return False
         self._values[record] = pickled.data
-        self._look_at(record, pickled, (value, {}), "value")
+        self._scan_for_secrets(record, pickled, (value, {}), "value")
         self._planner.add_resource(f"<{record}>", _edges(record, pickled), follow=True)
         return True
 
-    def _keep_values(self, importer: Importer, module: str) -> None:
+    def _copy_values(self, importer: Importer, module: str) -> None:
         """Copy the values that a definitions module from another package loads at import."""
         live = sys.modules.get(module)
         if live is None or not is_of_script(vars(live)):
@@ -298,13 +298,13 @@ class ObjectSaver:
                 load = getattr(importer, "load_pickle")  # noqa: B009  # only PackageImporter has it
                 self._store_value(record, load(package, resource))
 
-    def _remember_home(self, importer: Importer, module: str, obj: object) -> None:
+    def _remember_origin(self, importer: Importer, module: str, obj: object) -> None:
         if module == "__main__" or not is_everywhere(module):
-            self._keep_values(importer, str(getattr(obj, "__module__", None) or module))
+            self._copy_values(importer, str(getattr(obj, "__module__", None) or module))
             self._origins.remember(importer, module, obj)
 
 
-def _packaged(plan: Plan, names: Iterable[PickledName]) -> list[str]:
+def _interned_names(plan: Plan, names: Iterable[PickledName]) -> list[str]:
     interned = set(plan.modules(Action.INTERN))
     return [str(each) for each in names if each.module in interned]
 

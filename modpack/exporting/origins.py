@@ -54,11 +54,11 @@ class ObjectOrigins:
     """
 
     def __init__(self, importer: Importer) -> None:
-        self.importers = tuple(_flattened(importer))
-        self._environments = {id(each): _environment(each) for each in self.importers}
+        self.importers = tuple(_flatten(importer))
+        self._environments = {id(each): _module_source(each) for each in self.importers}
         self._environments.setdefault(id(sys_importer), HostEnvironment())
         self.environments = tuple(self._environments.values())
-        self._homes: dict[str, tuple[Importer, object]] = {}
+        self._origins: dict[str, tuple[Importer, object]] = {}
 
     def _environment_of(self, importer: Importer) -> ModuleSource:
         """Return the module source of an importer, or the host's."""
@@ -111,7 +111,7 @@ class ObjectOrigins:
         if importer is not sys_importer and self._environment_of(importer).locate(module) is None:
             importer = sys_importer  # extern in its package, so the host provides it
         root = root_of(module)
-        origin, first = self._homes.setdefault(root, (importer, obj))
+        origin, first = self._origins.setdefault(root, (importer, obj))
         if origin is not importer:
             raise ObjMismatchError(
                 f"{obj!r} comes from {importer!r}, but {first!r} comes from {origin!r}; a package "
@@ -126,7 +126,7 @@ class ObjectOrigins:
             ObjMismatchError: If modules of the same library already come from another one.
         """
         if len(self.importers) > 1:
-            for root, (importer, first) in self._homes.items():
+            for root, (importer, first) in self._origins.items():
                 module = walker.pin_root(root, self._environment_of(importer))
                 if module is not None:
                     raise ObjMismatchError(
@@ -136,28 +136,28 @@ class ObjectOrigins:
                     )
 
 
-def _flattened(importer: Importer) -> Iterator[Importer]:
+def _flatten(importer: Importer) -> Iterator[Importer]:
     if isinstance(importer, OrderedImporter):
         for each in importer.importers:
-            yield from _flattened(each)
+            yield from _flatten(each)
     else:
         yield importer
 
 
-def _environment(importer: Importer) -> ModuleSource:
+def _module_source(importer: Importer) -> ModuleSource:
     if importer is sys_importer:
         return HostEnvironment()
     own = getattr(importer, "environment", None)
     return own if own is not None else ImportedEnvironment(importer)
 
 
-def encoded(source: str) -> bytes:
+def encode_source(source: str) -> bytes:
     r"""Encode source text with the encoding that its coding cookie names.
 
     Raises:
         UnicodeEncodeError: If the encoding cannot represent all characters.
 
-    >>> encoded("# coding: latin-1\nx = '\xe9'")[-2:]
+    >>> encode_source("# coding: latin-1\nx = '\xe9'")[-2:]
     b"\xe9'"
     """
     plain = source.encode()
@@ -173,24 +173,24 @@ def encoded(source: str) -> bytes:
         return plain
 
 
-def files_of(module: str, place: Path) -> Iterator[tuple[str, Path, bool]]:
+def iter_sources(module: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     """Yield the source files at a path: module path, file, and whether it is a package.
 
     Args:
         module: The module path of the file or folder itself.
-        place: A source file, or a folder with sources at any depth. Files that no import statement
+        path: A source file, or a folder with sources at any depth. Files that no import statement
             can name, such as those in ``.ipynb_checkpoints``, are skipped.
 
     Raises:
         FileNotFoundError: If the path does not exist.
     """
-    if place.is_dir():
-        for file in sorted(place.rglob("*.py")):
-            *folders, name = file.relative_to(place).parts
+    if path.is_dir():
+        for file in sorted(path.rglob("*.py")):
+            *folders, name = file.relative_to(path).parts
             own = [] if name == "__init__.py" else [name[: -len(".py")]]
             if not any("." in part for part in (*folders, *own)):
                 yield ".".join([module, *folders, *own]), file, name == "__init__.py"
-    elif place.is_file():
-        yield module, place, place.name == "__init__.py"
+    elif path.is_file():
+        yield module, path, path.name == "__init__.py"
     else:
-        raise FileNotFoundError(f"no such file or folder for module {module!r}: {str(place)!r}")
+        raise FileNotFoundError(f"no such file or folder for module {module!r}: {str(path)!r}")

@@ -32,21 +32,21 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
-    MAX_BYTES_OF_A_FILE,
-    MAX_BYTES_UNNAMED,
+    MAX_FILE_BYTES,
+    MAX_UNNAMED_FILE_BYTES,
     SizeLimit,
-    files_below,
+    has_data_name,
     is_code,
-    is_compiled,
     is_data,
-    is_data_like,
+    is_in_tests,
     is_loadable,
+    is_native,
     is_private,
-    is_tests,
+    iter_data_files,
 )
 
-_KEPT = "the package that the code comes from contains it"
-_KNOWN_WITHOUT_CODE = ("METADATA", "WHEEL", "top_level.txt")
+_FROM_PACKAGE = "the package that the code comes from contains it"
+_IDENTITY_FILES = ("METADATA", "WHEEL", "top_level.txt")
 
 
 @runtime_checkable
@@ -154,40 +154,40 @@ class _Collector:
         return _record_folders(self.locations.values())
 
     def collect(
-        self, asked: Iterable[PlannedFile], asked_metadata: Mapping[str, str]
+        self, requested: Iterable[PlannedFile], requested_metadata: Mapping[str, str]
     ) -> PackageData:
         """Collect everything that is included.
 
         Args:
-            asked: Files requested explicitly.
-            asked_metadata: Names of distributions whose metadata was requested, with the reasons.
+            requested: Files requested explicitly.
+            requested_metadata: Names of distributions with requested metadata, and the reasons.
         """
         groups: dict[tuple[int, str], list[_ModuleLocation]] = {}
         owners: dict[tuple[int, str], tuple[DistributionIndex, Distribution]] = {}
         for each in self.locations.values():
-            if self.native and is_compiled(each.file.name):
+            if self.native and is_native(each.file.name):
                 package = package_folder(each.module.rpartition(".")[0])
                 record = join_record(package, each.file.name)
-                self._take_compiled(record, each.file, each.module, "it is interned")
+                self._add_native(record, each.file, each.module, "it is interned")
             if each.distribution is not None:
                 key = id(each.installed), each.distribution.name
                 owners.setdefault(key, (each.installed, each.distribution))
                 groups.setdefault(key, []).append(each)
         for key, (installed, distribution) in owners.items():
-            self._take_distribution(installed, distribution, groups[key])
+            self._add_distribution(installed, distribution, groups[key])
         for installed, distribution in owners.values():
             # Packaged code sees the metadata of its distribution's requirements, as installed.
             for name in sorted(distribution.requires):
-                self._take_name_and_version(installed, name, f"{distribution.name} requires it")
+                self._add_identity(installed, name, f"{distribution.name} requires it")
         for each in self.locations.values():
-            self._take_what_it_reads(each)
-        self._take_kept()
-        for file in asked:
+            self._add_read_files(each)
+        self._add_packaged_data()
+        for file in requested:
             self._files.setdefault(file.record, file)
-        for name, why in asked_metadata.items():
-            self._take_name_and_version(self.host, name, why)
-        self._keep_metadata()
-        for owner, left_out in self._limit.left_out.items():
+        for name, why in requested_metadata.items():
+            self._add_identity(self.host, name, why)
+        self._add_packaged_metadata()
+        for owner, left_out in self._limit.excluded.items():
             sizes = ", ".join(f"{f} ({size / 2**20:,.0f} MiB)" for f, size in left_out.items())
             text = f"files that code of {owner} may read are excluded for their size: {sizes}"
             hint = "If it does, save them: save_binary(package, name, contents)."
@@ -196,7 +196,7 @@ class _Collector:
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
         return PackageData(files, distributions, tuple(dict.fromkeys(self._notes)))
 
-    def _take_distribution(
+    def _add_distribution(
         self,
         installed: DistributionIndex,
         distribution: Distribution,
@@ -207,7 +207,7 @@ class _Collector:
         if contents is None:
             return
         modules = tuple(each.module for each in group)
-        self._describe(
+        self._add_metadata(
             installed, distribution, modules, contents.metadata, "its modules are interned"
         )
         if distribution.editable:
@@ -215,7 +215,7 @@ class _Collector:
         folders = {each.folder: each.record_folder for each in group if each.record_folder}
         listed = [contents.folder / name for name in contents.listed if not is_code(name)]
         if not contents.listed:
-            listed = [file for folder in folders for file in files_below(folder)]
+            listed = [file for folder in folders for file in iter_data_files(folder)]
         packages = {
             (contents.folder / name).parent
             for name in contents.listed
@@ -229,15 +229,15 @@ class _Collector:
             record = join_record(folders[place], path)
             if _is_listed_data(path):
                 why = f"{distribution.name} lists it next to interned code"
-                self._take(record, file, distribution.name, why)
-            elif self.native and is_loadable(file.name) and not is_tests(path):
-                self._take_compiled(record, file, distribution.name, "interned code may load it")
+                self._add(record, file, distribution.name, why)
+            elif self.native and is_loadable(file.name) and not is_in_tests(path):
+                self._add_native(record, file, distribution.name, "interned code may load it")
         for name in contents.listed if self.native else ():
             if name.partition("/")[0].endswith(".libs"):  # shared libraries next to its packages
                 why = "native extensions need it"
-                self._take_compiled(name, contents.folder / name, distribution.name, why)
+                self._add_native(name, contents.folder / name, distribution.name, why)
 
-    def _take_what_it_reads(self, location: _ModuleLocation) -> None:
+    def _add_read_files(self, location: _ModuleLocation) -> None:
         """Add the files that a source names, and those in folders that it reads.
 
         Of installed distributions, only named files are added. Their file lists cover the others.
@@ -255,15 +255,15 @@ class _Collector:
             place = Path(os.path.normpath(folder / read.path))
             searched.append(place)
             if read.kind is ReadKind.FILE and not place.is_dir():
-                self._take_named(location, place, read)
+                self._add_named(location, place, read)
             else:
-                self._take_in_folder(location, place, read)
+                self._add_folder(location, place, read)
         if not location.is_installed:
             for read in (each for each in reads if each.kind is ReadKind.NAME):
                 files = (Path(os.path.normpath(folder / read.path)) for folder in searched)
                 file = next((each for each in files if each.is_file()), None)
                 if file is not None:
-                    self._take_named(location, file, read)
+                    self._add_named(location, file, read)
 
     def _folder_of(self, location: _ModuleLocation, module: str | None) -> Path | None:
         """Return the folder of an interned package, or one below it (``files("pkg.data")``)."""
@@ -276,23 +276,23 @@ class _Collector:
                 return found.folder / below if found.is_package else found.folder
         return None
 
-    def _take_named(self, location: _ModuleLocation, file: Path, read: FileRead) -> None:
+    def _add_named(self, location: _ModuleLocation, file: Path, read: FileRead) -> None:
         module, record = location.module, _record_in(self._folders, file)
         if record is None or not is_data(file.name) or not file.is_file():
             return
         if is_private(record) and not location.is_installed:
             self._exclude(module, f"{file}, which {module} reads, is excluded as a possible secret")
         else:
-            self._take(record, file, module, f"{module} names it (line {read.line})")
+            self._add(record, file, module, f"{module} names it (line {read.line})")
 
-    def _take_in_folder(self, location: _ModuleLocation, folder: Path, read: FileRead) -> None:
+    def _add_folder(self, location: _ModuleLocation, folder: Path, read: FileRead) -> None:
         """Add files with names computed at run time: all files of a data folder."""
         module, is_for_data = location.module, folder not in self._folders
         if not folder.is_dir() or (location.is_installed and not is_for_data):
             return
         if not is_for_data and not self._folders[folder]:
-            found = [file.name for file in files_below(folder, deep=False)]
-            found = [name for name in found if is_data_like(name)]
+            found = [file.name for file in iter_data_files(folder, deep=False)]
+            found = [name for name in found if has_data_name(name)]
             if found:
                 shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
                 text = (
@@ -305,14 +305,14 @@ class _Collector:
                     Diagnostic.from_code("data-files-dynamic", module, text, where, hint=hint)
                 )
             return
-        most = MAX_BYTES_OF_A_FILE if location.is_installed else MAX_BYTES_UNNAMED
+        max_bytes = MAX_FILE_BYTES if location.is_installed else MAX_UNNAMED_FILE_BYTES
         why = f"{module} reads files in its folder (line {read.line})"
-        for file in files_below(folder, deep=is_for_data):
+        for file in iter_data_files(folder, deep=is_for_data):
             record = _record_in(self._folders, file)
-            if record is not None and (is_for_data or is_data_like(file.name)):
-                self._take(record, file, module, why, most)
+            if record is not None and (is_for_data or has_data_name(file.name)):
+                self._add(record, file, module, why, max_bytes)
 
-    def _take_kept(self) -> None:
+    def _add_packaged_data(self) -> None:
         """Add the data files that loaded packages contain for the modules taken from them."""
         owners: dict[int, tuple[LoadedPackage, set[str]]] = {}
         for each in self.locations.values():
@@ -324,25 +324,25 @@ class _Collector:
         for package, names in owners.values():
             for record, owner in package.data_files().items():
                 if owner in names:
-                    self._take(record, package.tree / record, owner, _KEPT)
+                    self._add(record, package.tree / record, owner, _FROM_PACKAGE)
 
-    def _take_name_and_version(self, installed: DistributionIndex, name: str, why: str) -> None:
+    def _add_identity(self, installed: DistributionIndex, name: str, why: str) -> None:
         found = installed.named(name)
         if found is None:
             return
         key = normalized(found.name)
         if key not in RUNTIME_ROOTS and key not in self._externs:  # otherwise the host has it
-            self._describe(installed, found, (), _KNOWN_WITHOUT_CODE, why)
+            self._add_metadata(installed, found, (), _IDENTITY_FILES, why)
 
-    def _keep_metadata(self) -> None:
+    def _add_packaged_metadata(self) -> None:
         """Add the metadata that loaded packages contain of distributions without any code."""
         for each in {id(each.installed): each for each in self.locations.values()}.values():
             for file in sorted(each.package.tree.glob("*.dist-info")) if each.package else ():
                 if not (file / "RECORD").exists():
                     name = file.name.removesuffix(".dist-info").rpartition("-")[0]
-                    self._take_name_and_version(each.installed, name, _KEPT)
+                    self._add_identity(each.installed, name, _FROM_PACKAGE)
 
-    def _describe(
+    def _add_metadata(
         self,
         installed: DistributionIndex,
         distribution: Distribution,
@@ -374,16 +374,16 @@ class _Collector:
                     names[root] = normalized(found.name)
         return frozenset(names.values())
 
-    def _take_compiled(self, record: str, file: Path, owner: str, why: str) -> None:
+    def _add_native(self, record: str, file: Path, owner: str, why: str) -> None:
         if file.is_file() and record not in self._files:
             self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
 
-    def _take(
-        self, record: str, file: Path, owner: str, why: str, most: int = MAX_BYTES_OF_A_FILE
+    def _add(
+        self, record: str, file: Path, owner: str, why: str, max_bytes: int = MAX_FILE_BYTES
     ) -> None:
         known = self._files.get(record)
         if known is None:
-            if self._limit.admits(file, owner, most):
+            if self._limit.admits(file, owner, max_bytes):
                 self._files[record] = PlannedFile(record, str(file), owner, why)
         elif known.source != str(file):
             text = f"{file} is excluded, because {known.source} has the same record name, {record}"
@@ -399,7 +399,7 @@ def _is_listed_data(path: str) -> bool:
     is_hidden = any(part.startswith(".") for part in path.split("/"))
     is_for_tools = path.endswith("py.typed")  # PEP 561: only type checkers read it
     return is_data(path) and not (
-        is_hidden or is_for_tools or is_tests(path) or "__pycache__/" in path
+        is_hidden or is_for_tools or is_in_tests(path) or "__pycache__/" in path
     )
 
 
@@ -421,21 +421,21 @@ class PackageDataPlanner:
         self._walker = walker
         self._host = host
         self._trees: dict[Path, DistributionIndex] = {}
-        self._asked: dict[str, PlannedFile] = {}
-        self._asked_metadata: dict[str, str] = {}
+        self._requested: dict[str, PlannedFile] = {}
+        self._requested_metadata: dict[str, str] = {}
         self._found: tuple[object, PackageData] | None = None
 
     def find(self, decisions: Mapping[str, Decision]) -> PackageData:
         """Return the files and metadata for the interned modules among the decisions."""
         key = (
             frozenset((module, d.action) for module, d in decisions.items()),
-            (*self._asked, *self._asked_metadata, *self.given),
+            (*self._requested, *self._requested_metadata, *self.given),
             self.native,
         )
         if self._found is None or self._found[0] != key:
             locations, walker = self._interned(decisions), self._walker
             collector = _Collector(decisions, locations, walker, self._host, self.native)
-            self._found = key, collector.collect(self._asked.values(), self._asked_metadata)
+            self._found = key, collector.collect(self._requested.values(), self._requested_metadata)
         return self._found[1]
 
     def _interned(self, decisions: Mapping[str, Decision]) -> dict[str, _ModuleLocation]:
@@ -467,7 +467,7 @@ class PackageDataPlanner:
         distribution = installed.distribution_of(module, real)
         return _ModuleLocation(module, file, is_package, installed, distribution, package)
 
-    def trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
+    def package_trees(self, decisions: Mapping[str, Decision]) -> list[Path]:
         """Return the unpacked trees of the packages that interned modules come from."""
         packages = (each.package for each in self._interned(decisions).values())
         return sorted({package.tree for package in packages if package is not None})
@@ -480,7 +480,9 @@ class PackageDataPlanner:
             if not each.is_installed and each.package is None
         }
 
-    def published(self, decisions: Mapping[str, Decision]) -> Callable[[str, str, bytes], bool]:
+    def publication_check(
+        self, decisions: Mapping[str, Decision]
+    ) -> Callable[[str, str, bytes], bool]:
         """Return a function that recognizes files of published distributions.
 
         Files that a loaded package contains for a distribution count as well: they were checked
@@ -519,12 +521,12 @@ class PackageDataPlanner:
         limit = SizeLimit()
         found = [
             PlannedFile(its_record, str(file), posixpath.dirname(its_record).replace("/", "."), why)
-            for file in _looked_for(folders, PurePosixPath(record))
+            for file in _find_requested(folders, PurePosixPath(record))
             for its_record in [_record_in(folders, file)]
             if its_record is not None and its_record not in planned
             if is_data(file.name) and limit.admits(file)
         ]
-        self._asked.update((file.record, file) for file in found)
+        self._requested.update((file.record, file) for file in found)
         return bool(found)
 
     def add_metadata(self, decisions: Mapping[str, Decision], name: str, why: str) -> bool:
@@ -539,11 +541,11 @@ class PackageDataPlanner:
             Whether the distribution is installed and was not in the plan before.
         """
         before = self.find(decisions).distributions
-        self._asked_metadata[name] = why
+        self._requested_metadata[name] = why
         return self.find(decisions).distributions != before
 
 
-def _looked_for(folders: Mapping[Path, str], record: PurePosixPath) -> list[Path]:
+def _find_requested(folders: Mapping[Path, str], record: PurePosixPath) -> list[Path]:
     """Return the files on this machine that correspond to a record or a folder of records."""
     for above in (record, *record.parents):
         name = "" if str(above) == "." else str(above)
@@ -552,5 +554,5 @@ def _looked_for(folders: Mapping[Path, str], record: PurePosixPath) -> list[Path
             if place.is_file():
                 return [place]
             if place.is_dir() and place != folder:
-                return list(files_below(place))
+                return list(iter_data_files(place))
     return []

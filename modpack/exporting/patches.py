@@ -41,40 +41,44 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
         plan: The plan, with extern modules and the classes of saved objects.
         walker: Provides the sources of interned modules, and reads others.
     """
-    classes = dict.fromkeys(each for kind in _classes(plan) for each in kind.__mro__[:-1])
-    for module, live in _modules(plan, classes):
-        for name, function in _foreign(live, root_of(module)):
+    classes = dict.fromkeys(each for kind in _pickled_classes(plan) for each in kind.__mro__[:-1])
+    for module, live in _patchable_modules(plan, classes):
+        for name, function in _foreign_functions(live, root_of(module)):
             # If the replacing function is packaged, it replaces the original after loading too.
-            is_ours = _is_packaged(home_of(function), plan)
+            is_packaged = _is_packaged(home_of(function), plan)
             # Checks for uses first, because reading the imports of torch takes longer.
-            if not is_ours and _is_used(name, plan, walker, classes):
-                if not _imports(walker, module, function):
-                    yield _note(f"{module}.{name}", function)
+            if not is_packaged and _is_used(name, plan, walker, classes):
+                if not _imports_library_of(walker, module, function):
+                    yield _patch_note(f"{module}.{name}", function)
     for each in classes:
-        home = each.__module__
-        if _is_packaged(home, plan) or root_of(home) in _STANDARD:
+        origin = each.__module__
+        if _is_packaged(origin, plan) or root_of(origin) in _STANDARD:
             continue
-        for name, function in _foreign(vars(each), root_of(home)):
-            if not _is_packaged(home_of(function), plan) and not _imports(walker, home, function):
-                yield _note(f"{home}.{each.__qualname__}.{name}", function)
+        for name, function in _foreign_functions(vars(each), root_of(origin)):
+            if not _is_packaged(home_of(function), plan) and not _imports_library_of(
+                walker, origin, function
+            ):
+                yield _patch_note(f"{origin}.{each.__qualname__}.{name}", function)
 
 
-def _foreign(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
+def _foreign_functions(names: Mapping[str, Any], root: str) -> Iterator[tuple[str, FunctionType]]:
     """Yield functions from modules outside the library and the standard library."""
     known: dict[int, bool] = {}  # by globals: torch has a thousand functions from few modules
     for name, value in list(names.items()):
         if type(value) is FunctionType and value.__globals__ is not names:
             key = id(value.__globals__)
             if key not in known:
-                home = home_of(value)
-                top = root_of(home)
+                origin = home_of(value)
+                top = root_of(origin)
                 # Functions of modules that do not exist are generated.
-                known[key] = top != root and top not in _STANDARD and home in sys.modules
+                known[key] = top != root and top not in _STANDARD and origin in sys.modules
             if known[key]:
                 yield name, value
 
 
-def _modules(plan: Plan, classes: Iterable[type]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _patchable_modules(
+    plan: Plan, classes: Iterable[type]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield extern modules, and modules whose functions the parts of a model call."""
     wanted = dict.fromkeys(plan.modules(Action.EXTERN))
     for each in classes:
@@ -94,7 +98,7 @@ def _is_packaged(module: str, plan: Plan) -> bool:
     return decision is not None and decision.action is not Action.EXTERN
 
 
-def _classes(plan: Plan) -> Iterator[type]:
+def _pickled_classes(plan: Plan) -> Iterator[type]:
     """Yield the classes that pickles name."""
     for node in (each for each in plan.graph.nodes() if each.startswith("<")):
         for module in plan.graph.successors(node):
@@ -104,7 +108,7 @@ def _classes(plan: Plan) -> Iterator[type]:
                 yield from (each for each in found if is_a(each, type))
 
 
-def _imports(walker: Walker, module: str, function: FunctionType) -> bool:
+def _imports_library_of(walker: Walker, module: str, function: FunctionType) -> bool:
     """Return whether a module's or its package's source imports a function's library."""
     root = root_of(home_of(function))
     scans = (walker.scan(each) for each in (module, root_of(module)))
@@ -124,7 +128,7 @@ def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> 
     )
 
 
-def _note(path: str, function: FunctionType) -> Diagnostic:
+def _patch_note(path: str, function: FunctionType) -> Diagnostic:
     text = (
         f"{path} was replaced in this process by {shown(function)}, but it is extern: packaged "
         "code uses the one that is installed in the loading environment"
@@ -150,23 +154,23 @@ def registered_notes(
     """
     found: dict[str, dict[str, None]] = {}
     for module in plan.modules(Action.INTERN):
-        for holder, container in _containers(module):
-            for entry in _values(container):
-                home = getattr(entry, "__module__", None)
-                if isinstance(home, str) and home != module and home not in plan.decisions:
-                    found.setdefault(home, {})[f"{entry.__name__} in {module}.{holder}"] = None
-    for home, entries in found.items():
-        if _is_own(home, walker, installed):
+        for holder, container in _iter_containers(module):
+            for entry in _registered_objects(container):
+                origin = getattr(entry, "__module__", None)
+                if isinstance(origin, str) and origin != module and origin not in plan.decisions:
+                    found.setdefault(origin, {})[f"{entry.__name__} in {module}.{holder}"] = None
+    for origin, entries in found.items():
+        if _is_own(origin, walker, installed):
             text = (
-                f"{home} registered {listed(list(entries), _MAX_NAMES)} in this process, but no "
+                f"{origin} registered {listed(list(entries), _MAX_NAMES)} in this process, but no "
                 "packaged code imports it, so it is not in the package; packaged code that looks "
                 "up these entries fails, with a KeyError for example"
             )
-            hint = f"If the model needs them, import {home} in a packaged module."
-            yield Diagnostic.from_code("registered-outside", home, text, hint=hint)
+            hint = f"If the model needs them, import {origin} in a packaged module."
+            yield Diagnostic.from_code("registered-outside", origin, text, hint=hint)
 
 
-def _containers(module: str) -> Iterator[tuple[str, object]]:
+def _iter_containers(module: str) -> Iterator[tuple[str, object]]:
     """Yield the names of a live module, and the attributes of its own classes and objects."""
     for name, value in list(module_dict(sys.modules.get(module)).items()):
         yield name, value
@@ -176,7 +180,7 @@ def _containers(module: str) -> Iterator[tuple[str, object]]:
                 yield f"{name}.{attribute}", inner
 
 
-def _values(container: object) -> Iterator[type | FunctionType]:
+def _registered_objects(container: object) -> Iterator[type | FunctionType]:
     """Yield the functions and classes in a plain container.
 
     Containers of user-defined classes are skipped, because they might execute code.

@@ -29,9 +29,9 @@ from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
 from modpack.exporting.problems import MissingModules, find_notes, find_problems, why_not_interned
 
-_ASKED_FOR = "<add_dependency>"
+_ADDED_BY_NAME = "<add_dependency>"
 """The graph node with edges to modules that the user added by name."""
-_PROVISIONAL = (RuleOrigin.IMPLICIT, RuleOrigin.PARENT, RuleOrigin.PRESET)
+_FALLBACK_ORIGINS = (RuleOrigin.IMPLICIT, RuleOrigin.PARENT, RuleOrigin.PRESET)
 """Origins of fallback rules, which a user's later rule overrides."""
 _STRENGTH = (Action.INTERN, Action.EXTERN, Action.MOCK)
 
@@ -69,8 +69,8 @@ class Planner:
         self._decisions: dict[str, Decision] = {}
         self._matched: dict[str, Rule] = {}
         self._vetoes: dict[str, str] = {}
-        self._absence = MissingModules(self.walker, installed)
-        self._left_out: dict[str, str] = {}
+        self._missing_modules = MissingModules(self.walker, installed)
+        self._undecided_reasons: dict[str, str] = {}
         self._reported: dict[Diagnostic, None] = {}
 
     def add_rule(self, rule: Rule) -> None:
@@ -100,7 +100,7 @@ class Planner:
         why: str = "saved explicitly by name",
     ) -> None:
         """Intern a module with the given source, unless a match hook overrides that."""
-        if self._is_saved(module, why):
+        if self._decide_saved(module, why):
             self.walker.provide(module, source, is_package, follow)
 
     def add_module(self, module: str, follow: bool) -> None:
@@ -108,7 +108,7 @@ class Planner:
         problem = why_not_interned(self.walker, module, self.package_data.native)
         if problem is not None:
             self._reported[problem] = None
-        elif self._is_saved(module, "saved explicitly by name"):
+        elif self._decide_saved(module, "saved explicitly by name"):
             self.walker.include(module, follow)
 
     def add_dependency(self, module: str, follow: bool) -> None:
@@ -120,17 +120,19 @@ class Planner:
         """
         if not follow:
             self.walker.stop_at(module)
-        self.add_resource(_ASKED_FOR, [Edge(_ASKED_FOR, module, ImportKind.SAVED)], follow=True)
+        self.add_resource(
+            _ADDED_BY_NAME, [Edge(_ADDED_BY_NAME, module, ImportKind.SAVED)], follow=True
+        )
 
-    def _is_saved(self, module: str, why: str) -> bool:
+    def _decide_saved(self, module: str, why: str) -> bool:
         """Decide a module that the user saves by name; return whether it is interned."""
-        self._decisions[module] = decision = self._saved(module, why)
+        self._decisions[module] = decision = self._saved_decision(module, why)
         if decision.action is not Action.INTERN:
             self.walker.graph.mark_root(module)
             self.walker.decide(module, decision.action)
         return decision.action is Action.INTERN
 
-    def _saved(self, module: str, why: str) -> Decision:
+    def _saved_decision(self, module: str, why: str) -> Decision:
         rule = self._rule_of(module)
         as_saved = Decision(module, Action.INTERN, saved(module, why))
         if rule is None or rule.action is not Action.INTERN:
@@ -206,7 +208,7 @@ class Planner:
         matched = set(map(id, self._matched.values()))
         unused = [rule for rule in self._rules if id(rule) not in matched]
         required = [rule for rule in unused if not rule.allow_empty]
-        native, left_out = self.package_data.native, self._left_out
+        native, left_out = self.package_data.native, self._undecided_reasons
         problems = [
             *self._reported,
             *self._veto_problems(decisions),
@@ -251,7 +253,7 @@ class Planner:
         if self.hooks.current is not None:
             return  # called by a hook in the middle of the walk
         self.walker.retry()
-        while self._settle_parents() or self._bind_externs() or self._follow_evidence():
+        while self._settle_parents() or self._add_extern_requirements() or self._follow_evidence():
             pass
 
     def _settle_parents(self) -> bool:
@@ -273,7 +275,7 @@ class Planner:
         followed = [child for child in children if action_of.get(child) in _STRENGTH]
         return min(followed, key=lambda c: _STRENGTH.index(action_of[c]), default=None)
 
-    def _bind_externs(self) -> bool:
+    def _add_extern_requirements(self) -> bool:
         """Keep requirements of extern distributions extern; return whether any is new."""
         if self._portability is None:
             return False
@@ -281,7 +283,7 @@ class Planner:
         externs = [
             m for m, d in self._decisions.items() if d.action is Action.EXTERN and m in needed
         ]
-        if not self._portability.bind(filter(None, map(self.walker.locate, externs))):
+        if not self._portability.add_externs(filter(None, map(self.walker.locate, externs))):
             return False
         self._reconsider()
         self.walker.retry()
@@ -303,7 +305,7 @@ class Planner:
     def _reconsider(self) -> None:
         """Withdraw decisions of fallback rules if another rule applies now."""
         for module, decision in list(self._decisions.items()):
-            if decision.rule.origin in _PROVISIONAL:
+            if decision.rule.origin in _FALLBACK_ORIGINS:
                 rule = self._rule_of(module)
                 if rule is not None and rule != decision.rule:
                     self._forget(module)
@@ -323,12 +325,12 @@ class Planner:
 
     def _decide(self, module: str) -> Action | None:
         rule = self._folder_rule(module, self._rule_of(module))
-        why = self._absence.why(module, rule, self._portability)
+        why = self._missing_modules.why(module, rule, self._portability)
         if why is not None:
-            self._left_out[module] = why
+            self._undecided_reasons[module] = why
             return None
-        self._left_out.pop(module, None)
-        if rule is None or self._is_made_up(module):
+        self._undecided_reasons.pop(module, None)
+        if rule is None or self._is_implied_parent(module):
             return None
         decision = self._ask_hooks(module, rule)
         # A hook may have saved the module by name.
@@ -347,14 +349,14 @@ class Planner:
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))
         if owner is Owner.INSTALLED and self._portability is not None:
-            why = self._portability.why_bound(module, self.walker.locate(module))
+            why = self._portability.why_not_portable(module, self.walker.locate(module))
             if why is not None:
                 rule = deciding_rule(rules, module, Owner.BOUND)
-                is_bound = rule is not None and rule.owner is Owner.BOUND
-                return replace(rule, label=f"{rule}: {why}") if rule and is_bound else rule
+                is_not_portable = rule is not None and rule.owner is Owner.BOUND
+                return replace(rule, label=f"{rule}: {why}") if rule and is_not_portable else rule
         return deciding_rule(rules, module, owner)
 
-    def _is_made_up(self, module: str) -> bool:
+    def _is_implied_parent(self, module: str) -> bool:
         """Return whether a package exists only as the parent of a module with a given source."""
         edges = self.walker.graph.edges_to(module)
         is_folder = all(
@@ -372,6 +374,6 @@ class Planner:
             self._vetoes[module] = outcome.veto
         return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
 
-    def is_spelled(self, module: str) -> bool:
+    def has_explicit_rule(self, module: str) -> bool:
         """Return whether a rule of the user names a module literally."""
         return any(rule.spells(module) for rule in self._rules)

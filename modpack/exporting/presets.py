@@ -69,45 +69,45 @@ class Portability:
     def __init__(self, index: DistributionIndex, native: bool = False) -> None:
         self._index = index
         self._native = native
-        self._is_compiled = cache(index.is_compiled)
-        self._bound: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._is_native = cache(index.is_compiled)
+        self._reasons: dict[str, str] = {}
+        self._visited: set[str] = set()
         for root in sorted(RUNTIME_ROOTS, reverse=True):  # torch before what requires it
             provider = index.named(root)
             if provider is not None:
-                self._bind_requirements(provider)
+                self._mark_requirements(provider)
 
-    def why_bound(self, module: str, location: Location | None) -> str | None:
+    def why_not_portable(self, module: str, location: Location | None) -> str | None:
         """Return why a module's distribution is not portable, or None if it is."""
         found = self._index.distribution_of(module, location)
         if found is None:
             return None
-        if not self._native and self._is_compiled(found):
+        if not self._native and self._is_native(found):
             return f"{found.name} contains native code, so it is extern"
-        return self._bound.get(normalized(found.name))
+        return self._reasons.get(normalized(found.name))
 
-    def bind(self, externs: Iterable[Location]) -> bool:
+    def add_externs(self, externs: Iterable[Location]) -> bool:
         """Mark the requirements of extern modules' distributions as not portable.
 
         Returns:
             Whether any distribution is newly marked.
         """
-        before = len(self._bound)
+        before = len(self._reasons)
         for location in externs:
             found = self._index.distribution_of(location.module, location)
-            if found is not None and found.name not in self._asked:
-                self._bind_requirements(found)
-        return len(self._bound) > before
+            if found is not None and found.name not in self._visited:
+                self._mark_requirements(found)
+        return len(self._reasons) > before
 
     def is_optional(self, module: Location, importer: Location) -> bool:
         """Return whether an importer's distribution does not require that of a module."""
         return requires(self._index, importer, module) is False
 
-    def _bind_requirements(self, distribution: Distribution) -> None:
-        self._asked.add(distribution.name)
+    def _mark_requirements(self, distribution: Distribution) -> None:
+        self._visited.add(distribution.name)
         for name in sorted(self._index.required_closure(distribution)):
             why = f"extern distribution {distribution.name} requires {name}"
-            self._bound.setdefault(name, why)
+            self._reasons.setdefault(name, why)
 
 
 def requires(index: DistributionIndex, module: Location, other: Location) -> bool | None:

@@ -27,7 +27,7 @@ from modpack.pickling.base import Filling
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
-_LONGEST_LITERAL = 500
+_MAX_LITERAL_LENGTH = 500
 _CONTAINERS = (
     *(dict, list, set),
     *(collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter),
@@ -40,13 +40,13 @@ _ALIASES = (
     *(types.GenericAlias, types.UnionType),
     *(type(typing.List[int]), type(typing.Union[int, str])),  # noqa: UP006, UP007
 )
-_NAMED = tuple(
+_TYPE_VARIABLES = tuple(
     getattr(typing, name)
     for name in ("TypeVar", "ParamSpec", "TypeVarTuple", "NewType", "TypeAliasType")
     if hasattr(typing, name)  # of later versions of Python than 3.10
 )
-_CODE = (type, ModuleType, FunctionType, types.BuiltinFunctionType)
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CODE_TYPES = (type, ModuleType, FunctionType, types.BuiltinFunctionType)
+_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 _CHANGED = (
     "its source has changed since it was executed, or other code has replaced parts of it",
     "Run the script or the cell again and re-create the object, or move the definition into a "
@@ -109,7 +109,7 @@ class DefinitionSelector:
                     return CapturedName(CaptureMethod.TEXT, statement)
             return CapturedName(CaptureMethod.ABSENT)
         value = self.namespace[name]
-        taken = self._imported(name, value) or self._defined(name, value)
+        taken = self._capture_import(name, value) or self._capture_definition(name, value)
         if taken is not None:
             return taken
         first, last = (statements[0], statements[-1]) if statements else (None, None)
@@ -127,7 +127,7 @@ class DefinitionSelector:
             if self._names(expression, value) or _is_type(expression, value):
                 return CapturedName(CaptureMethod.TEXT, statement)
             # Pickle refers to a type variable, for example, by a name of its module.
-            is_named = is_a(value, _NAMED) and getattr(value, "__name__", None) == name
+            is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
             if is_named and expression is not None:
                 return CapturedName(CaptureMethod.TEXT, statement)
         return CapturedName(CaptureMethod.VALUE, first)
@@ -137,7 +137,7 @@ class DefinitionSelector:
         binding = self.script.binding(name)
         return next((each for each in binding if self._is_container(each.value)), None)
 
-    def remakes(self, name: str) -> bool:
+    def reproduces_value(self, name: str) -> bool:
         """Return whether a name's statement alone produces its current value."""
         statement = self.text_for_value(name)
         return statement is not None and _is_literal(statement.value, self.namespace.get(name))
@@ -150,7 +150,7 @@ class DefinitionSelector:
 
     def _names(self, expression: ast.expr | None, value: Any) -> bool:
         """Return whether an expression names an object that a definition or an import created."""
-        return is_a(value, _CODE) and self._resolved(expression) is value
+        return is_a(value, _CODE_TYPES) and self._resolved(expression) is value
 
     def _is_container(self, expression: ast.expr | None) -> bool:
         """Return whether an expression only creates a new container of literals."""
@@ -162,24 +162,24 @@ class DefinitionSelector:
             return made in _CONTAINERS and all(map(_is_argument, arguments))
         return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
 
-    def _imported(self, name: str, value: Any) -> CapturedName | None:
+    def _capture_import(self, name: str, value: Any) -> CapturedName | None:
         statements = self.script.binding(name)
         for statement in reversed(statements):
             if statement.kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
-                if self._brings(statement.node, name, value):
+                if self._binds_by_import(statement.node, name, value):
                     return CapturedName(CaptureMethod.TEXT, statement)
         for statement in reversed(() if statements else self.script.star_imports):
             node = statement.node
-            if isinstance(node, ast.ImportFrom) and self._from(node, name) is value:
+            if isinstance(node, ast.ImportFrom) and self._from_import_value(node, name) is value:
                 return CapturedName(CaptureMethod.TEXT, statement)
         return None
 
-    def _brings(self, statement: ast.stmt, name: str, value: Any) -> bool:
+    def _binds_by_import(self, statement: ast.stmt, name: str, value: Any) -> bool:
         """Return whether an import, or one in a block of imports, binds a name to a value."""
         for node in ast.walk(statement):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 for bound, alias in imported_as(node):
-                    if bound == name and self._imports(node, bound, alias) is value:
+                    if bound == name and self._imported_value(node, bound, alias) is value:
                         return True
             elif isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
@@ -187,13 +187,15 @@ class DefinitionSelector:
                         return True
         return False
 
-    def _imports(self, node: ast.Import | ast.ImportFrom, bound: str, alias: ast.alias) -> Any:
+    def _imported_value(
+        self, node: ast.Import | ast.ImportFrom, bound: str, alias: ast.alias
+    ) -> Any:
         """Return the value that part of an import statement binds, without importing anything."""
         if isinstance(node, ast.ImportFrom):
-            return self._from(node, alias.name)
+            return self._from_import_value(node, alias.name)
         return sys.modules.get(alias.name if alias.asname else bound)
 
-    def _from(self, node: ast.ImportFrom, name: str) -> Any:
+    def _from_import_value(self, node: ast.ImportFrom, name: str) -> Any:
         """Return the value of ``from module import name`` without importing anything."""
         module = node.module or ""
         if node.level:
@@ -205,10 +207,10 @@ class DefinitionSelector:
         found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
         return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
 
-    def _defined(self, name: str, value: Any) -> CapturedName | None:
+    def _capture_definition(self, name: str, value: Any) -> CapturedName | None:
         statements = self.script.binding(name)
-        if is_a(value, type) and self._lives_here(value, name):
-            return self._class(value, statements)
+        if is_a(value, type) and self._is_defined_in_script(value, name):
+            return self._capture_class(value, statements)
         if (
             statements
             and statements[-1].kind is StatementKind.CLASS
@@ -218,19 +220,19 @@ class DefinitionSelector:
             return CapturedName(CaptureMethod.TEXT, statements[-1])
         made = [each for each in statements if each.kind is StatementKind.FUNCTION]
         for statement in reversed(made):
-            if self._made_function(value, statement):
+            if self._may_create_function(value, statement):
                 return CapturedName(CaptureMethod.TEXT, statement)
-        if made and is_a(value, FunctionType) and self._lives_here(value, name):
+        if made and is_a(value, FunctionType) and self._is_defined_in_script(value, name):
             return CapturedName(CaptureMethod.PROBLEM, made[-1], *_CHANGED)
         return None
 
-    def _lives_here(self, value: Any, name: str) -> bool:
+    def _is_defined_in_script(self, value: Any, name: str) -> bool:
         here = self.namespace.get("__name__")
         return bool(value.__module__ == here and value.__qualname__ == name)
 
-    def _class(self, kind: type, statements: Iterable[TopLevelStatement]) -> CapturedName:
+    def _capture_class(self, kind: type, statements: Iterable[TopLevelStatement]) -> CapturedName:
         classes = [each for each in statements if each.kind is StatementKind.CLASS]
-        fitting = [each for each in classes if self._made_class(kind, each)]
+        fitting = [each for each in classes if self._may_create_class(kind, each)]
         if fitting:  # the one at the exact line (Python 3.13), or the last one
             line = vars(kind).get("__firstlineno__")
             exact = [each for each in fitting if each.line == line]
@@ -244,7 +246,7 @@ class DefinitionSelector:
             else CapturedName(CaptureMethod.PROBLEM, None, *_NO_SOURCE)
         )
 
-    def _made_function(self, value: Any, statement: TopLevelStatement) -> bool:
+    def _may_create_function(self, value: Any, statement: TopLevelStatement) -> bool:
         """Return whether a function statement may have created an object, judging by its code.
 
         A decorated object that contains no function of that name is accepted.
@@ -259,18 +261,20 @@ class DefinitionSelector:
         is_decorated = bool(getattr(statement.node, "decorator_list", []))
         return is_decorated or type(value) is not FunctionType
 
-    def _made_class(self, kind: type, statement: TopLevelStatement) -> bool:
+    def _may_create_class(self, kind: type, statement: TopLevelStatement) -> bool:
         """Return whether a class statement may have created a class, by its methods and bases."""
         body = self._code_of(statement, flags_of(kind))
         if body is None or not isinstance(statement.node, ast.ClassDef):
             return False
         return (
             all(_fits(kind, method, body) for method in _methods(statement.node))
-            and all(self._is_there(each, statement, body) for each in _own_methods(kind))
+            and all(self._contains_method(each, statement, body) for each in _own_methods(kind))
             and all(self._is_base(kind, base) for base in statement.node.bases)
         )
 
-    def _is_there(self, method: FunctionType, statement: TopLevelStatement, body: CodeType) -> bool:
+    def _contains_method(
+        self, method: FunctionType, statement: TopLevelStatement, body: CodeType
+    ) -> bool:
         """Return whether a class statement contains a method's code, or the code is generated."""
         file = absolute(method.__code__.co_filename)
         if not any(file == absolute(cell.file) for cell in self.script.cells):
@@ -309,13 +313,17 @@ class DefinitionSelector:
         """
         value = self.namespace.get(name)  # missing for names that only type checkers see
         node = statement.node
-        if isinstance(node, _Function) and type(value) is FunctionType and not node.decorator_list:
-            yield from self._of_function((name,), value, node)
+        if (
+            isinstance(node, _FUNCTION_NODES)
+            and type(value) is FunctionType
+            and not node.decorator_list
+        ):
+            yield from self._function_fillings((name,), value, node)
         elif isinstance(node, ast.ClassDef) and isinstance(value, type):
             if not issubclass(value, enum.Enum):
-                yield from self._of_class(name, value, node, statement)
+                yield from self._class_fillings(name, value, node, statement)
 
-    def _of_function(
+    def _function_fillings(
         self,
         path: tuple[str, ...],
         function: FunctionType,
@@ -327,20 +335,20 @@ class DefinitionSelector:
             ("__kwdefaults__", named, tuple((function.__kwdefaults__ or {}).values())),
         ):
             is_same = len(expressions) == len(values)
-            if not is_same or not all(map(self._reproduces, expressions, values)):
+            if not is_same or not all(map(self._is_reproducible, expressions, values)):
                 yield Filling((*path, attribute), getattr(function, attribute))
         for name, value in vars(function).items():
             yield Filling((*path, name), value)
 
-    def _of_class(
+    def _class_fillings(
         self, path: str, kind: type, node: ast.ClassDef, statement: TopLevelStatement
     ) -> Iterator[Filling]:
         own, body = vars(kind), self._code_of(statement, flags_of(kind))
         replaced = set()
         for method in _methods(node):
-            name = _mangled(kind, method.name)
+            name = _mangle(kind, method.name)
             live, is_decorated = own.get(name), bool(method.decorator_list)
-            if body is not None and not is_decorated and not _holds(live, method, body):
+            if body is not None and not is_decorated and not _has_code_of(live, method, body):
                 replaced.add(name)  # after the class was made
                 if name in own:
                     yield Filling((path, name), live)
@@ -348,7 +356,7 @@ class DefinitionSelector:
             bare = live.__func__ if is_a(live, (staticmethod, classmethod)) else live
             decorators = {getattr(each, "id", None) for each in method.decorator_list}
             if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
-                yield from self._of_function((path, name), bare, method)
+                yield from self._function_fillings((path, name), bare, method)
         for name in self._attributes_to_set(kind, node):
             if name not in replaced:
                 yield Filling((path, name), own[name])
@@ -365,13 +373,13 @@ class DefinitionSelector:
                 continue
             expression = written.get(name)
             if expression is not None:
-                if not self._reproduces(expression, value):
+                if not self._is_reproducible(expression, value):
                     yield name
-            elif name not in written and not _binds(node, name):
+            elif name not in written and not _class_binds(node, name):
                 if is_plain_class or (kind.__name__, name) in self.script.patched:
                     yield name
 
-    def _reproduces(self, expression: ast.expr, value: Any) -> bool:
+    def _is_reproducible(self, expression: ast.expr, value: Any) -> bool:
         """Return whether an expression in a definition has this value in any environment."""
         if self._names(expression, value):
             return True
@@ -380,16 +388,16 @@ class DefinitionSelector:
 
 
 def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
-    live = vars(kind).get(_mangled(kind, method.name), _ABSENT)
+    live = vars(kind).get(_mangle(kind, method.name), _ABSENT)
     if live is _ABSENT:
         return bool(method.decorator_list)
-    if _holds(live, method, body):
+    if _has_code_of(live, method, body):
         return True
     own = f"{kind.__qualname__}.{method.name}"
     return not any(each.__qualname__ == own for each in functions_in(live))
 
 
-def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
+def _has_code_of(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
     """Return whether a method, possibly decorated, has the code of its definition."""
     lines = (method.lineno, *(each.lineno for each in method.decorator_list))
     return any(
@@ -402,7 +410,7 @@ def _holds(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
 
 def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """Yield the methods of a class body, the last one of each name."""
-    by_name = {each.name: each for each in node.body if isinstance(each, _Function)}
+    by_name = {each.name: each for each in node.body if isinstance(each, _FUNCTION_NODES)}
     yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
 
 
@@ -416,7 +424,7 @@ def _own_methods(kind: type) -> Iterator[FunctionType]:
                 break
 
 
-def _mangled(kind: type, name: str) -> str:
+def _mangle(kind: type, name: str) -> str:
     """Return the name under which a class stores ``__name``."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{kind.__name__.lstrip('_')}{name}" if is_private else name
@@ -440,7 +448,7 @@ def _literal_of(value: Any) -> str | None:
     ("(1, 'a')", None, None)
     """
     text = repr(value) if is_plain(value) and _is_finite(value) else None
-    return text if text is not None and len(text) <= _LONGEST_LITERAL else None
+    return text if text is not None and len(text) <= _MAX_LITERAL_LENGTH else None
 
 
 def _is_finite(value: Any) -> bool:
@@ -451,11 +459,11 @@ def _is_finite(value: Any) -> bool:
 
 def _is_literal(expression: ast.expr | None, value: Any) -> bool:
     """Return whether an expression is a literal of exactly this value: ``1`` is not ``True``."""
-    literal = _evaluated(expression) if expression is not None else _ABSENT
+    literal = _evaluate(expression) if expression is not None else _ABSENT
     return type(literal) is type(value) and repr(literal) == repr(value)
 
 
-def _evaluated(expression: ast.expr) -> Any:
+def _evaluate(expression: ast.expr) -> Any:
     try:
         return ast.literal_eval(expression)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -472,7 +480,7 @@ def _is_type(expression: ast.expr | None, value: Any) -> bool:
 def _is_argument(expression: ast.expr) -> bool:
     if isinstance(expression, ast.Name):
         return expression.id in ("list", "dict", "set", "int", "float", "str", "tuple", "bool")
-    return _evaluated(expression) is not _ABSENT
+    return _evaluate(expression) is not _ABSENT
 
 
 def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
@@ -485,7 +493,7 @@ def _assigned_in(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr | None]]:
                     yield target.id, each.value
 
 
-def _binds(node: ast.ClassDef, name: str) -> bool:
+def _class_binds(node: ast.ClassDef, name: str) -> bool:
     """Return whether any statement of a class body, however nested, binds a name."""
     return any(
         getattr(each, "name", None) == name

@@ -44,18 +44,18 @@ from modpack.pickling.base import SCRIPT_MARK, Filling
 
 _CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
 """File names that IPython, its kernel, and Python's REPL (3.13) give to cells."""
-_OF_NOTEBOOKS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
+_NOTEBOOK_GLOBALS = frozenset({"get_ipython", "In", "Out", "exit", "quit"})
 """Globals that a notebook sets for its own use."""
 _ADDITION = "@"
 """Prefix of the number of a statement that binds no name."""
-_POSTPONED = __future__.annotations.compiler_flag
+_POSTPONED_ANNOTATIONS = __future__.annotations.compiler_flag
 _GROUPS = {
     StatementKind.FUNCTION: DEFINITION,
     StatementKind.CLASS: DEFINITION,
     StatementKind.IMPORT: IMPORTS,
     StatementKind.IMPORT_BLOCK: IMPORTS,
 }
-_IN_A_CIRCLE = (
+_CIRCULAR = (
     "definitions need its value when they are executed, but the value is built from them",
     "Assign it in a separate statement, or move it into a module.",
 )
@@ -90,22 +90,22 @@ class ScriptDefinitions:
     _choices: dict[str, CapturedName] = field(default_factory=dict)
     _needs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _roots: dict[str, None] = field(default_factory=dict)
-    _remade: set[str] = field(default_factory=set)
+    _rebuilt: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.refresh()
 
     def refresh(self) -> None:
         """Read the source and the values again, before another object is saved."""
-        cells = cells_of(self.namespace)
+        cells = executed_cells(self.namespace)
         if cells != self._cells:
             self._cells = cells
             self._selector = DefinitionSelector(Script(cells), self.namespace)
         self._choices.clear()
         self._needs.clear()
-        self._remade.clear()
+        self._rebuilt.clear()
         for name in self._roots:
-            self._close(name)
+            self._select_with_dependencies(name)
 
     def holds(self, name: str, obj: object) -> bool:
         """Return whether the script binds a name at its top level to an object."""
@@ -133,7 +133,7 @@ class ScriptDefinitions:
     def take(self, name: str) -> Sequence[Filling] | None:
         """Include a definition and its dependencies. Return None if that is impossible."""
         first = name.partition(".")[0]
-        self._close(first)
+        self._select_with_dependencies(first)
         how = self._choices[first].how
         if how in (CaptureMethod.TEXT, CaptureMethod.PROBLEM):
             self._roots[first] = None
@@ -143,7 +143,7 @@ class ScriptDefinitions:
         """Include the names that a function of the script uses and that are not definitions."""
         wanted = [name for name in names if name in self.namespace]
         for name in wanted:
-            self._close(name)
+            self._select_with_dependencies(name)
             self._roots[name] = None
         return self._fillings(wanted)
 
@@ -158,7 +158,7 @@ class ScriptDefinitions:
         own = self.namespace.get("__name__")
         return sorted(found, key=lambda each: type(each.value).__module__ == own)
 
-    def _close(self, root: str) -> None:
+    def _select_with_dependencies(self, root: str) -> None:
         """Select the capture method of a name and of all its dependencies."""
         todo = [root]
         while todo:
@@ -174,7 +174,7 @@ class ScriptDefinitions:
             return CapturedName(
                 CaptureMethod.TEXT, script.statement(int(name.removeprefix(_ADDITION)))
             )
-        if name.startswith("__") or (name in _OF_NOTEBOOKS and not script.binding(name)):
+        if name.startswith("__") or (name in _NOTEBOOK_GLOBALS and not script.binding(name)):
             return CapturedName(CaptureMethod.ABSENT)
         return self._selector.choose(name)
 
@@ -195,7 +195,7 @@ class ScriptDefinitions:
         """Return the statement that is included for a name, if any."""
         choice = self._choices[name]
         if choice.how is CaptureMethod.TEXT or (
-            choice.how is CaptureMethod.VALUE and name in self._remade
+            choice.how is CaptureMethod.VALUE and name in self._rebuilt
         ):
             return choice.statement
         return self._selector.text_for_value(name) if choice.how is CaptureMethod.VALUE else None
@@ -211,7 +211,7 @@ class ScriptDefinitions:
                 todo.extend(self._needs[name])
         return list(seen)
 
-    def _taken(self) -> tuple[list[str], dict[str, TopLevelStatement]]:
+    def _included(self) -> tuple[list[str], dict[str, TopLevelStatement]]:
         """Return all names that the module binds, and the statements included for them."""
         names = self._reached(self._roots)
         found = {name: self._statement(name) for name in names}
@@ -225,12 +225,12 @@ class ScriptDefinitions:
     @property
     def why(self) -> str:
         """The reason why the module is in the package."""
-        return f"definitions of {title_of(self.namespace)} that objects need"
+        return f"definitions of {script_title(self.namespace)} that objects need"
 
     def source(self) -> ModuleText:
         """Return the module's source, with everything included so far."""
         early = self._store_early_values()
-        names, statements = self._taken()
+        names, statements = self._included()
         units: dict[str, _ModuleStatement] = {}
         bound_by: dict[TopLevelStatement, list[str]] = {}
         for name in names:
@@ -256,24 +256,24 @@ class ScriptDefinitions:
             group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
             unit = _ModuleStatement(statement.number, text, statement.uses.eager, group, origin)
             units.update(dict.fromkeys(bound, unit))
-        title = title_of(self.namespace)
+        title = script_title(self.namespace)
         pieces = [ModulePiece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
         if early:
             pieces.append(ModulePiece(-1, "import torch_package_importer", IMPORTS))
-        for position, unit in enumerate(_in_order(units)):
+        for position, unit in enumerate(_sort_units(units)):
             pieces.append(ModulePiece(position, unit.text, unit.group, unit.origin))
         postponed = any(
-            (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED
+            (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED_ANNOTATIONS
             for name, statement in statements.items()
         )
         return module_text(_HEADER.format(title=title), pieces, postponed)
 
     def problems(self) -> Iterator[Diagnostic]:
         """Yield a problem for each definition that cannot be included."""
-        names, statements = self._taken()
+        names, statements = self._included()
         choices = [(name, self._choices[name]) for name in names]
         failed = [(n, choice) for n, choice in choices if choice.how is CaptureMethod.PROBLEM]
-        failed += _outdated(names, statements, self._selector.script)
+        failed += _find_outdated(names, statements, self._selector.script)
         for name, choice in failed:
             place = choice.statement.place if choice.statement is not None else None
             subject = f"{self.namespace.get('__name__')}.{name}"
@@ -286,7 +286,7 @@ class ScriptDefinitions:
         """Write the values that the module needs at import, and return their names."""
         stored: dict[str, bool] = {}
         while True:
-            names, statements = self._taken()
+            names, statements = self._included()
             new = [
                 name
                 for name in _needed_at_once(names, statements)
@@ -298,24 +298,24 @@ class ScriptDefinitions:
                 return [name for name, is_stored in stored.items() if is_stored]
             for name in new:
                 stored[name] = False
-                if not self._selector.remakes(name):
+                if not self._selector.reproduces_value(name):
                     record = f"{self.values_package}/{name}.pkl"
                     stored[name] = self.store_value(record, self.namespace[name], self.module)
-                    if not stored[name] and name not in self._remade:
-                        self._remake(name)
+                    if not stored[name] and name not in self._rebuilt:
+                        self._rebuild(name)
 
-    def _remake(self, name: str) -> None:
+    def _rebuild(self, name: str) -> None:
         """Include the statement of a value that is built from the definitions themselves."""
-        self._remade.add(name)
+        self._rebuilt.add(name)
         binding = reversed(self._selector.script.binding(name))
         statement = next((s for s in binding if s.kind is StatementKind.ASSIGNMENT), None)
         if statement is None:
-            self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, *_IN_A_CIRCLE)
+            self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, *_CIRCULAR)
             return
         self._choices[name] = CapturedName(CaptureMethod.VALUE, statement)
         self._needs[name] = tuple(self._needed_by(name))
         for each in self._needs[name]:
-            self._close(each)
+            self._select_with_dependencies(each)
 
 
 class _ModuleStatement(NamedTuple):
@@ -336,7 +336,7 @@ class _ModuleStatement(NamedTuple):
     origin: tuple[str, int] | None = None
 
 
-def _in_order(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatement]:
+def _sort_units(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatement]:
     """Yield the units in the script's order, each after its immediate dependencies."""
     done: dict[int, _ModuleStatement] = {}
 
@@ -372,7 +372,7 @@ def _needed_at_once(names: Sequence[str], statements: Mapping[str, TopLevelState
     return list(seen)
 
 
-def _outdated(
+def _find_outdated(
     names: Sequence[str], statements: Mapping[str, TopLevelStatement], script: Script
 ) -> Iterator[tuple[str, CapturedName]]:
     """Yield definitions that use a name which was redefined after them."""
@@ -387,14 +387,14 @@ def _outdated(
                 yield name, CapturedName(CaptureMethod.PROBLEM, statement, text, _OUTDATED_HINT)
 
 
-def name_of(namespace: Mapping[str, object]) -> str:
+def script_identifier(namespace: Mapping[str, object]) -> str:
     """Return a script's name as an identifier: the stem of its file, or ``notebook``."""
-    title = title_of(namespace)
+    title = script_title(namespace)
     stem = title.removesuffix(".py") if title != "a notebook" else "notebook"
     return re.sub(r"\W", "_", stem)
 
 
-def title_of(namespace: Mapping[str, object]) -> str:
+def script_title(namespace: Mapping[str, object]) -> str:
     """Return a script's display name: the name of its file, or ``a notebook``."""
     file = namespace.get("__file__")
     if not isinstance(file, str):
@@ -403,14 +403,14 @@ def title_of(namespace: Mapping[str, object]) -> str:
     return f"{path.absolute().parent.name}/__main__.py" if path.stem == "__main__" else path.name
 
 
-def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
+def executed_cells(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     """Return the sources that were executed in a namespace, in the order of execution.
 
     Args:
         namespace: The globals of ``__main__``.
     """
     files: dict[str, str] = {}
-    for name in _executed(namespace):
+    for name in _executed_files(namespace):
         files.setdefault(absolute(name), name)
     texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
     cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
@@ -418,10 +418,10 @@ def cells_of(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     if isinstance(history, list):  # IPython's history, in which a cell may occur again
         last = {str(text).strip(): number for number, text in enumerate(history)}
         cells.sort(key=lambda cell: last.get(cell.text.strip(), -1))
-    return tuple(_as_python(cell for cell in cells if cell.text))
+    return tuple(_convert_magics(cell for cell in cells if cell.text))
 
 
-def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
+def _executed_files(namespace: Mapping[str, object]) -> Iterator[str]:
     """Yield the files of the code in a namespace, in the order of their first appearance."""
     file = namespace.get("__file__")
     if isinstance(file, str):
@@ -432,19 +432,19 @@ def _executed(namespace: Mapping[str, object]) -> Iterator[str]:
         for each in (list(vars(value).values()) if is_a(value, type) else [value])
         if is_a(each, FunctionType) and each.__globals__ is namespace
     ]
-    own = {_shape(name) for name in of_functions}
+    own = {_name_pattern(name) for name in of_functions}
     for name in list(linecache.cache):
-        if _CELL_NAMES.search(name) or (_shape(name) in own and not Path(name).exists()):
+        if _CELL_NAMES.search(name) or (_name_pattern(name) in own and not Path(name).exists()):
             yield name
     yield from of_functions
 
 
-def _shape(name: str) -> str:
+def _name_pattern(name: str) -> str:
     """Return a cell's file name with numbers and digests replaced."""
     return re.sub(r"[0-9a-f]{6,}|\d+", "0", name)
 
 
-def _as_python(cells: Iterable[Cell]) -> Iterator[Cell]:
+def _convert_magics(cells: Iterable[Cell]) -> Iterator[Cell]:
     """Yield cells with their magics replaced by the Python code that the magics execute.
 
     Some magics execute their body as a separate cell, which is skipped because it is not in the

@@ -41,13 +41,15 @@ class ScriptExporter:
     def find(self, module: str) -> ScriptDefinitions | None:
         """Return a script, or None for other modules and for scripts with an explicit rule."""
         live = sys.modules.get(module) if module in self._names else None
-        if live is None or self._planner.is_spelled("__main__" if module in SCRIPTS else module):
+        if live is None or self._planner.has_explicit_rule(
+            "__main__" if module in SCRIPTS else module
+        ):
             return None
         key = id(vars(live))
         if key not in self._scripts:
-            from modpack.exporting.script_module import ScriptDefinitions, name_of
+            from modpack.exporting.script_module import ScriptDefinitions, script_identifier
 
-            stem = name_of(vars(live))
+            stem = script_identifier(vars(live))
             names = itertools.chain([stem], (f"{stem}_{n}" for n in itertools.count(2)))
             name = next(filter(self._is_free, names))
             self._scripts[key] = ScriptDefinitions(
@@ -80,8 +82,8 @@ class ScriptExporter:
     @property
     def files(self) -> tuple[str, ...]:
         """The files of the scripts whose definitions are included."""
-        taken = (script.namespace.get("__file__") for script in self._scripts.values())
-        return tuple(file for file in taken if isinstance(file, str))
+        files = (script.namespace.get("__file__") for script in self._scripts.values())
+        return tuple(file for file in files if isinstance(file, str))
 
     def place(self, place: str) -> str:
         """Map a location in a module of definitions to the script. Others are unchanged."""

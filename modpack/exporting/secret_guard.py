@@ -74,7 +74,7 @@ class _Leak(NamedTuple):
         hints = [
             f"If it is not a secret: allow_secrets_in=[{allow!r}], or --allow-secrets-in '{allow}'."
         ]
-        pattern = _mockable(module, chain, graph) if module is not None else None
+        pattern = _mock_pattern(module, chain, graph) if module is not None else None
         if pattern is not None:
             hints.append(f"To exclude it: mock({pattern!r}).")
         return Diagnostic.from_code(
@@ -87,7 +87,7 @@ class _Leak(NamedTuple):
         )
 
 
-def _mockable(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
+def _mock_pattern(module: str, chain: tuple[str, ...], graph: DependencyGraph) -> str | None:
     """Return the pattern of a mock rule for a module, or None if a saved object needs it.
 
     A library is mocked as a whole, because its remaining modules would not work.
@@ -118,12 +118,12 @@ class SecretScan:
         self._values: dict[str, dict[bytes, str]] = {}
         self._is_project = cache(is_project)
 
-    def look_at_resource(self, record: str, data: bytes) -> None:
+    def scan_resource(self, record: str, data: bytes) -> None:
         """Scan a text or bytes that the user saves."""
-        found = [*_by_name(record, data), *find_secrets(data, TextKind.DATA, self._known)]
-        self._saved[record] = tuple(_Leak(record, s, _place(record, s)) for s in found)
+        found = [*_scan_file_name(record, data), *find_secrets(data, TextKind.DATA, self._known)]
+        self._saved[record] = tuple(_Leak(record, s, _locate(record, s)) for s in found)
 
-    def look_at_pickle(
+    def scan_pickle(
         self, record: str, data: bytes, places: Callable[[Sequence[bytes]], Mapping[bytes, str]]
     ) -> None:
         """Scan an object's pickle.
@@ -137,11 +137,11 @@ class SecretScan:
         unique = {secret.value: secret for secret in found}
         paths = places(list(unique)) if unique else {}
         self._saved[record] = tuple(
-            _Leak(record, secret, paths.get(value) or _place(record, secret))
+            _Leak(record, secret, paths.get(value) or _locate(record, secret))
             for value, secret in unique.items()
         )
 
-    def look_at_script(self, record: str, data: bytes) -> None:
+    def scan_torchscript(self, record: str, data: bytes) -> None:
         """Scan the code and attributes of a serialized TorchScript module."""
         leaks = []
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -149,7 +149,7 @@ class SecretScan:
                 if name.endswith(_SCRIPT_CODE):
                     kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
                     found = find_secrets(archive.read(name), kind, self._known)
-                    leaks += [_Leak(record, s, _place(f"{record}/{name}", s)) for s in found]
+                    leaks += [_Leak(record, s, _locate(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
     def problems(
@@ -169,7 +169,7 @@ class SecretScan:
             is_published: Returns whether a file is public, given its owner, path, and content.
             place: Maps a location to the file that the user knows.
         """
-        known = {**self._known, **dict(self._values_around(map(str, own_folders)))}
+        known = {**self._known, **dict(self._nearby_values(map(str, own_folders)))}
         leaks = [leak for saved in self._saved.values() for leak in saved]
         for module in interned_records(plan, walker):
             source = walker.source(module)
@@ -179,16 +179,16 @@ class SecretScan:
             found = self._search(source, TextKind.SOURCE, known)
             if found and is_published(module, file, source):
                 found = self._search(source, TextKind.PUBLISHED, known)
-            leaks += [_Leak(module, secret, place(_place(file, secret))) for secret in found]
+            leaks += [_Leak(module, secret, place(_locate(file, secret))) for secret in found]
         for each in plan.files:
-            leaks += self._in_file(each, known, is_published)
+            leaks += self._scan_file(each, known, is_published)
         for leak in leaks:
             if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
                 _log.info("%s: %s is allowed", leak.place, leak.secret.what)
             else:
                 yield leak.problem(plan.graph, leak.subject in self._saved)
 
-    def _in_file(
+    def _scan_file(
         self, file: PlannedFile, known: Mapping[bytes, str], is_published: _IsPublished
     ) -> list[_Leak]:
         if file.kind is FileKind.COMPILED:
@@ -199,10 +199,10 @@ class SecretScan:
             return []
         is_metadata = file.kind is FileKind.METADATA
         kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
-        found = (*_by_name(file.record, data), *self._search(data, kind, known))
+        found = (*_scan_file_name(file.record, data), *self._search(data, kind, known))
         if found and is_published(file.owner, file.source, data):
             found = self._search(data, TextKind.PUBLISHED, known)
-        return [_Leak(file.record, each, _place(file.source, each), True) for each in found]
+        return [_Leak(file.record, each, _locate(file.source, each), True) for each in found]
 
     def _search(
         self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
@@ -216,11 +216,11 @@ class SecretScan:
     @cached_property
     def _known(self) -> Mapping[bytes, str]:
         """The secret values of the ``.env`` files in the folders of the running code."""
-        return dict(self._values_around(_own_folders()))
+        return dict(self._nearby_values(_own_folders()))
 
-    def _values_around(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
-        around = (folders_around(own, self._is_project) for own in set(own_folders))
-        for folder in {folder for folders in around for folder in folders}:
+    def _nearby_values(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
+        folder_groups = (folders_around(own, self._is_project) for own in set(own_folders))
+        for folder in {folder for folders in folder_groups for folder in folders}:
             if folder not in self._values:
                 self._values[folder] = known_values(folder)
             yield from self._values[folder].items()
@@ -250,14 +250,14 @@ def _is_installed(folder: str) -> bool:
     )
 
 
-def _by_name(record: str, data: bytes) -> Iterator[Secret]:
+def _scan_file_name(record: str, data: bytes) -> Iterator[Secret]:
     """Yield a finding for a ``.env`` file, whatever its values look like."""
     if is_env_file(record.rpartition("/")[2]) and any(values_in(data)):
         whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
         yield from whole[:1]
 
 
-def _place(file: str, secret: Secret) -> str:
+def _locate(file: str, secret: Secret) -> str:
     if secret.line is not None:
         return f"{file}:{secret.line}"
     return f"{file}, byte {secret.position:,}"

@@ -49,9 +49,12 @@ def named_tensors(
         key_of: Returns the key of a storage that was stored with it, or None.
     """
     walk = _TensorWalk()
-    found = [*walk.of("", obj), *(each for name, x in extras.items() for each in walk.of(name, x))]
+    found = [
+        *walk.find("", obj),
+        *(each for name, x in extras.items() for each in walk.find(name, x)),
+    ]
     with torch._C.DisableTorchFunctionSubclass():
-        described = [_described(*each, key_of) for each in found]
+        described = [_describe(*each, key_of) for each in found]
     is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)
     return tuple(
         t
@@ -67,22 +70,22 @@ class _TensorWalk:
         self._entered: set[int] = set()
         self._paths: dict[int, int] = {}
 
-    def of(self, path: str, root: object) -> Iterator[_Found]:
+    def find(self, path: str, root: object) -> Iterator[_Found]:
         todo: list[tuple[str, Any]] = [(path, root)]
         while todo:
             path, each = todo.pop()
             if isinstance(each, torch.Tensor):
                 yield path, TensorKind.VALUE, each, True
             elif isinstance(each, torch.nn.Module):
-                yield from self._of_module(path, each)
+                yield from self._module_tensors(path, each)
             elif isinstance(each, torch.optim.Optimizer):
-                yield from _of_optimizer(path, each)
+                yield from _optimizer_tensors(path, each)
             elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
                 self._entered.add(id(each))
                 parts = [(n, part) for n, part in _parts(each) if type(part) not in _LEAVES]
                 todo.extend((dotted(path, name), part) for name, part in reversed(parts))
 
-    def _of_module(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
+    def _module_tensors(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
         todo: list[tuple[str, torch.nn.Module, tuple[int, ...]]] = [(path, root, ())]
         while todo:
             path, module, above = todo.pop()
@@ -92,7 +95,7 @@ class _TensorWalk:
             if id(module) in above or followed > _MAX_PATHS:
                 continue
             if isinstance(module, torch.jit.ScriptModule):
-                yield from _of_script_module(path, module)
+                yield from _script_module_tensors(path, module)
                 continue
             yield from _own_tensors(path, module)
             children = [(n, child) for n, child in _table(module, "_modules") if child is not None]
@@ -115,7 +118,7 @@ def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
     return list(vars(module).get(name, {}).items())
 
 
-def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
+def _script_module_tensors(path: str, module: torch.jit.ScriptModule) -> Iterator[_Found]:
     """Yield the tensors of a TorchScript module, whose tables are not in Python."""
     for name, parameter in module.named_parameters(remove_duplicate=False):
         yield dotted(path, name), TensorKind.PARAMETER, parameter, True
@@ -123,12 +126,12 @@ def _of_script_module(path: str, module: torch.jit.ScriptModule) -> Iterator[_Fo
         yield dotted(path, name), TensorKind.BUFFER, buffer, True
 
 
-def _of_optimizer(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
+def _optimizer_tensors(path: str, optimizer: torch.optim.Optimizer) -> Iterator[_Found]:
     """Yield the state of an optimizer, with parameters numbered as in its state dict."""
     groups: Any = vars(optimizer).get("param_groups", ())
-    kept: Any = vars(optimizer).get("state", {})
+    state_of: Any = vars(optimizer).get("state", {})
     for number, parameter in enumerate(p for group in groups for p in group["params"]):
-        state = kept.get(parameter)
+        state = state_of.get(parameter)
         for name, value in state.items() if isinstance(state, dict) else ():
             if isinstance(value, torch.Tensor):
                 yield dotted(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
@@ -150,7 +153,7 @@ def _is_saved_by_attributes(kind: type) -> bool:
     return all(getattr(kind, name, None) is getattr(object, name, None) for name in own)
 
 
-def _described(
+def _describe(
     name: str,
     kind: TensorKind,
     tensor: torch.Tensor,
@@ -206,7 +209,7 @@ def _form(tensor: torch.Tensor) -> str:
     return "" if type(tensor) in ORDINARY else "subclass"
 
 
-_SHOWN: Final = 3
+_MAX_SHOWN_PATHS: Final = 3
 
 
 @dataclass
@@ -232,7 +235,7 @@ class _StorageUse:
         return self.size if self.is_whole else bytes_used(self.views)
 
     @property
-    def is_worth_telling(self) -> bool:
+    def is_wasteful(self) -> bool:
         return is_mostly_unused(self.size, self.used)
 
 
@@ -247,7 +250,9 @@ class StorageUsage:
         self._storages = storages
         self._uses: dict[str, _StorageUse] = {}
 
-    def look_at(self, record: str, reductions: Iterable[Any], roots: Mapping[str, object]) -> None:
+    def add_object(
+        self, record: str, reductions: Iterable[Any], roots: Mapping[str, object]
+    ) -> None:
         """Add an object that has just been saved.
 
         Args:
@@ -257,13 +262,13 @@ class StorageUsage:
         """
         if not self._storages.large:
             return
-        met: set[str] = set()
+        keys: set[str] = set()
         for storage, view in filter(None, map(view_of_large, reductions)):
             key = self._storages.key_of(storage)
             if key is not None:
                 self._uses.setdefault(key, _StorageUse(record, storage.nbytes())).views.add(view)
-                met.add(key)
-        wasteful = {key for key in met if self._uses[key].is_worth_telling}
+                keys.add(key)
+        wasteful = {key for key in keys if self._uses[key].is_wasteful}
         # Searching the object for paths is slow, and wasteful storages are rare.
         for name, root in roots.items() if wasteful else ():
             for obj, path in with_paths(root, name):
@@ -275,7 +280,7 @@ class StorageUsage:
 
     def notes(self) -> Iterator[Diagnostic]:
         """Return notes about mostly unused storages, in the order in which they were saved."""
-        return (_note(use) for use in self._uses.values() if use.is_worth_telling)
+        return (_usage_note(use) for use in self._uses.values() if use.is_wasteful)
 
 
 def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
@@ -289,9 +294,9 @@ def _storage_of(obj: Any) -> tuple[torch.UntypedStorage | None, bool]:
     return (obj._untyped_storage if issubclass(kind, torch.TypedStorage) else None), False
 
 
-def _note(use: _StorageUse) -> Diagnostic:
+def _usage_note(use: _StorageUse) -> Diagnostic:
     paths = list(use.paths) or [f"a tensor of {use.record}"]
-    names = listed(paths, _SHOWN)
+    names = listed(paths, _MAX_SHOWN_PATHS)
     verb, copies = ("use", "copies of them") if len(paths) > 1 else ("uses", "a copy of it")
     text = (
         f"{names} {verb} {human_size(use.used)} of a storage of {human_size(use.size)}, which is "

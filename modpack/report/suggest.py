@@ -62,10 +62,10 @@ class ImportReach(str, Enum):
 class Staying(Protocol):
     """Tells which installed distributions stay where they are, and why."""
 
-    def why_bound(self, module: str, location: Location | None) -> str | None:
+    def why_not_portable(self, module: str, location: Location | None) -> str | None:
         """Why a module's distribution is not taken along; None if it can be."""
 
-    def bind(self, externs: Iterable[Location]) -> bool:
+    def add_externs(self, externs: Iterable[Location]) -> bool:
         """Learn which modules are extern: what they require stays with them."""
 
     def is_optional(self, module: Location, importer: Location) -> bool:
@@ -220,7 +220,7 @@ class RuleSuggester:
         """Why an installed distribution is not taken along; None if it is."""
         first = modules[0]
         location = self._host.locate(first)
-        bound = staying.why_bound(first, location)
+        bound = staying.why_not_portable(first, location)
         if bound is not None or location is None or root_of(first) in self._host.loaded():
             return bound
         importers = [e.importer for e in edges_into(plan, modules)]

@@ -109,7 +109,7 @@ class MissingResourceResolver:
     def _add_plugins(self, group: str, by: str | None, line: int | None) -> ResolvedResources:
         """Return the loaded modules of an entry-point group, with the metadata that names them."""
         before = self._planned_files()
-        trees = self._planner.package_data.trees(self._planner.decisions())
+        trees = self._planner.package_data.package_trees(self._planner.decisions())
         given = [self._add_module(module, by, line) for module in loaded_plugins(group, trees)]
         files = self._read_planned(lambda record: record not in before)
         for each in given:

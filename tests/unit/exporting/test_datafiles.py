@@ -8,12 +8,12 @@ import pytest
 
 from modpack.exporting.data_files import (
     SizeLimit,
-    files_below,
+    has_data_name,
     is_code,
-    is_compiled,
-    is_data_like,
+    is_in_tests,
+    is_native,
     is_private,
-    is_tests,
+    iter_data_files,
 )
 
 
@@ -24,12 +24,12 @@ def test_code_is_no_data(name):
 
 @pytest.mark.parametrize("name", ["a.so", "liba.so.1.2", "a.pyd", "a.dll", "a.dylib", "a.a"])
 def test_machine_code_is_no_data(name):
-    assert is_compiled(name)
+    assert is_native(name)
 
 
 @pytest.mark.parametrize("name", ["kernel.cu", "ops.cpp", "a.social.txt", "solo"])
 def test_sources_that_are_compiled_at_run_time_are_no_machine_code(name):
-    assert not is_compiled(name)
+    assert not is_native(name)
     assert not is_code(name)
 
 
@@ -52,16 +52,16 @@ def test_ordinary_names_are_not(path):
 
 
 def test_data_is_told_by_its_name():
-    assert is_data_like("a.yaml")
-    assert is_data_like("VERSION")
-    assert not is_data_like("a.log")
-    assert not is_data_like("Makefile")
+    assert has_data_name("a.yaml")
+    assert has_data_name("VERSION")
+    assert not has_data_name("a.log")
+    assert not has_data_name("Makefile")
 
 
 def test_tests_are_told_by_their_folder():
-    assert is_tests("tests/a.json")
-    assert is_tests("deep/test/a.json")
-    assert not is_tests("tests.json")
+    assert is_in_tests("tests/a.json")
+    assert is_in_tests("deep/test/a.json")
+    assert not is_in_tests("tests.json")
 
 
 def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
@@ -70,7 +70,7 @@ def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "b.txt").write_text("")
     (tmp_path / "folder" / "link").symlink_to(tmp_path / "outside")
-    found = [file.name for file in files_below(tmp_path / "folder")]
+    found = [file.name for file in iter_data_files(tmp_path / "folder")]
     assert found == ["b.txt"]
 
 

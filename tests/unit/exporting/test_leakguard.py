@@ -21,6 +21,6 @@ def test_each_folder_is_asked_once_in_an_export_whether_a_project_begins_there(
     monkeypatch.setattr(leakguard, "is_project", lambda f: asked.append(Path(f)) or is_project(f))
     monkeypatch.setattr("sys.path", [str(inner), str(inner.parent), str(inner.parent.parent)])
     monkeypatch.chdir(inner)
-    SecretScan(()).look_at_resource("package/data.txt", b"")
+    SecretScan(()).scan_resource("package/data.txt", b"")
     below = [folder for folder in asked if folder.is_relative_to(tmp_path)]
     assert sorted(below) == [inner.parent.parent, inner.parent, inner]
