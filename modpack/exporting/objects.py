@@ -25,8 +25,8 @@ from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretScan
-from modpack.pickling.base import is_of_script
-from modpack.pickling.functions import SCRIPTS, home_module
+from modpack.pickling.base import has_script_definitions
+from modpack.pickling.functions import SCRIPTS, globals_module
 from modpack.security.pickle_names import PickledName, read_nested_names
 
 if TYPE_CHECKING:
@@ -142,11 +142,14 @@ class ObjectSaver:
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
     ) -> None:
         """Search a pickle for secrets, reported with attribute paths of the live object."""
-        from modpack.pickling.object_paths import places_of_texts
+        from modpack.pickling.object_paths import find_string_paths
 
         def places(texts: Sequence[bytes]) -> dict[bytes, str]:
             obj, extras = parts
-            return {**places_of_texts(extras, texts, "extras"), **places_of_texts(obj, texts, name)}
+            return {
+                **find_string_paths(extras, texts, "extras"),
+                **find_string_paths(obj, texts, name),
+            }
 
         self._secret_scan.scan_pickle(record, pickled.data + pickled.appended, places)
 
@@ -194,7 +197,7 @@ class ObjectSaver:
             since: The number of objects saved before those to restore.
         """
         if self._storages is not None:
-            self._storages.put_back(since, self._writer.stored_chunks)
+            self._storages.restore_contents(since, self._writer.stored_chunks)
 
     def add_to_index(self, package: str, resource: str, main: bool = False) -> None:
         """Record a saved object in the package's list of resources.
@@ -239,9 +242,9 @@ class ObjectSaver:
         self._remember_origin(owner, local, module)
         return local
 
-    def home_of(self, function: FunctionType) -> ModuleType | None:
+    def globals_module(self, function: FunctionType) -> ModuleType | None:
         """Return the importable module of a function's globals, or None for ``__main__``."""
-        return home_module(function)
+        return globals_module(function)
 
     def is_importable(self, function: FunctionType) -> bool:
         """Return whether a function can be imported by name, so that its source is not needed."""
@@ -289,7 +292,7 @@ class ObjectSaver:
     def _copy_values(self, importer: Importer, module: str) -> None:
         """Copy the values that a definitions module from another package loads at import."""
         live = sys.modules.get(module)
-        if live is None or not is_of_script(vars(live)):
+        if live is None or not has_script_definitions(vars(live)):
             return
         for package, resource in stored_values(live):
             record = f"{package}/{resource}"

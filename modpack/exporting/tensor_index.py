@@ -18,8 +18,8 @@ from modpack.core.names import dotted
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
 from modpack.core.text import human_size, listed
 from modpack.diagnostics import Diagnostic
-from modpack.pickling.object_paths import with_paths
-from modpack.pickling.tensors import ORDINARY, StorageSaver, is_ordinary, view_of_large
+from modpack.pickling.object_paths import iter_with_paths
+from modpack.pickling.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
 
 _MAX_PATHS: Final = 1000
 """Maximum number of paths to one module. Nested shared modules multiply them."""
@@ -263,7 +263,7 @@ class StorageUsage:
         if not self._storages.large:
             return
         keys: set[str] = set()
-        for storage, view in filter(None, map(view_of_large, reductions)):
+        for storage, view in filter(None, map(find_large_view, reductions)):
             key = self._storages.key_of(storage)
             if key is not None:
                 self._uses.setdefault(key, _StorageUse(record, storage.nbytes())).views.add(view)
@@ -271,7 +271,7 @@ class StorageUsage:
         wasteful = {key for key in keys if self._uses[key].is_wasteful}
         # Searching the object for paths is slow, and wasteful storages are rare.
         for name, root in roots.items() if wasteful else ():
-            for obj, path in with_paths(root, name):
+            for obj, path in iter_with_paths(root, name):
                 stored, is_tensor = _storage_of(obj)
                 key = None if stored is None else self._storages.key_of(stored)
                 if key in wasteful:

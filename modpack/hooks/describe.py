@@ -17,17 +17,17 @@ from modpack.discovery.importers import local_path
 from modpack.hooks.ddp import CommHook
 from modpack.hooks.graph import CaptureGrad
 from modpack.hooks.graph_parts import GraphPart
-from modpack.pickling.base import is_of_script
+from modpack.pickling.base import has_script_definitions
 from modpack.pickling.functions import (
     SCRIPTS,
     FunctionText,
     GlobalNames,
     NoSourceError,
     closed_over,
+    find_function_text,
     named_globals,
-    text_of,
 )
-from modpack.pickling.object_paths import objects_in, path_to
+from modpack.pickling.object_paths import iter_objects, path_to
 
 _IsImportable = Callable[[FunctionType], bool]
 
@@ -110,7 +110,7 @@ def _texts(
             todo.append(part.__func__)
         elif isinstance(part, FunctionType) and not is_importable(part):
             try:
-                yield part, text_of(part)
+                yield part, find_function_text(part)
             except NoSourceError:  # pickling it reports that as an error, with the path to it
                 continue
             todo.extend(value for _, value in closed_over(part))
@@ -237,7 +237,7 @@ def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
     if isinstance(root, torch.nn.Module):
         yield root
     elif not isinstance(root, torch.optim.Optimizer):
-        yield from (part for part in objects_in(root) if isinstance(part, torch.nn.Module))
+        yield from (part for part in iter_objects(root) if isinstance(part, torch.nn.Module))
 
 
 def functions_of(hook: Any) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def own_globals(function: Any) -> dict[str, Any]:
     if not isinstance(function, FunctionType):
         return {}
     namespace = function.__globals__
-    travel = isinstance(namespace, GlobalNames) or is_of_script(namespace)
+    travel = isinstance(namespace, GlobalNames) or has_script_definitions(namespace)
     if not travel and function.__module__ not in SCRIPTS:
         return {}
     code = (ModuleType, FunctionType, type)

@@ -51,9 +51,9 @@ from modpack.hooks.parametrized import (
 )
 from modpack.hooks.report import HookStatus, lost
 from modpack.pickling.functions import closed_over
-from modpack.pickling.object_paths import objects_in, path_to
+from modpack.pickling.object_paths import iter_objects, path_to
 from modpack.pickling.rebuild import named_in_packages
-from modpack.pickling.tensors import ORDINARY, without_marks
+from modpack.pickling.tensors import ORDINARY, strip_compile_marks
 
 _Made = tuple[Any, ...]
 _Own = Callable[[], Any]
@@ -72,7 +72,7 @@ class ResetState:
     containers: dict[int, Any] = field(default_factory=dict)
     by_hook: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def stand_in(self, kind: type) -> Callable[[Any], _Made | None] | None:
+    def replacement(self, kind: type) -> Callable[[Any], _Made | None] | None:
         """For a type: what tells of a container how to make an empty one; see the pickler."""
         if not self.containers or kind not in _ARGUMENTS:
             return None
@@ -149,7 +149,7 @@ def _all_hooks(
     todo: list[Any] = [root, *extras.values()]
     seen: set[int] = set()
     while todo:
-        for part in objects_in(todo):
+        for part in iter_objects(todo):
             if id(part) in seen:
                 continue
             seen.add(id(part))
@@ -298,11 +298,11 @@ class HookObserver:
             return self._process_group
         return None
 
-    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+    def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
         """Empty containers in place of those whose contents stay behind."""
-        return self._emptied.stand_in(kind)
+        return self._emptied.replacement(kind)
 
-    def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    def on_packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
         """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
         self.has_met_torch = True
         if isinstance(obj, torch.jit.ScriptModule):
@@ -342,7 +342,7 @@ class HookObserver:
             warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
             yield status
 
-    def whereabouts(self, obj: object) -> tuple[str, str] | None:
+    def locate(self, obj: object) -> tuple[str, str] | None:
         """The hook that leads to an object that could not be pickled, and what else can be done.
 
         Args:
@@ -435,7 +435,7 @@ class HookObserver:
             return self._tensor(tensor, own)
         if tensor.requires_grad:
             self._collector.differentiable(tensor)
-        reduced = without_marks(own())
+        reduced = strip_compile_marks(own())
         self.reductions.append(reduced)
         return reduced
 
@@ -447,11 +447,11 @@ class HookObserver:
         with torch._C.DisableTorchFunctionSubclass():
             hooks = tensor._backward_hooks
         if not hooks:
-            reduced = without_marks(own())
+            reduced = strip_compile_marks(own())
         else:
             with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
                 warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
-                reduced = without_marks(own())
+                reduced = strip_compile_marks(own())
         self.reductions.append(reduced)
         return reduced
 

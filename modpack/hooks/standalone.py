@@ -51,7 +51,7 @@ from modpack.hooks.restoring import (
     take_off,
 )
 from modpack.pickling.base import GlobalReference
-from modpack.pickling.functions import home_module
+from modpack.pickling.functions import globals_module
 from modpack.pickling.pickler import pickle_object
 from modpack.pickling.remade import fresh_lock, fresh_rlock
 from modpack.pickling.tensors import storage_bytes
@@ -136,9 +136,9 @@ class ModelParts:
         """The module path by which a live module is imported."""
         return module.__name__
 
-    def home_of(self, function: FunctionType) -> ModuleType | None:
+    def globals_module(self, function: FunctionType) -> ModuleType | None:
         """The importable module whose globals a function uses; None for ``__main__``."""
-        return home_module(function)
+        return globals_module(function)
 
     def script(self, module: str) -> None:
         """None: here, functions of scripts come with their globals."""
@@ -196,11 +196,11 @@ class CapturingObserver(HookObserver):
             ]
         return payload
 
-    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+    def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
         """References in place of the model's parts."""
         if issubclass(kind, (str, int, float, bytes, type(None), FunctionType, type)):
             return None
-        empty = super().stand_in(kind)
+        empty = super().replacement(kind)
 
         def refer(obj: Any) -> tuple[Any, ...] | None:
             known = self._parts.objects.get(id(obj))

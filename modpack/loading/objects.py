@@ -32,7 +32,7 @@ from modpack.errors import (
     UnpicklingError,
 )
 from modpack.loading.checks import require_hook_kinds
-from modpack.pickling.tensor_loading import StorageLoader, placing
+from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
 from modpack.pickling.unpickler import unpickle_object
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def load_object(
     with (
         operator_conflicts_explained(archive.path),
         _lookups_explained(importer, record),
-        placing(map_location),
+        map_location_scope(map_location),
         gc_paused(),
     ):
         result.obj = unpickle_object(
@@ -246,7 +246,7 @@ def _data(
 
     if any(map(archive.has, layout.hook_records(record))):
         raise TrustError(archive.path, (f"{record} has hooks, which are code",))
-    with placing(map_location), gc_paused():
+    with map_location_scope(map_location), gc_paused():
         return unpickle_data(
             archive.read(record),
             resource=record,

@@ -26,7 +26,7 @@ from modpack.loading.checks import (
     require_signature,
     require_storages,
 )
-from modpack.pickling.tensor_loading import StorageLoader, placing
+from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
 from modpack.security.pickle_names import read_pickle
 
 _READ: Final = (layout.ENTRY, layout.BYTEORDER)
@@ -132,7 +132,7 @@ def _unpickled(
 ) -> dict[str, torch.Tensor]:
     from modpack.pickling.data_unpickler import unpickle_data  # most states do without
 
-    with placing(map_location):
+    with map_location_scope(map_location):
         storages = StorageLoader(archive, map_location, record)
         made = unpickle_data(archive.read(record), resource=record, storages=storages)
     found = dict(_tensors_in(made))

@@ -1,9 +1,9 @@
-"""The closed table: exact names that a pickle of data may take from outside of it.
+"""Allowlist of the global names that a pickle of plain data may use.
 
-A name is here if no arguments that a pickle can give it run code, write a file, or change anything
-but what is being made. :mod:`modpack.pickling.data_unpickler` makes these things, with checks of
-its own where torch has none; there are no patterns, and no other way in. The start was what
-``torch.load(weights_only=True)`` allows.
+A name is listed if no arguments in a pickle can make it run code, write a file, or change anything
+except the new object. :mod:`modpack.pickling.data_unpickler` creates these objects and adds checks
+where torch has none. Names match exactly; there are no patterns. The list began as a copy of the
+one for ``torch.load(weights_only=True)``.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ def _rows(*groups: tuple[str, str, str]) -> Mapping[str, str]:
     return MappingProxyType(rows)
 
 
-MADE: Final = _rows(
+CALLABLE: Final = _rows(
     ("builtins", "bytearray complex frozenset range set slice", "a value made of values"),
-    ("_codecs", "encode", "bytes, as protocol 2 writes them; from latin1 alone"),
+    ("_codecs", "encode", "bytes, as protocol 2 writes them; from latin1 only"),
     ("collections", "Counter OrderedDict defaultdict deque", "a container of values"),
     ("datetime", "date datetime time timedelta timezone", "a value made of numbers"),
-    ("decimal", "Decimal", "a value made of a text"),
-    ("torch", "Size device", "a value made of numbers, or of a text"),
-    ("torch.serialization", "_get_layout", "a constant, by its name"),
+    ("decimal", "Decimal", "a value made of a string"),
+    ("torch", "Size device", "a value made of numbers or a string"),
+    ("torch.serialization", "_get_layout", "a constant, by name"),
     (
         "torch._utils",
         "_rebuild_tensor_v2 _rebuild_tensor_v3",
-        "a view of a storage of the package; one beyond its end is refused",
+        "a view of a storage in the package; a view beyond its end is rejected",
     ),
-    ("torch._utils", "_rebuild_meta_tensor_no_storage", "a tensor that has no memory to reach"),
+    ("torch._utils", "_rebuild_meta_tensor_no_storage", "a tensor without memory"),
     ("torch._utils", "_rebuild_parameter _rebuild_parameter_with_state", "a tensor, as Parameter"),
     ("torch._utils", "_rebuild_qtensor", "a quantized view, checked like any other"),
-    ("torch._utils", "_rebuild_sparse_tensor", "tensors put together; their indices are checked"),
-    ("torch._utils", "_rebuild_nested_tensor", "a view of a tensor; its parts are checked"),
-    ("torch._tensor", "_rebuild_from_type_v2", "a plain tensor with attributes of data"),
+    ("torch._utils", "_rebuild_sparse_tensor", "a sparse tensor; its indices are checked"),
+    ("torch._utils", "_rebuild_nested_tensor", "views of a tensor; their bounds are checked"),
+    ("torch._tensor", "_rebuild_from_type_v2", "a plain tensor with attributes"),
 )
-"""What may be called, and why what comes of it is data."""
+"""Names that may be called, each with the reason why the result is plain data."""
 
-HELD: Final = _rows(
+NAMED_ONLY: Final = _rows(
     ("builtins", "Ellipsis NotImplemented", "a constant"),
     ("builtins", "bool bytes dict float int list str tuple", "the factory of a defaultdict"),
     ("torch", "Tensor", "the class of a plain tensor"),
@@ -51,28 +51,28 @@ HELD: Final = _rows(
         "torch",
         "per_tensor_affine per_tensor_symmetric per_channel_affine per_channel_symmetric "
         "per_channel_affine_float_qparams",
-        "a constant: how elements are quantized",
+        "a constant: a quantization scheme",
     ),
     (
         "torch",
         "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 "
         "complex32 complex64 complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 "
         "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2 qint8 qint32 quint8",
-        "a constant: an element type",
+        "a constant: a dtype",
     ),
-    ("torch.storage", "TypedStorage UntypedStorage", "a kind of storage"),
+    ("torch.storage", "TypedStorage UntypedStorage", "a storage class"),
     (
         "torch",
         "BFloat16Storage BoolStorage ByteStorage CharStorage ComplexDoubleStorage "
         "ComplexFloatStorage DoubleStorage FloatStorage HalfStorage IntStorage LongStorage "
         "QInt32Storage QInt8Storage QUInt8Storage ShortStorage",
-        "a kind of storage",
+        "a storage class",
     ),
 )
-"""What is named, and never called: who calls one of these wants more than data."""
+"""Names that may be referenced but not called: a call would do more than create data."""
 
-DATA: Final[Mapping[str, str]] = MappingProxyType({**MADE, **HELD})
-"""Why each name is data."""
+DATA: Final[Mapping[str, str]] = MappingProxyType({**CALLABLE, **NAMED_ONLY})
+"""All allowed names, each with the reason why it is plain data."""
 
 _DANGEROUS_MODULES: Final = frozenset(
     {"subprocess", "_posixsubprocess", "pty", "runpy", "_ctypes", "importlib", "imp", "zipimport"}
@@ -98,11 +98,10 @@ _DANGEROUS_NAMES: Final = frozenset(
 
 
 def is_dangerous(module: str, name: str) -> bool:
-    """Whether no honest package needs to name it in a pickle.
+    """Return whether a name has no legitimate use in a pickle.
 
-    This decides on the order of a listing alone, and on its color: what is not in the table above
-    is code, whether it is in this one or not.
-
+    This only affects how a listing is sorted and colored. Every name outside the allowlist
+    counts as code, dangerous or not.
     >>> is_dangerous("os", "system"), is_dangerous("collections", "OrderedDict")
     (True, False)
     """

@@ -1,11 +1,11 @@
-"""Terms of pickling: rows for special types, script definitions, protocols, and problems.
+"""Shared definitions of the picklers: reducer rows, script definitions, protocols, and problems.
 
-Plain pickle refuses some objects, and gets others wrong without a word. A row says how to reduce
-objects of such a type where there is one right meaning, or why there is none and what to do.
+Plain pickle rejects some objects and silently breaks others. A row for a type either says how to
+reduce its objects, where that has one right meaning, or why they cannot be saved and what to do.
 
-A package holds a module with the definitions of a script. Values that the script computed, and
-that the definitions use, are a part of the pickle: they are set in that module before a class
-or function is taken from it, so what the script shared stays shared.
+A script's definitions are packaged as a module. Values that the script computed and that the
+definitions use are part of the pickle. They are set in that module before a class or function is
+taken from it, so objects that the script shared remain shared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError, PicklingError
+from modpack.errors import (
+    ModpackError,
+    ObjMismatchError,
+    ObjNotFoundError,
+    PicklingError,
+    with_hint,
+)
 from modpack.pickling.object_paths import paths_to
 from modpack.pickling.rebuild import named_in_packages
 
@@ -27,22 +33,20 @@ if TYPE_CHECKING:
 
     from modpack.pickling.graph_context import ObjectGraph
 
-LEAVE_OUT = (
-    "let the object that holds it leave it out (__getstate__) and make it anew when it is used"
-)
-"""What can be done about any object that cannot be saved."""
+LEAVE_OUT = "Exclude it from its owner's state (__getstate__), and re-create it on first use."
+"""The hint for any object that cannot be saved."""
 
 Kind = type | str
-"""A type, or the dotted path of one that need not be imported to be known."""
+"""A type, or its dotted path if modpack need not import it to recognize it."""
 
 
 class RefusedError(ModpackError):
-    """An object has no meaning outside of this process."""
+    """An object has no meaning outside this process."""
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """Stands for ``function(package, *arguments)``, which is called while a package is loaded."""
+    """A call ``function(package, *arguments)`` that the loader makes in place of an object."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -50,15 +54,14 @@ class Packaged:
 
 @dataclass(frozen=True)
 class ReducerRow:
-    """A kind of object that has one right meaning elsewhere; docs/reference/objects.md tells which.
+    """How to reduce objects of a type; docs/reference/objects.md lists the results.
 
     Attributes:
-        kinds: their types.
-        reduce: its reduction (see :meth:`object.__reduce__`), or a :class:`Packaged`, or None
-            to leave it to pickle; may raise :class:`RefusedError`.
-        subclasses: whether derived types are reduced alike, unless they have a reduction of
-            their own.
-        by_name: whether one that a module holds under a name is saved by that name.
+        kinds: The types.
+        reduce: Returns the reduction (see :meth:`object.__reduce__`) or a :class:`Packaged`.
+            May raise :class:`RefusedError`. None leaves the object to pickle.
+        subclasses: Whether the row applies to derived types that have no reduction of their own.
+        by_name: Whether an object that is a module attribute is saved by its name.
     """
 
     kinds: tuple[Kind, ...]
@@ -69,22 +72,22 @@ class ReducerRow:
 
 @dataclass(frozen=True)
 class UnsupportedType:
-    """A kind of object that means nothing elsewhere.
+    """A type whose objects cannot be saved.
 
     Attributes:
-        what: what users call one, with an article.
-        kinds: their types; those derived from them are refused as well.
-        why: why it cannot be saved.
-        remedy: what to do instead.
-        by_name: whether one that a module holds under a name is saved by that name.
-        mixin: whether derived types are refused even if they have a reduction of their own, since
-            that comes from a class that knows nothing of this one.
+        what: The user's name for such an object, with an article.
+        kinds: The types. Types derived from them are rejected too.
+        why: The reason, as a clause.
+        hint: How to fix it, in complete sentences.
+        by_name: Whether an object that is a module attribute is saved by its name.
+        mixin: Whether derived types are rejected even if they have a reduction of their own. That
+            reduction comes from a class that does not know this one.
     """
 
     what: str
     kinds: tuple[Kind, ...]
     why: str
-    remedy: str
+    hint: str
     by_name: bool = True
     mixin: bool = False
 
@@ -93,7 +96,7 @@ Row = ReducerRow | UnsupportedType
 
 
 class ReducerTable:
-    """Finds the row of a type."""
+    """Reducer rows, indexed by type."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self._by_kind: dict[Kind, Row] = {kind: row for row in rows for kind in row.kinds}
@@ -101,18 +104,18 @@ class ReducerTable:
             (kind, row) for kind, row in self._by_kind.items() if isinstance(kind, abc.ABCMeta)
         ]
 
-    def of(self, kind: type) -> Row | None:
-        """The row of a type: its own, or one of a base that holds for derived types as well."""
+    def find(self, kind: type) -> Row | None:
+        """Return a type's row: its own, or that of a base class that covers derived types."""
         for base in type.mro(kind):
             dotted = f"{base.__module__}.{base.__qualname__}"
             row = self._by_kind.get(base) or self._by_kind.get(dotted)
-            if row is not None and (base is kind or _holds_for(row, kind, base)):
+            if row is not None and (base is kind or _covers_derived(row, kind, base)):
                 return row
-        # An abstract class says of itself what is derived from it.
+        # Abstract classes decide through __subclasshook__ and register() what is derived from them.
         return next((row for base, row in self._abstract if issubclass(kind, base)), None)
 
 
-def _holds_for(row: Row, kind: type, base: type) -> bool:
+def _covers_derived(row: Row, kind: type, base: type) -> bool:
     if isinstance(row, ReducerRow) and not row.subclasses:
         return False
     if isinstance(row, UnsupportedType) and row.mixin:
@@ -124,19 +127,19 @@ def _holds_for(row: Row, kind: type, base: type) -> bool:
 
 
 SCRIPT_MARK = "__modpack_script__"
-"""The name by which a module of definitions says which script they are from."""
+"""Attribute that marks a module of script definitions; its value names the script."""
 
 FILLED = "__modpack_filled__"
-"""The name under which such a module keeps what was set in it: attribute paths."""
+"""Attribute of such a module with the attribute paths that were set in it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Filling:
-    """A value to be set in a module of definitions.
+    """A value to set in a module of script definitions.
 
     Attributes:
-        path: where: a name, or the path of an attribute of a class or function.
-        value: the value.
+        path: A name, or the attribute path of a class or function.
+        value: The value.
     """
 
     path: tuple[str, ...]
@@ -144,39 +147,40 @@ class Filling:
 
 
 class ScriptSource(Protocol):
-    """A script whose definitions are taken along."""
+    """A script whose definitions are packaged."""
 
     @property
     def module(self) -> str:
-        """The path of the module in the package that holds them."""
+        """Path of the packaged module with the definitions."""
 
     def holds(self, name: str, obj: object) -> bool:
-        """Whether an object is what the script binds to a name at its top level."""
+        """Return whether the script binds this object to a name at its top level."""
 
     def require_current(self, name: str, obj: object) -> None:
-        """Refuse a class that the script has defined anew since (ObjMismatchError)."""
+        """Raise ObjMismatchError if the script has redefined the class since."""
 
     def take(self, name: str) -> Sequence[Filling] | None:
-        """Take a definition, and all that it needs.
+        """Package a definition and everything that it needs.
 
         Args:
-            name: the name in the script; may be dotted.
+            name: The name in the script, possibly dotted.
 
         Returns:
-            The values that it needs; None if it cannot be taken, which was noted.
+            The values that it needs, or None if the definition cannot be packaged. The reason
+            is recorded.
         """
 
     def take_all(self, names: Sequence[str]) -> Sequence[Filling]:
-        """Take what a function of the script uses that is not itself a definition."""
+        """Package what a script's function uses if the function itself is not a definition."""
 
 
-def is_of_script(namespace: dict[str, Any]) -> bool:
-    """Whether globals are those of a module of definitions."""
+def has_script_definitions(namespace: dict[str, Any]) -> bool:
+    """Return whether globals belong to a module of script definitions."""
     return SCRIPT_MARK in namespace
 
 
-def fillings_of(namespace: dict[str, Any]) -> list[Filling]:
-    """What was set in a module of definitions, as it is now: to save it again."""
+def collect_fillings(namespace: dict[str, Any]) -> list[Filling]:
+    """Return the values that were set in a module of script definitions, to save them again."""
     found = []
     for path in namespace.get(FILLED, ()):
         owner, last = _owner(namespace, path), path[-1]
@@ -187,12 +191,12 @@ def fillings_of(namespace: dict[str, Any]) -> list[Filling]:
 
 @named_in_packages
 def defined(module: ModuleType, name: str, *filled: None) -> Any:
-    """A class, function or other object of a module of definitions.
+    """Return a class, function, or other object from a module of script definitions.
 
     Args:
-        module: the module.
-        name: the name in it; may be dotted.
-        *filled: nothing; but what was set in the module before.
+        module: The module.
+        name: The name in the module, possibly dotted.
+        *filled: Results of earlier :func:`set_in_script` calls, which pickle evaluates first.
     """
     found: Any = module
     for part in name.split("."):
@@ -202,21 +206,21 @@ def defined(module: ModuleType, name: str, *filled: None) -> Any:
 
 @named_in_packages
 def script_module(module: ModuleType, *filled: None) -> ModuleType:
-    """The module of definitions itself, for functions that use its globals; see :func:`defined`."""
+    """Return the module itself, for functions that use its globals; see :func:`defined`."""
     return module
 
 
 @named_in_packages
 def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None:
-    """Set a value in a module of definitions.
+    """Set a value in a module of script definitions.
 
     Args:
-        module: the module.
-        path: where; see :class:`Filling`.
-        value: the value.
+        module: The module.
+        path: A name or attribute path; see :class:`Filling`.
+        value: The value.
     """
-    if not is_of_script(vars(module)):
-        raise ValueError(f"{module.__name__} is no module of definitions")
+    if not has_script_definitions(vars(module)):
+        raise ValueError(f"{module.__name__} is not a module of script definitions")
     owner = _owner(vars(module), path)
     if isinstance(owner, dict):
         owner[path[0]] = value
@@ -226,7 +230,7 @@ def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None
 
 
 def _owner(namespace: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """What holds the last name of a path: the module's globals, a class, or a function."""
+    """Return the owner of a path's last name: the module's globals, a class, or a function."""
     owner: Any = namespace
     for part in path[:-1]:
         owner = owner[part] if isinstance(owner, dict) else vars(owner)[part]
@@ -236,13 +240,13 @@ def _owner(namespace: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 @dataclass(frozen=True)
 class GlobalReference:
-    """A class, function or constant that a pickle names.
+    """A class, function, or constant that a pickle names.
 
     Attributes:
-        module: the module path that the pickle names.
-        name: the attribute path in that module.
-        live_module: the module path under which it lives in this process; differs from
-            ``module`` if it was loaded from a package.
+        module: Module path in the pickle.
+        name: Attribute path in that module.
+        live_module: Module path in this process. It differs from ``module`` if the module was
+            loaded from a package.
     """
 
     module: str
@@ -251,99 +255,97 @@ class GlobalReference:
 
 
 class PickleContext(Protocol):
-    """What the saving side provides while an object is pickled."""
+    """The exporter's services while an object is pickled."""
 
     def resolve(self, obj: object, name: str) -> GlobalReference:
-        """Tell how a class or function is named; raises if it cannot be found again."""
+        """Return a class's or function's reference; raise if no importer finds it by name."""
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
-        """Store a storage's bytes, once, and return its key."""
+        """Store a storage's bytes, unless they are stored already, and return its key."""
 
     def add_attachment(self, data: bytes) -> str:
-        """Store bytes that torch serialized itself, and return the record's name."""
+        """Store bytes that torch serialized, and return the record's name."""
 
     def next_reduce_id(self) -> int:
-        """A number for the next object that packages itself."""
+        """Return a number for the next object with a ``__reduce_package__``."""
 
     def module_name(self, module: ModuleType) -> str:
-        """The module path by which a live module is imported after loading."""
+        """Return the module path by which the loader imports a live module."""
 
-    def home_of(self, function: FunctionType) -> ModuleType | None:
-        """The importable module whose globals a function uses; None for ``__main__``."""
+    def globals_module(self, function: FunctionType) -> ModuleType | None:
+        """Return the importable module with a function's globals; None for ``__main__``."""
 
     def is_importable(self, function: FunctionType) -> bool:
-        """Whether a function can be named, so that its source need not travel."""
+        """Return whether a function can be saved by name, without its source."""
 
     def script(self, module: str) -> ScriptSource | None:
-        """A script whose definitions are taken along; None for a module that is only named."""
+        """Return the script with this module name, or None if it is not a packaged script."""
 
     @property
     def exporter(self) -> object:
-        """What ``__reduce_package__`` is called with."""
+        """The argument for ``__reduce_package__``."""
 
 
 class Observer(Protocol):
-    """Sees what the pickler meets, and may change what is written of it."""
+    """Receives the objects that the pickler visits, and may replace what is written for them."""
 
     def reducer(self, kind: type) -> Callable[[Any, Any], Any] | None:
-        """For a type: what turns (object, its own reduction) into the one to write, or None.
+        """Return a function that turns (object, own reduction) of a type into the one to write.
 
-        The second argument makes the object's own reduction when it is called.
+        Its second argument is a callable that computes the object's own reduction. None leaves
+        the type alone.
         """
 
-    def stand_in(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
-        """For a type: what tells of an object how to make another in its place, or None.
+    def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
+        """Return a function that replaces objects of a type, or None.
 
-        The place is taken by ``function(package, *arguments)`` for ``(function, arguments)``;
-        for None the object itself is pickled.
+        For an object it returns ``(function, arguments)``; the loader then calls
+        ``function(package, *arguments)`` instead. If it returns None, the object is pickled.
         """
 
-    def packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """See an object that packages itself (``__reduce_package__``).
+    def on_packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Receive an object with a ``__reduce_package__``, and return the reduction to write.
 
         Args:
-            obj: the object.
-            parts: its own reduction: a function and its arguments.
-
-        Returns:
-            The one to write.
+            obj: The object.
+            parts: Its own reduction: a function and its arguments.
         """
 
-    def whereabouts(self, obj: object) -> tuple[str, str] | None:
-        """Where an object hangs that could not be pickled, and what else can be done about it.
+    def locate(self, obj: object) -> tuple[str, str] | None:
+        """Return the path of an object that could not be pickled, and an additional hint.
 
-        None to search the saved object.
+        None makes the pickler search the saved object.
         """
 
     @property
     def has_payload(self) -> bool:
-        """Whether there is something to pickle after the object, whatever that holds."""
+        """Whether another object is to be pickled, whatever the first one contains."""
 
     def next_payload(self) -> object | None:
-        """What else to pickle after the object itself; None when there is nothing more."""
+        """Return the next additional object to pickle, or None after the last."""
 
 
 @dataclass(frozen=True)
 class PicklingProblem:
-    """Something that cannot be saved.
+    """An object that cannot be saved.
 
     Attributes:
-        obj: the object.
-        failure: what was raised.
-        place: where it hangs, and what else can be done, if that is known already.
+        obj: The object.
+        failure: The exception that was raised.
+        location: Its path and an additional hint, if the observer knows them.
     """
 
     obj: object
     failure: Exception
-    place: tuple[str, str] | None = None
+    location: tuple[str, str] | None = None
 
 
 class UnnamedObjectError(PicklingError, ObjNotFoundError):
-    """A class or function in a saved object is not found under its name."""
+    """No importer finds a class or function of a saved object under its name."""
 
 
 class MisnamedObjectError(PicklingError, ObjMismatchError):
-    """The name of a class or function in a saved object leads to another one."""
+    """The name of a saved object's class or function leads to a different one."""
 
 
 def problems_as_error(
@@ -351,51 +353,47 @@ def problems_as_error(
     resource: str,
     root: object,
     name: str,
-    globals_along: Sequence[tuple[str, object]] = (),
+    script_values: Sequence[tuple[str, object]] = (),
 ) -> PicklingError:
-    """The error that tells of all problems, of the kind of the first.
+    """Return an error that lists all problems; its class is that of the first problem.
 
     Args:
-        problems: one or more.
-        resource: what was being saved.
-        root: the saved object.
-        name: what to call it in paths.
-        globals_along: values of scripts that come along, each with its name.
+        problems: One or more problems.
+        resource: The resource being saved.
+        root: The saved object.
+        name: The saved object's name in paths.
+        script_values: Packaged values of scripts, each with its name.
     """
-    searched = [problem.obj for problem in problems if problem.place is None]
+    searched = [problem.obj for problem in problems if problem.location is None]
     paths = paths_to(root, searched, name)
-    for label, value in globals_along:
+    for label, value in script_values:
         missing = [obj for obj in searched if id(obj) not in paths]
         paths = {**paths_to(value, missing, label), **paths} if missing else paths
-    told: dict[tuple[str | None, str], None] = {}
+    listed: dict[tuple[str | None, str], None] = {}
     for problem in problems:
-        path = problem.place[0] if problem.place else paths.get(id(problem.obj))
-        told[path, _reason(problem)] = None
-    (path, reason), *_ = told
+        path = problem.location[0] if problem.location else paths.get(id(problem.obj))
+        listed[path, _reason(problem)] = None
     kind, failure = PicklingError, problems[0].failure
     if isinstance(failure, ObjMismatchError):
         kind = MisnamedObjectError
     elif isinstance(failure, ObjNotFoundError):
         kind = UnnamedObjectError
-    return kind(resource, reason, path, tuple(told))
+    return kind(resource, tuple(listed))
 
 
 _EXPECTED = (ModpackError, pickle.PicklingError, TypeError, AttributeError, NotImplementedError)
 
 
 def _reason(problem: PicklingProblem) -> str:
-    failure, elsewhere = problem.failure, problem.place[1] if problem.place else ""
+    failure, location_hint = problem.failure, problem.location[1] if problem.location else ""
     if not isinstance(failure, _EXPECTED):
         raised = traceback.extract_tb(failure.__traceback__)[-1]
-        place = f"raised at {raised.filename}:{raised.lineno}"
-        return f"{type(failure).__name__}: {failure} ({place})"
-    reason = str(failure) or type(failure).__name__
-    if "Remedy: " in reason:
-        return f"{reason}, or {elsewhere}" if elsewhere else reason
-    remedy = LEAVE_OUT
-    if isinstance(failure, ModpackError) and problem.place is None:
-        remedy = ""  # the error says all that is known
+        location = f"raised at {raised.filename}:{raised.lineno}"
+        return f"{type(failure).__name__}: {failure} ({location})"
+    hint = LEAVE_OUT
+    if isinstance(failure, ModpackError) and (failure.hint or problem.location is None):
+        hint = ""  # the text of the error is complete
     elif isinstance(problem.obj, type):
-        remedy = "define the class at the top level of a module"
-    remedies = ", or ".join(each for each in (remedy, elsewhere) if each)
-    return f"{reason}. Remedy: {remedies}" if remedies else reason
+        hint = "Define the class at the top level of a module."
+    hints = " ".join(each for each in (hint, location_hint) if each)
+    return with_hint(str(failure) or type(failure).__name__, hints)

@@ -1,10 +1,10 @@
-"""Classes that cannot be imported: made in functions, or on the spot.
+"""Reduction of classes that cannot be imported: made in functions or at run time.
 
-Such a class is taken apart, for its text alone would not do: names in it stood for variables
-of a call that is over. Its functions are saved by their source like any other, and the class is
-made again in two steps, so that it may refer to itself: first an empty one, by its metaclass,
-then what stands in it. Of dataclasses, named tuples, enums and typed dictionaries, whose generated
-functions have no source, that is saved from which they are generated again.
+Source alone cannot re-create such a class, because names in it refer to variables of a call that
+has ended. The class is therefore saved in parts. Its functions are saved by their source like any
+others. Loading takes two steps, so that the class may refer to itself: its metaclass creates an
+empty class, then the attributes are set. The generated functions of dataclasses, named tuples,
+enums, and typed dictionaries have no source; the input that they are generated from is saved.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from collections.abc import Callable
 from typing import Any
 
 from modpack.pickling.base import RefusedError
-from modpack.pickling.graph_context import live_object
+from modpack.pickling.graph_context import find_live_object
 from modpack.pickling.rebuild import named_in_packages
 
 _Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]
-"""What makes a class again, its arguments, and the attributes that are set afterwards."""
+"""The factory, its arguments, and the attributes to set afterwards."""
 
 
 def _generated(cls: type, module: Any) -> _Generated | None:
@@ -54,14 +54,14 @@ def _named_tuple_parts(cls: Any, module: Any) -> _Generated:
 def make_named_tuple(
     name: str, qualname: str, module: Any, fields: tuple[str, ...], defaults: dict[str, Any]
 ) -> type:
-    """Make the class of a named tuple.
+    """Create a named tuple class.
 
     Args:
-        name: its ``__name__``.
-        qualname: its ``__qualname__``.
-        module: the module that it says it lives in, or that module's path.
-        fields: the names of its fields.
-        defaults: the defaults of the last ones.
+        name: Its ``__name__``.
+        qualname: Its ``__qualname__``.
+        module: The module that it claims to be defined in, or that module's path.
+        fields: The field names.
+        defaults: The defaults of the last fields.
     """
     last = [defaults[field] for field in fields if field in defaults]
     made = collections.namedtuple(name, fields, defaults=last, module=_path(module))  # type: ignore[misc]
@@ -74,7 +74,7 @@ def _path(module: Any) -> str:
 
 
 def _own_functions(cls: type, plain: Any) -> dict[str, Any]:
-    """The functions that a class's author wrote where others would have been generated."""
+    """Return the functions that the class's author wrote in place of generated ones."""
     found = {}
     for name, value in vars(cls).items():
         function = getattr(value, "__func__", value)
@@ -85,7 +85,7 @@ def _own_functions(cls: type, plain: Any) -> dict[str, Any]:
 
 
 def _is_generated(function: Any) -> bool:
-    """Whether a function was made from a text that is in no file."""
+    """Return whether a function was compiled from generated source."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
@@ -96,7 +96,7 @@ def _is_generated(function: Any) -> bool:
 
 
 class _Typed(typing.TypedDict):
-    """Shows of what type such classes are."""
+    """An example that gives access to the metaclass of typed dictionaries."""
 
 
 def _typed_dict_parts(cls: Any, module: Any) -> _Generated:
@@ -111,14 +111,14 @@ def _typed_dict_parts(cls: Any, module: Any) -> _Generated:
 def make_typed_dict(
     name: str, qualname: str, module: Any, hints: dict[str, Any], total: bool
 ) -> type:
-    """Make the class of dictionaries whose keys have types.
+    """Create a typed dictionary class.
 
     Args:
-        name: its ``__name__``.
-        qualname: its ``__qualname__``.
-        module: the module that it says it lives in, or that module's path.
-        hints: types by key.
-        total: whether all keys are required by default.
+        name: Its ``__name__``.
+        qualname: Its ``__qualname__``.
+        module: The module that it claims to be defined in, or that module's path.
+        hints: Types by key.
+        total: Whether all keys are required by default.
     """
     made: type = typing.TypedDict(name, hints, total=total)  # type: ignore[misc]
     made.__module__, made.__qualname__ = _path(module), qualname
@@ -132,8 +132,8 @@ def _enum_parts(cls: Any, module: Any) -> _Generated:
         is_function = isinstance(function, types.FunctionType)
         if is_function and function.__module__ not in ("enum", "builtins", None):
             raise RefusedError(
-                f"the enum {cls.__qualname__} has {name}, and is not found under its name. "
-                "Remedy: define it at the top level of a module"
+                f"the enum {cls.__qualname__} has {name}, and is not found under its name",
+                hint="Define it at the top level of a module.",
             )
     members = {name: member._value_ for name, member in cls.__members__.items()}
     known = set(vars(enum.Flag("_", "_one"))) | set(vars(enum.IntEnum("_", "_one"))) - {"_one"}
@@ -163,16 +163,16 @@ def make_enum(
     members: dict[str, Any],
     boundary: Any,
 ) -> type:
-    """Make an enum.
+    """Create an enum.
 
     Args:
-        kind: its metaclass.
-        name: its ``__name__``.
-        qualname: its ``__qualname__``.
-        module: the module that it says it lives in, or that module's path.
-        bases: its bases.
-        members: values by name, aliases included.
-        boundary: of a flag, what it does with other values; see :class:`enum.FlagBoundary`.
+        kind: Its metaclass.
+        name: Its ``__name__``.
+        qualname: Its ``__qualname__``.
+        module: The module that it claims to be defined in, or that module's path.
+        bases: Its bases.
+        members: Values by name, including aliases.
+        boundary: A flag's treatment of other values; see :class:`enum.FlagBoundary`.
     """
     body = kind.__prepare__(name, bases)
     for key, value in {"__module__": _path(module), "__qualname__": qualname, **members}.items():
@@ -191,10 +191,10 @@ _FIELD_OPTIONS = ("default", "default_factory", "init", "repr", "hash", "compare
 
 
 def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """What a dataclass is generated from, and which of its attributes that replaces.
+    """Return the input that a dataclass is generated from, and the attributes generated from it.
 
     Returns:
-        Options and fields, or None if the class itself is no dataclass.
+        Options and fields, or None if the class itself is not a dataclass.
     """
     if "__dataclass_params__" not in vars(cls):
         return None, frozenset()
@@ -218,10 +218,10 @@ def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
 
 
 def has_generated_doc(cls: type) -> bool:
-    """Whether the text of a dataclass is its signature: nobody wrote one."""
+    """Return whether a dataclass's docstring is its generated signature."""
     try:
         signature = str(inspect.signature(cls)).replace(" -> None", "")
-    except (TypeError, ValueError):  # dataclasses does the same
+    except (TypeError, ValueError):  # as in dataclasses
         signature = ""
     return cls.__doc__ == cls.__name__ + signature
 
@@ -233,16 +233,16 @@ def _field_parts(field: Any) -> dict[str, Any]:
     return {name: value for name, value in parts.items() if value is not dataclasses.MISSING}
 
 
-def make_dataclass_again(cls: type, parts: dict[str, Any]) -> None:
-    """Generate what :func:`dataclasses.dataclass` generated.
+def regenerate_dataclass(cls: type, parts: dict[str, Any]) -> None:
+    """Generate again what :func:`dataclasses.dataclass` generated.
 
     Raises:
-        ValueError: a field has no name that could stand in a source, which :mod:`dataclasses`
-            makes of them.
+        ValueError: If a field's name is not an identifier. :mod:`dataclasses` inserts the names
+            into source that it executes.
     """
     for name in (*parts["fields"], *vars(cls).get("__annotations__", ())):
         if not (isinstance(name, str) and name.isidentifier()):
-            raise ValueError(f"{name!r} is no name for a field of {cls.__qualname__}")
+            raise ValueError(f"{name!r} is not a valid field name for {cls.__qualname__}")
     slots = {n: v for n, v in vars(cls).items() if isinstance(v, types.MemberDescriptorType)}
     for name, options in parts["fields"].items():
         type.__setattr__(cls, name, dataclasses.field(**options))
@@ -251,37 +251,37 @@ def make_dataclass_again(cls: type, parts: dict[str, Any]) -> None:
         type.__setattr__(cls, name, slot)
 
 
-_AT_ONCE = ("__slots__", "__doc__", "__orig_bases__")
-"""What has to stand in a class when it is made; the rest is filled in."""
+_CREATION_ATTRIBUTES = ("__slots__", "__doc__", "__orig_bases__")
+"""Attributes that must exist when a class is created; the others are set afterwards."""
 
-_MADE_AGAIN = frozenset(
+_CREATED_BY_PYTHON = frozenset(
     {"__dict__", "__weakref__", "__module__", "__qualname__", "__abstractmethods__", "_abc_impl"}
 )
-_MADE_BY_TORCH = frozenset({"_backward_cls", "_compiled_autograd_backward_state"})
-"""What the metaclass of autograd functions puts into each class."""
+_CREATED_BY_TORCH = frozenset({"_backward_cls", "_compiled_autograd_backward_state"})
+"""Attributes that the metaclass of autograd functions adds to each class."""
 
 
 def is_dynamic(cls: type) -> bool:
-    """Whether a class that is not found under its name was made on the spot.
+    """Return whether a class that is not found under its name was made at run time.
 
-    One of another version of its library was not: its name leads to something else. But a class
-    may have the name of its own base, from which something derived it.
+    If the name leads to another object, the class comes from another version of its library. But
+    a class may share the name of its own base, if a decorator derived it.
     """
     if "<locals>" in cls.__qualname__:
         return True
-    found = live_object(cls.__module__, cls.__qualname__)
+    found = find_live_object(cls.__module__, cls.__qualname__)
     return cls.__module__ in sys.modules and (found is None or found in type.mro(cls)[1:])
 
 
-def parts_of_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
-    """What pickle needs to make a class again (the six-part form of ``__reduce__``).
+def reduce_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
+    """Return a class's six-part reduction; see :meth:`object.__reduce__`.
 
     Args:
-        cls: the class.
-        home: the importable module that it says it lives in; None if there is none.
+        cls: The class.
+        home: The importable module that it claims to be defined in, or None.
 
     Raises:
-        RefusedError: it is of a kind that cannot be made again.
+        RefusedError: If a class of this kind cannot be re-created.
     """
     module: Any = cls.__module__ if home is None else home
     generated = _generated(cls, module)
@@ -289,14 +289,16 @@ def parts_of_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
         function, arguments, attributes = generated
         return function, arguments, {"attributes": attributes}, None, None, fill_class
     if not _is_of_python(cls):
-        raise RefusedError(f"{cls!r} is built in and not found under its name")
+        raise RefusedError(f"{cls!r} is built in and is not found under its name")
     own = dict(vars(cls))
-    at_once = {name: own.pop(name) for name in _AT_ONCE if name in own}
+    at_once = {name: own.pop(name) for name in _CREATION_ATTRIBUTES if name in own}
     parts, replaced = dataclass_parts(cls)
     if parts is not None and has_generated_doc(cls):
         at_once.pop("__doc__", None)
     state = {
-        "attributes": {n: v for n, v in own.items() if n not in replaced and not _made(cls, n, v)},
+        "attributes": {
+            n: v for n, v in own.items() if n not in replaced and not _is_created(cls, n, v)
+        },
         "dataclass": parts,
     }
     arguments = (type(cls), cls.__name__, cls.__qualname__, module, cls.__bases__, at_once)
@@ -304,17 +306,19 @@ def parts_of_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
 
 
 def _is_of_python(cls: type) -> bool:
-    """Whether a class was made by Python code; those made in C cannot be taken apart."""
+    """Return whether Python code created a class; classes created in C have no parts to save."""
     has_dict = any("__dict__" in vars(base) for base in type.mro(cls))
-    return bool(cls.__flags__ & _IS_ON_THE_HEAP) and (has_dict or "__slots__" in vars(cls))
+    return bool(cls.__flags__ & _HEAP_TYPE) and (has_dict or "__slots__" in vars(cls))
 
 
-_IS_ON_THE_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
-def _made(cls: type, name: str, value: Any) -> bool:
-    """Whether making the class puts an attribute there."""
-    if name in _MADE_AGAIN or (name in _MADE_BY_TORCH and "torch" in type(cls).__module__):
+def _is_created(cls: type, name: str, value: Any) -> bool:
+    """Return whether creating the class creates this attribute."""
+    if name in _CREATED_BY_PYTHON or (
+        name in _CREATED_BY_TORCH and "torch" in type(cls).__module__
+    ):
         return True
     return isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
 
@@ -323,15 +327,15 @@ def _made(cls: type, name: str, value: Any) -> bool:
 def make_class(
     kind: Any, name: str, qualname: str, module: Any, bases: tuple[type, ...], at_once: Any
 ) -> type:
-    """Make a class with nothing in it yet.
+    """Create an empty class.
 
     Args:
-        kind: its metaclass.
-        name: its ``__name__``.
-        qualname: its ``__qualname__``.
-        module: the module that it says it lives in, or that module's path.
-        bases: its bases.
-        at_once: what has to stand in it when it is made, such as ``__slots__``.
+        kind: Its metaclass.
+        name: Its ``__name__``.
+        qualname: Its ``__qualname__``.
+        module: The module that it claims to be defined in, or that module's path.
+        bases: Its bases.
+        at_once: Attributes that must exist at creation, such as ``__slots__``.
     """
     namespace = {**at_once, "__module__": _path(module), "__qualname__": qualname}
     return types.new_class(name, bases, {"metaclass": kind}, lambda body: body.update(namespace))
@@ -339,10 +343,10 @@ def make_class(
 
 @named_in_packages
 def fill_class(cls: type, state: dict[str, Any]) -> None:
-    """Fill in what stands in a class; see :func:`make_class`."""
+    """Set a class's attributes; see :func:`make_class`."""
     for name, value in state["attributes"].items():
         type.__setattr__(cls, name, value)
     if state.get("dataclass") is not None:
-        make_dataclass_again(cls, state["dataclass"])
+        regenerate_dataclass(cls, state["dataclass"])
     if isinstance(cls, abc.ABCMeta):
         abc.update_abstractmethods(cls)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""Unpickling data: nothing but what the closed table names can be made, whatever the pickle says.
+"""Unpickling of plain data: a pickle can create only what the allowlist names.
 
-Python's unpickler calls what it is told to. This one looks up a name in a table, calls only what
-the table says may be called, with checks of the arguments, and sets no state but that of tensors
-and of an OrderedDict. :mod:`.allowlist` is the table.
+Python's unpickler calls whatever the pickle names. This one looks names up in a table, calls only
+the names that the table allows, checks the arguments, and sets only the state of tensors and of
+OrderedDicts. :mod:`.allowlist` is the table.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from modpack.pickling.pickle_machine import Actions, MalformedError, PickleMachi
 from modpack.pickling.tensor_loading import (
     StorageLoader,
     UnsoundTensorError,
-    rebuilding,
-    sound,
-    wants_fakes,
+    call_checked,
+    checked_functions,
+    is_fake_mode,
 )
 
 _LARGEST_KEY: Final = 2**61 - 1
-"""Larger numbers can be chosen to have one hash, and a dict of them takes quadratic time."""
-_MAX_OF_ONE_HASH: Final = 1000
+"""Larger integers can be chosen to collide, and a dict of them takes quadratic time."""
+_MAX_SAME_HASH: Final = 1000
 _MAX_CONTAINERS: Final = 5_000_000
-"""An empty one takes a byte of a pickle, or a two-hundredth deflated, and 56 bytes of memory."""
-_SET: Final = 4
-"""So many others take the room of a set."""
+"""An empty container takes one byte of a pickle (0.005 when deflated) and 56 bytes of memory."""
+_SET_WEIGHT: Final = 4
+"""Memory of a set, in units of other empty containers."""
 _QUANTIZED: Final = (torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4)
-"""Element types that cannot be conjugated or negated by a flag: torch crashes on such tensors."""
+"""Dtypes without conjugate and negative bits: torch crashes on tensors that have them."""
 _DICTS: Final = (dict, OrderedDict, Counter, defaultdict)
 
 
 class NotDataError(ModpackError, MalformedError):
-    """A pickle wants something that is no data."""
+    """A pickle requests something that is not plain data."""
 
 
 def unpickle_data(
@@ -54,60 +54,60 @@ def unpickle_data(
     added: Collection[str] = (),
     import_module: Callable[[str], ModuleType] = importlib.import_module,
 ) -> Any:
-    """Load a pickle that holds data, and nothing else.
+    """Load a pickle that contains plain data only.
 
     Args:
-        data: the pickle.
-        resource: its name, for errors.
-        storages: loads what its persistent ids name.
-        added: what else it may name, by full names. Whatever is added is called as the pickle
-            wants: whoever adds ``functools.partial`` adds code.
-        import_module: imports the modules of these names.
+        data: The pickle.
+        resource: The pickle's name, for errors.
+        storages: Loads the storages that persistent ids name.
+        added: Full names that the pickle may use in addition to the allowlist. The pickle may call
+            them with any arguments: adding ``functools.partial`` allows arbitrary code.
+        import_module: Imports the modules of the added names.
 
     Raises:
-        UnpicklingError: it is damaged, or holds more than data.
+        UnpicklingError: If the pickle is damaged, or contains more than plain data.
     """
     actions = _Data(storages, added, import_module)
     try:
         made, end = PickleMachine(actions, is_modern=True).run(data)
     except NotDataError as failure:
-        raise UnpicklingError(resource, f"it is not data alone: {failure}") from failure
+        raise UnpicklingError(resource, f"the pickle is not plain data: {failure}") from failure
     except MalformedError as failure:
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except UnsoundTensorError as failure:
-        raise UnpicklingError(resource, str(failure)) from failure
+        raise UnpicklingError(resource, failure.reason, hint=failure.hint) from failure
     if end != len(data):
-        raise UnpicklingError(resource, f"{len(data) - end} bytes follow where the pickle ends")
+        raise UnpicklingError(resource, f"{len(data) - end} bytes follow the end of the pickle")
     return made
 
 
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise NotDataError(what)
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise NotDataError(message)
 
 
 class _Keys:
-    """The keys of dicts and the members of sets: plain values, few of which have one hash."""
+    """Checks dict keys and set members: plain values, few of which share a hash."""
 
     def __init__(self) -> None:
-        self._of_tuples: Counter[int] = Counter()
+        self._tuple_hashes: Counter[int] = Counter()
 
     def require(self, key: Any) -> None:
         parts = key if type(key) is tuple else (key,)
         for part in parts:
             kind = type(part)
             if kind is int:
-                _require(abs(part) < _LARGEST_KEY, "a key is a number of more than 61 bits")
+                _require(abs(part) < _LARGEST_KEY, "a key is an integer of more than 61 bits")
             else:
                 is_plain = part is None or kind in (str, bytes, bool, float)
-                _require(is_plain, f"a key is of the type {kind.__name__}")
-        if type(key) is tuple:  # whose numbers can be chosen to give it any hash
-            self._of_tuples[hash(key)] += 1
-            is_rare = self._of_tuples[hash(key)] <= _MAX_OF_ONE_HASH
-            _require(is_rare, f"more than {_MAX_OF_ONE_HASH} keys have one hash")
+                _require(is_plain, f"a key has type {kind.__name__}")
+        if type(key) is tuple:  # its integers can be chosen to give it any hash
+            self._tuple_hashes[hash(key)] += 1
+            is_rare = self._tuple_hashes[hash(key)] <= _MAX_SAME_HASH
+            _require(is_rare, f"more than {_MAX_SAME_HASH} keys share a hash")
 
     def members(self, values: Any) -> Sequence[Any]:
-        _require(type(values) in (list, tuple, set, frozenset), "a set is made of no list")
+        _require(type(values) in (list, tuple, set, frozenset), "a set has invalid members")
         for each in values:
             self.require(each)
         return list(values)
@@ -120,35 +120,36 @@ class _Keys:
 
 
 def _complex(real: Any, imaginary: Any) -> complex:
-    _require(type(real) is float and type(imaginary) is float, "a number has odd parts")
+    _require(type(real) is float and type(imaginary) is float, "a complex number is invalid")
     return complex(real, imaginary)
 
 
 def _bytearray(content: Any = b"") -> bytearray:
-    _require(type(content) is bytes, "a bytearray is made of no bytes")
+    _require(type(content) is bytes, "a bytearray is not made of bytes")
     return bytearray(content)
 
 
 def _encode(text: Any, encoding: Any) -> Any:
-    _require(type(text) is str and encoding == "latin1", "bytes are made of odd parts")
+    _require(type(text) is str and encoding == "latin1", "the arguments of encode are invalid")
     return text.encode("latin1")
 
 
 def _of_integers(kind: Callable[..., Any], *numbers: Any) -> Any:
-    _require(all(type(each) in (int, type(None)) for each in numbers), "a number is none")
+    is_valid = all(type(each) in (int, type(None)) for each in numbers)
+    _require(is_valid, "an argument is not an integer")
     return kind(*numbers)
 
 
 def _counter(counts: Any = None) -> Counter[Any]:
     made: Counter[Any] = Counter()
     if counts is not None:
-        _require(type(counts) is dict, "a Counter is made of no dict")
+        _require(type(counts) is dict, "a Counter is not made of a dict")
         dict.update(made, counts)
     return made
 
 
 def _ordered(*nothing: Any) -> OrderedDict[Any, Any]:
-    _require(not nothing, "an OrderedDict is made of something")
+    _require(not nothing, "an OrderedDict is created with arguments")
     return OrderedDict()
 
 
@@ -160,55 +161,55 @@ def _defaults(factory: Any = None) -> defaultdict[Any, Any]:
 
 
 def _deque(items: Any = (), longest: Any = None) -> deque[Any]:
-    _require(type(items) in (list, tuple), "a deque is made of no list")
-    _require(longest is None or type(longest) is int, "the length of a deque is no number")
+    _require(type(items) in (list, tuple), "a deque is not made of a list")
+    _require(longest is None or type(longest) is int, "the maxlen of a deque is not an integer")
     return deque(items, longest)
 
 
 def _moment(kind: Callable[..., Any], *parts: Any) -> Any:
-    """Of bytes and a time zone, or of numbers and a text."""
+    """Create a date or time from bytes and a time zone, or from numbers and a string."""
     plain = (bytes, str, int, datetime.timedelta, datetime.timezone)
-    _require(all(type(each) in plain for each in parts), "a point in time has odd parts")
+    _require(all(type(each) in plain for each in parts), "a date or time is invalid")
     return kind(*parts)
 
 
 def _decimal(text: Any) -> decimal.Decimal:
-    _require(type(text) is str, "a Decimal is made of no text")
+    _require(type(text) is str, "a Decimal is not made of a string")
     return decimal.Decimal(text)
 
 
 def _layout(name: Any) -> Any:
-    # Never getattr: torch imports parts of itself that are asked for.
+    # vars, not getattr: torch's __getattr__ imports submodules.
     found = vars(torch).get(name.removeprefix("torch.")) if type(name) is str else None
-    _require(isinstance(found, torch.layout), f"there is no layout {name!r:.80}")
+    _require(isinstance(found, torch.layout), f"unknown layout {name!r:.80}")
     return found
 
 
 def _integers(values: Any) -> tuple[int, ...]:
     is_plain = type(values) in (tuple, list, torch.Size)
-    _require(is_plain and all(type(each) is int for each in values), "a shape has odd parts")
+    _require(is_plain and all(type(each) is int for each in values), "a shape is invalid")
     return tuple(values)
 
 
 def _require_plain(hooks: Any = None, metadata: Any = None, state: Any = None) -> None:
-    """What comes along with a tensor is no more than data."""
+    """Check that the hooks, flags, and state of a tensor are plain data."""
     _require(hooks is None or (type(hooks) is OrderedDict and not hooks), "a tensor has hooks")
     flags = {} if metadata is None else metadata
     _require(
         type(flags) is dict
         and all(type(key) is str and type(value) is bool for key, value in flags.items()),
-        "what is noted of a tensor is odd",
+        "the flags of a tensor are invalid",
     )
     _require(
         state is None or (type(state) is dict and all(type(each) is str for each in state)),
-        "the state of a tensor is no dict of names",
+        "the state of a tensor is not a dict of names",
     )
 
 
 def _require_view(storage: Any, offset: Any, shape: Any, strides: Any) -> None:
     is_storage = isinstance(storage, (torch.storage.TypedStorage, torch.UntypedStorage))
-    _require(is_storage, "a tensor is made of no storage")
-    _require(type(offset) is int, "a tensor begins at no number")
+    _require(is_storage, "a tensor has no storage")
+    _require(type(offset) is int, "the offset of a tensor is not an integer")
     _integers(shape), _integers(strides)
 
 
@@ -223,14 +224,14 @@ def _view(
     *more: Any,
 ) -> Any:
     _require_view(storage, offset, shape, strides)
-    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+    _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
     is_typed = bool(more) and isinstance(more[0], torch.dtype)
-    _require(len(more) <= 1 + is_typed, "a tensor has too many parts")
+    _require(len(more) <= 1 + is_typed, "a tensor has too many arguments")
     _require_plain(hooks, *more[is_typed:])
-    # Hooks of its own: the pickle can still fill those that it gave.
+    # A new dict of hooks: the pickle can still change the one that it passed.
     made = function(storage, offset, shape, strides, requires_grad, OrderedDict(), *more)
     has_flags = any(more[is_typed:])
-    _require(not (has_flags and made.dtype in _QUANTIZED), "what is noted of a tensor is odd")
+    _require(not (has_flags and made.dtype in _QUANTIZED), "the flags of a tensor are invalid")
     return made
 
 
@@ -247,7 +248,7 @@ def _quantized(
     _require_view(storage, offset, shape, strides)
     plain = (torch.qscheme, torch.Tensor, float, int)
     is_plain = type(quantizer) is tuple and all(type(each) in plain for each in quantizer)
-    _require(is_plain and type(requires_grad) is bool, "a quantized tensor has odd parts")
+    _require(is_plain and type(requires_grad) is bool, "a quantized tensor is invalid")
     _require_plain(hooks)
     own_hooks: OrderedDict[int, Any] = OrderedDict()
     return function(storage, offset, shape, strides, quantizer, requires_grad, own_hooks)
@@ -256,18 +257,18 @@ def _quantized(
 def _meta(
     function: Callable[..., Any], dtype: Any, shape: Any, strides: Any, requires_grad: Any
 ) -> Any:
-    _require(isinstance(dtype, torch.dtype), "an element type is none")
+    _require(isinstance(dtype, torch.dtype), "the dtype of a tensor is invalid")
     _integers(shape), _integers(strides)
-    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+    _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
     return function(dtype, shape, strides, requires_grad)
 
 
 def _parameter(
     _: Callable[..., Any], data: Any, requires_grad: Any, hooks: Any, *state: Any
 ) -> Any:
-    _require(type(data) is torch.Tensor, "a parameter is made of no plain tensor")
-    _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
-    _require(len(state) <= 1, "a parameter has too many parts")
+    _require(type(data) is torch.Tensor, "a parameter is not made of a plain tensor")
+    _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
+    _require(len(state) <= 1, "a parameter has too many arguments")
     _require_plain(hooks, None, *state)
     made = torch._utils._rebuild_parameter(data, requires_grad, OrderedDict())  # type: ignore[no-untyped-call]
     return _with_attributes(made, *state)
@@ -276,7 +277,7 @@ def _parameter(
 def _sparse(function: Callable[..., Any], layout: Any, parts: Any) -> Any:
     plain = (torch.Tensor, torch.Size, tuple, bool)
     is_plain = type(parts) is tuple and all(type(each) in plain for each in parts)
-    _require(isinstance(layout, torch.layout) and is_plain, "a sparse tensor has odd parts")
+    _require(isinstance(layout, torch.layout) and is_plain, "a sparse tensor is invalid")
     for each in parts:
         if isinstance(each, tuple):
             _integers(torch.Size(each) if type(each) is torch.Size else each)
@@ -285,15 +286,15 @@ def _sparse(function: Callable[..., Any], layout: Any, parts: Any) -> Any:
 
 def _nested(function: Callable[..., Any], *parts: Any) -> Any:
     are_tensors = all(type(each) is torch.Tensor for each in parts)
-    _require(len(parts) == 4 and are_tensors, "a nested tensor has odd parts")
+    _require(len(parts) == 4 and are_tensors, "a nested tensor is invalid")
     return function(*parts)
 
 
 def _with_attributes(made: Any, state: Any = None) -> Any:
-    """As :func:`torch._utils._set_obj_state`, but for the properties that it could set."""
+    """Set attributes like :func:`torch._utils._set_obj_state`, but never a property."""
     for name, value in (state or {}).items():
-        _require(type(name) is str, "an attribute has no name")
-        _require(not hasattr(type(made), name), f"it replaces {name!r:.80} of what it makes")
+        _require(type(name) is str, "the name of an attribute is not a string")
+        _require(not hasattr(type(made), name), f"an attribute replaces {name!r:.80} of its class")
         vars(made)[name] = value
     return made
 
@@ -318,7 +319,7 @@ _MADE: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.device: torch.device,
     torch.serialization._get_layout: _layout,
 }
-"""What makes plain values."""
+"""Replacements for the constructors of plain values."""
 
 _CHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     torch._utils._rebuild_tensor_v2: _view,
@@ -330,11 +331,11 @@ _CHECKED: Final[Mapping[Any, Callable[..., Any]]] = {
     torch._utils._rebuild_qtensor: _quantized,
     torch._utils._rebuild_sparse_tensor: _sparse,
 }
-"""What makes tensors, and what is called with that instead, to look at its arguments first."""
+"""Checks for the functions that create tensors; each is called with the function and arguments."""
 
 
 class _Data(Actions):
-    """What pickles of data may do."""
+    """The actions that a pickle of plain data may request."""
 
     def __init__(
         self,
@@ -348,10 +349,10 @@ class _Data(Actions):
         self._taken: dict[int, Any] = {}
         self._keys = _Keys()
         self._containers = 0
-        ours = rebuilding(wants_fakes())
+        checked = checked_functions(is_fake_mode())
         self._calls = {id(made): make for made, make in _MADE.items()}
         for made, check in _CHECKED.items():
-            self._calls[id(made)] = functools.partial(check, ours(made))
+            self._calls[id(made)] = functools.partial(check, checked(made))
         self._calls[id(torch._tensor._rebuild_from_type_v2)] = self._retyped
         self._calls[id(set)] = self._keys.set_of
         self._calls[id(frozenset)] = self._keys.frozenset_of
@@ -362,44 +363,44 @@ class _Data(Actions):
             try:
                 found = getattr(self._import_module(module), name)
             except (ImportError, AttributeError) as failure:
-                raise NotDataError(f"it names {full}, which is not here: {failure}") from failure
+                raise NotDataError(f"the name {full} is not available: {failure}") from failure
             self._taken[id(found)] = found
             return found
         if full not in DATA:
-            raise NotDataError(f"it names {full!r:.200}")
+            raise NotDataError(f"the name {full!r:.200} is not allowed")
         found = getattr(importlib.import_module(module), name, None)
         if found is None:
-            raise NotDataError(f"it names {full}, which this version of torch does not have")
+            raise NotDataError(f"this version of torch does not have {full}")
         return found
 
     def persistent(self, pid: Any) -> Any:
         is_storage = type(pid) is tuple and len(pid) == 5 and pid[0] == "storage"
         if not (is_storage and isinstance(pid[1], type)):
-            raise NotDataError("a persistent id is that of no storage")
+            raise NotDataError("a persistent id does not name a storage")
         _, kind, key, location, size = pid
         is_plain = type(key) is str and type(location) is str and type(size) is int
-        _require(is_plain, "a persistent id has odd parts")
+        _require(is_plain, "a persistent id is invalid")
         return self._storages.load(kind, key, location, size)
 
     def call(self, function: Any, arguments: Any) -> Any:
-        _require(type(arguments) is tuple, "what it calls something with is no tuple")
+        _require(type(arguments) is tuple, "the arguments of a call are not a tuple")
         if id(function) in self._taken:
             return function(*arguments)
         make = self._calls.get(id(function))
         if make is None:
-            raise NotDataError(f"it calls {_named(function)}")
-        self._count(_SET)
+            raise NotDataError(f"calling {_named(function)} is not allowed")
+        self._count(_SET_WEIGHT)
         try:
-            return sound(make, *arguments)
+            return call_checked(make, *arguments)
         except UnsoundTensorError:
             if any(function is each for each in _MADE):
-                raise NotDataError(f"it makes a {_named(function)} of odd parts") from None
+                raise NotDataError(f"the arguments of {_named(function)} are invalid") from None
             raise
 
     def make(self, kind: Any, arguments: Any, named: Any) -> Any:
         if id(kind) not in self._taken or not isinstance(kind, type):
-            raise NotDataError(f"it makes an object of {_named(kind)}")
-        _require(type(arguments) is tuple, "what it makes an object of is no tuple")
+            raise NotDataError(f"creating an object of {_named(kind)} is not allowed")
+        _require(type(arguments) is tuple, "the arguments of an object are not a tuple")
         return kind.__new__(kind, *arguments, **(named or {}))
 
     def build(self, made: Any, state: Any) -> None:
@@ -407,16 +408,16 @@ class _Data(Actions):
             _with_attributes(made, state)
         elif type(made) is torch.Tensor and type(state) is tuple and len(state) == 3:
             requires_grad, _, hooks = state
-            _require(type(requires_grad) is bool, "whether a tensor needs gradients is no bool")
+            _require(type(requires_grad) is bool, "requires_grad of a tensor is not a bool")
             _require_plain(hooks)
-            sound(made.requires_grad_, requires_grad)
+            call_checked(made.requires_grad_, requires_grad)
         elif id(type(made)) in self._taken:
             self._set_state(made, state)
         else:
-            raise NotDataError(f"it sets the state of a {type(made).__name__}")
+            raise NotDataError(f"setting the state of a {type(made).__name__} is not allowed")
 
     def _set_state(self, made: Any, state: Any) -> None:
-        """As Python's unpickler does; for what a policy adds."""
+        """Set the state of an added class as Python's unpickler does."""
         if hasattr(made, "__setstate__"):
             made.__setstate__(state)
             return
@@ -430,46 +431,47 @@ class _Data(Actions):
 
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         if type(target) not in (list, deque) and id(type(target)) not in self._taken:
-            raise NotDataError(f"it appends to a {type(target).__name__}")
+            raise NotDataError(f"appending to a {type(target).__name__} is not allowed")
         target.extend(items)
 
     def store(self, target: Any, items: Sequence[Any]) -> None:
         if type(target) not in _DICTS and id(type(target)) not in self._taken:
-            raise NotDataError(f"it stores in a {type(target).__name__}")
+            raise NotDataError(f"storing items in a {type(target).__name__} is not allowed")
         for key, value in zip(items[::2], items[1::2], strict=True):
             self._keys.require(key)
             target[key] = value
 
-    def listed(self, items: Sequence[Any]) -> Any:
+    def make_list(self, items: Sequence[Any]) -> Any:
         self._count(1)
         return list(items)
 
-    def dictionary(self) -> Any:
+    def make_dict(self) -> Any:
         self._count(1)
         return {}
 
-    def emptied(self) -> Any:
-        self._count(_SET)
+    def make_set(self) -> Any:
+        self._count(_SET_WEIGHT)
         return set()
 
-    def collected(self, items: Sequence[Any]) -> Any:
-        self._count(_SET)
+    def make_frozenset(self, items: Sequence[Any]) -> Any:
+        self._count(_SET_WEIGHT)
         return self._keys.frozenset_of(list(items))
 
     def add(self, target: Any, items: Sequence[Any]) -> None:
-        _require(type(target) is set, "it adds to what is no set")
+        _require(type(target) is set, "adding to an object that is not a set")
         target.update(self._keys.members(list(items)))
 
     def _count(self, weight: int) -> None:
         self._containers += weight
-        _require(self._containers <= _MAX_CONTAINERS, "it makes more containers than can be held")
+        _require(self._containers <= _MAX_CONTAINERS, "more than 5,000,000 containers")
 
     def _retyped(self, *parts: Any) -> Any:
-        """A plain tensor with attributes; what makes it is in the table itself."""
-        _require(len(parts) == 4, "a tensor with attributes has odd parts")
+        """Create a plain tensor with attributes, by a function from the allowlist."""
+        _require(len(parts) == 4, "a tensor with attributes is invalid")
         function, kind, arguments, state = parts
-        _require(kind is torch.Tensor, f"a tensor is of the class {_named(kind)}")
-        _require(any(function is each for each in _CHECKED), "a tensor is made by what makes none")
+        _require(kind is torch.Tensor, f"the class of a tensor is {_named(kind)}")
+        is_checked = any(function is each for each in _CHECKED)
+        _require(is_checked, "a tensor is created by a function that creates none")
         _require_plain(state=state)
         return _with_attributes(self.call(function, arguments), state)
 

@@ -1,12 +1,13 @@
-"""Functions that cannot be imported, by their source: lambdas, nested functions.
+"""Reduction of functions that cannot be imported, such as lambdas and nested functions.
 
-The text is proved, not guessed: it is compiled again and its code compared with the code of
-the live function. A source file that changed since it was imported is noticed that way.
+Such a function is saved by its source. modpack verifies the source: it compiles the text and
+compares the result with the live function's code, which also detects files that changed after
+import.
 
-A function is made in two steps, so that it may refer to itself, or to an object that refers
-to it: first an empty one from its text, then its cells, defaults and attributes are filled
-in. A function of an importable module uses that module's globals; one of ``__main__`` or of a
-notebook gets a namespace of its own, with the globals that it names.
+Loading takes two steps, so that a function may refer to itself or to an object that refers to it:
+an empty function is created from the source, then its cells, defaults, and attributes are set. A
+function of an importable module uses that module's globals. A function of ``__main__`` or of a
+notebook gets its own namespace with the globals that it names.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ FACTORY = "__modpack_factory__"
 
 
 class NoSourceError(ValueError):
-    """No source text can be had for a function, or none that compiles to its code."""
+    """No source is available for a function, or none that compiles to its code."""
 
 
 class FunctionText(NamedTuple):
-    """A function as text.
+    """A function's source.
 
     Attributes:
-        source: the definition as it stands in its file, indentation included, without
-            decorators; for a lambda the expression.
-        is_lambda: whether it is an expression.
-        name: the name under which the definition binds it.
-        free: the names of its closure variables.
-        flags: compiler flags of ``from __future__`` statements in force.
-        class_name: the class whose private names (``__x``) it mentions, if any.
-        line: the line of its file at which the text starts, from 1.
+        source: The definition as in its file, including indentation but without decorators; for
+            a lambda, the expression.
+        is_lambda: Whether it is an expression.
+        name: The name that the definition binds.
+        free: The names of its closure variables.
+        flags: Compiler flags of the ``from __future__`` statements in effect.
+        class_name: The class whose private names (``__x``) it uses, if any.
+        line: The line of its file where the source starts, from 1.
     """
 
     source: str
@@ -58,40 +59,40 @@ class FunctionText(NamedTuple):
     line: int = 1
 
 
-def text_of(function: FunctionType) -> FunctionText:
-    """The source text of a function.
+def find_function_text(function: FunctionType) -> FunctionText:
+    """Return a function's source.
 
     Raises:
-        NoSourceError: there is none, or the file has changed since it was loaded.
+        NoSourceError: If there is none, or the file has changed since it was imported.
     """
     code = function.__code__
     key = id(code)
     if key not in _KNOWN:
-        text = _searched(code, function)
+        text = _search_text(code, function)
         _KNOWN[key] = text, weakref.ref(code, lambda _: _KNOWN.pop(key, None))
     return _KNOWN[key][0]
 
 
 _KNOWN: dict[int, tuple[FunctionText, object]] = {}
-"""By the id of living codes, which many functions may share: a closure is made anew each time."""
+"""Sources by the id of live code objects: every closure of a definition shares one."""
 
 
-def _searched(code: CodeType, function: FunctionType) -> FunctionText:
+def _search_text(code: CodeType, function: FunctionType) -> FunctionText:
     lines = linecache.getlines(code.co_filename, function.__globals__)
     if not lines:
-        for text in magic_texts():  # IPython's own magics compile under a name without a source
-            magic = _text_in(text.splitlines(keepends=True), code)
+        for text in magic_texts():  # IPython's cell magics compile under a name without source
+            magic = _match_text(text.splitlines(keepends=True), code)
             if magic is not None:
                 return magic
         raise NoSourceError(f"there is no source for {code.co_filename!r}")
-    found = _text_in(lines, code)
-    if found is None:  # what is cached may be older than the module, after a reload
+    found = _match_text(lines, code)
+    if found is None:  # after a reload, the cache may be older than the module
         linecache.checkcache(code.co_filename)
-        found = _text_in(linecache.getlines(code.co_filename, function.__globals__), code)
+        found = _match_text(linecache.getlines(code.co_filename, function.__globals__), code)
     if found is None:
         raise NoSourceError(
-            f"{code.co_filename}:{code.co_firstlineno} holds no text that compiles to its code: "
-            "the file has changed since it was loaded, or something rewrote the code"
+            f"{code.co_filename}:{code.co_firstlineno} does not contain source that compiles to "
+            "its code: the file has changed since import, or something rewrote the code"
         )
     return found
 
@@ -99,15 +100,15 @@ def _searched(code: CodeType, function: FunctionType) -> FunctionText:
 def compiled_function(
     text: FunctionText, filename: str, imported: tuple[str, ...] = ()
 ) -> CodeType:
-    """Compile a function's text, with its closure variables free; returns its code.
+    """Return the code of a function's source, compiled with its closure variables free.
 
-    Lines are numbered as in the file that the text comes from.
+    Line numbers are those of the file that the source comes from.
 
     Args:
-        text: the text.
-        filename: what tracebacks call its file.
-        imported: names that its module imports. The code does the same without, but Python
-            compiles the calls of their attributes in another way.
+        text: The source.
+        filename: The file name in tracebacks.
+        imported: Names that its module imports. The code behaves the same without them, but
+            Python compiles calls of their attributes differently.
     """
     module = ast.parse(_parsable(text), filename)
     ast.increment_lineno(module, text.line - 2)
@@ -115,20 +116,20 @@ def compiled_function(
     tree = ast.Module([*imports, _enclosed(module.body[0], text)], [])
     ast.fix_missing_locations(tree)
     compiled = compile(tree, filename, "exec", flags=text.flags, dont_inherit=True)
-    return _innermost(compiled, text)
+    return _find_code(compiled, text)
 
 
 FUTURE_FLAGS = 0x1000000 | 0x800000 | 0x400000  # annotations, generator_stop, barry_as_FLUFL
-"""What ``from __future__`` statements leave in the flags of code."""
+"""Code flags that ``from __future__`` statements set."""
 
 
-def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
-    """The one text among those at the place of a code that compiles to it."""
+def _match_text(lines: list[str], code: CodeType) -> FunctionText | None:
+    """Return the definition at the code's line that compiles to this code."""
     source = "".join(lines)
     try:
         tree, imported = _parsed(source)
     except (SyntaxError, ValueError, RecursionError) as failure:
-        raise NoSourceError(f"{code.co_filename} does not parse: {failure}") from failure
+        raise NoSourceError(f"{code.co_filename} cannot be parsed: {failure}") from failure
     for candidate in _candidates(source, tree, code):
         if same_code(compiled_function(candidate, code.co_filename, imported), code):
             return candidate
@@ -136,16 +137,16 @@ def _text_in(lines: list[str], code: CodeType) -> FunctionText | None:
 
 
 def parsable_text(function: FunctionType) -> str:
-    """A function's source as a module of its own would have it, to be read and not to be run.
+    """Return a function's source in a form that parses as a module. It is for analysis only.
 
     Raises:
-        NoSourceError: there is none.
+        NoSourceError: If the source is not available.
     """
-    return _parsable(text_of(function))
+    return _parsable(find_function_text(function))
 
 
 def _parsable(text: FunctionText) -> str:
-    """The text from the second line on, so that its indentation may stay as it is."""
+    """Return source that parses, with the definition from line 2 on, so it can stay indented."""
     if text.is_lambda:
         return f"(\n{text.source}\n)"
     head = "if True:" if text.source[:1].isspace() else ""
@@ -153,7 +154,7 @@ def _parsable(text: FunctionText) -> str:
 
 
 def _enclosed(parsed: ast.stmt, text: FunctionText) -> ast.stmt:
-    """The definition where it compiles alike: in its class, its closure variables around it."""
+    """Wrap a definition in its class and in a function that binds its closure variables."""
     inner = parsed.body[0] if isinstance(parsed, ast.If) else parsed
     if isinstance(inner, ast.Expr):
         inner = ast.Return(inner.value)
@@ -170,8 +171,8 @@ def _statement(head: str, inner: ast.stmt) -> ast.stmt:
     return outer
 
 
-def _innermost(module: CodeType, text: FunctionText) -> CodeType:
-    """The function's code: the outermost one of its name, behind the factory if there is one."""
+def _find_code(module: CodeType, text: FunctionText) -> CodeType:
+    """Return the function's code: the outermost one with its name, inside the factory if any."""
     name = "<lambda>" if text.is_lambda else text.name
     todo = [module]
     while todo:
@@ -179,14 +180,14 @@ def _innermost(module: CodeType, text: FunctionText) -> CodeType:
         inner = [c for c in code.co_consts if isinstance(c, CodeType)]
         named = [c for c in inner if c.co_name == name]
         if named:
-            return named[-1]  # before a lambda come those among its defaults
+            return named[-1]  # lambdas in a lambda's defaults come before it
         todo.extend(inner)
     return module
 
 
 @lru_cache(maxsize=8)
 def _parsed(source: str) -> tuple[ast.Module, tuple[str, ...]]:
-    """A module, and the names that import statements bind in it, once each."""
+    """Return a module's tree, and the names that its import statements bind."""
     tree = ast.parse(source)
     names: dict[str, None] = {}
     todo: list[ast.AST] = [tree]
@@ -216,7 +217,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[_Function, str | None]]:
-    """Every definition, with the class around it."""
+    """Yield every definition with its enclosing class."""
     todo: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while todo:
         node, class_name = todo.pop()
@@ -227,22 +228,22 @@ def _functions(tree: ast.Module) -> Iterator[tuple[_Function, str | None]]:
 
 
 def _starts_at(node: _Function, code: CodeType) -> bool:
-    """Whether a definition can be the one that code was compiled from, by name and position."""
+    """Return whether a definition matches a code object by name and position."""
     if not isinstance(node, ast.Lambda):
         first = min([d.lineno for d in node.decorator_list] + [node.lineno])
         return node.name == code.co_name and code.co_firstlineno in (first, node.lineno)
     if code.co_name != "<lambda>" or code.co_firstlineno != node.lineno:
         return False
-    if not hasattr(code, "co_positions"):  # Python 3.10: the first on its line that is the same
+    if not hasattr(code, "co_positions"):  # Python 3.10: use the first match on the line
         return True
     body = node.body
     inside = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
-    places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
-    return all(inside[0] <= place <= inside[1] for place in places)
+    positions = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
+    return all(inside[0] <= each <= inside[1] for each in positions)
 
 
 def _segment(source: str, node: _Function) -> str:
-    """The text of a definition from its ``def`` or ``lambda`` on, as it stands."""
+    """Return the source of a definition, from ``def`` or ``lambda`` on."""
     segment = ast.get_source_segment(source, node) or ""
     if isinstance(node, ast.Lambda):
         return segment
@@ -251,7 +252,7 @@ def _segment(source: str, node: _Function) -> str:
 
 
 def same_code(one: CodeType, other: CodeType) -> bool:
-    """Whether two codes do the same, wherever they were compiled."""
+    """Return whether two code objects behave the same, regardless of their location."""
     if one.co_code != other.co_code or len(one.co_consts) != len(other.co_consts):
         return False
     if any(getattr(one, name) != getattr(other, name) for name in _COMPARED):
@@ -272,51 +273,51 @@ _CALLING_FLAGS = 0x4 | 0x8 | 0x20 | 0x80 | 0x200  # *args, **kwargs, generator a
 
 
 def _equal(one: object, other: object) -> bool:
-    """Whether two constants are one: ``1`` is not ``True``, and ``0.0`` is not ``-0.0``."""
+    """Return whether two constants are equal: ``1`` is not ``True``, ``0.0`` is not ``-0.0``."""
     if type(one) is not type(other):
         return False
     if isinstance(one, str) and isinstance(other, str) and "<locals>" in one:
-        # qualified names of inner functions and classes tell where they were defined
+        # qualified names of inner functions and classes contain the enclosing definition
         return one.rpartition("<locals>.")[2] == other.rpartition("<locals>.")[2]
     return repr(one) == repr(other) or (isinstance(one, frozenset) and one == other)
 
 
 SCRIPTS = ("__main__", "__mp_main__")
-"""What the script that runs is called, and in processes that :mod:`multiprocessing` spawned."""
+"""Names of the running script's module, in this process and in :mod:`multiprocessing` children."""
 
 
 @named_in_packages
 class GlobalNames(dict[str, Any]):
-    """The globals of functions that have no module to be imported with them.
+    """The globals of functions that are saved without their module.
 
     Attributes:
-        builtins: what the functions see as builtins: those of a package while one is loaded,
-            so that their import statements find what the package holds.
+        builtins: The builtins of these functions. While a package is loaded, they are the
+            package's, so that import statements find packaged modules.
     """
 
     builtins: Any = builtins
 
 
-def home_module(function: FunctionType) -> ModuleType | None:
-    """The importable module whose globals a function uses; None for those of scripts."""
-    # not its __module__: a decorator's wrapper carries that of the function inside
+def globals_module(function: FunctionType) -> ModuleType | None:
+    """Return the importable module with a function's globals; None for those of scripts."""
+    # not __module__: a decorator's wrapper copies that from the wrapped function
     module = sys.modules.get(str(function.__globals__.get("__name__")))
     if module is None or module.__name__ in SCRIPTS:
         return None
     return module if vars(module) is function.__globals__ else None
 
 
-def parts_of(function: FunctionType, home: object) -> tuple[Any, ...]:
-    """What pickle needs to make a function again (the six-part form of ``__reduce__``).
+def reduce_function(function: FunctionType, home: object) -> tuple[Any, ...]:
+    """Return a function's six-part reduction; see :meth:`object.__reduce__`.
 
     Args:
-        function: the function.
-        home: the module whose globals it uses, or a :class:`GlobalNames`.
+        function: The function.
+        home: The module with its globals, or a :class:`GlobalNames`.
 
     Raises:
-        NoSourceError: its source cannot be had.
+        NoSourceError: If its source is not available.
     """
-    text = text_of(function)
+    text = find_function_text(function)
     identity = (function.__name__, function.__qualname__, function.__module__ or "__main__")
     itself = [n for n, v in function.__dict__.items() if type(v) is int and v == id(function)]
     state = {
@@ -324,7 +325,7 @@ def parts_of(function: FunctionType, home: object) -> tuple[Any, ...]:
         "defaults": function.__defaults__,
         "kwdefaults": function.__kwdefaults__,
         "doc": function.__doc__,
-        # Those that are text; live types would drag in modules that no call needs.
+        # Only string annotations: types would pull in modules that no call needs.
         "annotations": {n: t for n, t in function.__annotations__.items() if isinstance(t, str)},
         "attributes": {n: v for n, v in function.__dict__.items() if n not in itself},
         **({"identities": tuple(itself)} if itself else {}),
@@ -336,10 +337,10 @@ def parts_of(function: FunctionType, home: object) -> tuple[Any, ...]:
 
 @named_in_packages
 def make_cell() -> CellType:
-    """Make a closure's cell, empty until a function fills it.
+    """Create an empty closure cell, to be filled by a function.
 
-    A cell is pickled as an object of its own, for functions may share it: what one binds with
-    ``nonlocal``, the other one sees.
+    Cells are pickled as separate objects because functions may share them: with ``nonlocal``, one
+    function sees what another one assigns.
     """
     return CellType()
 
@@ -351,17 +352,17 @@ def make_function(
     home: Any,
     cells: tuple[CellType, ...],
 ) -> FunctionType:
-    """Make a function from its text, with cells that may still be empty.
+    """Create a function from its source, with cells that may still be empty.
 
     Args:
-        fields: the fields of a :class:`FunctionText`.
-        identity: its ``__name__``, its ``__qualname__`` and its ``__module__``.
-        home: the module whose globals it uses, or a :class:`GlobalNames`.
-        cells: of its closure, in the order of the text's free variables.
+        fields: The fields of a :class:`FunctionText`.
+        identity: Its ``__name__``, ``__qualname__``, and ``__module__``.
+        home: The module with its globals, or a :class:`GlobalNames`.
+        cells: Its closure, in the order of the source's free variables.
     """
     text = FunctionText(*fields)
     name, qualname, module = identity
-    filename = _shown_source(text, f"{module}:{text.line} {qualname}")
+    filename = _cache_source(text, f"{module}:{text.line} {qualname}")
     code = compiled_function(text, filename)
     by_name = dict(zip(text.free, cells, strict=True))
     namespace = home if isinstance(home, GlobalNames) else vars(home)
@@ -378,21 +379,21 @@ def make_function(
 
 @named_in_packages
 def make_method(function: Callable[..., Any], owner: object) -> MethodType:
-    """Bind a function to an object of whose class it is no attribute."""
+    """Bind a function to an object whose class does not have it as an attribute."""
     return MethodType(function, owner)
 
 
-def attribute_of(method: MethodType) -> str | None:
-    """The name under which a method's object has it; None if it was bound by hand.
+def method_name(method: MethodType) -> str | None:
+    """Return the attribute name of a method on its object's class; None if it has none.
 
-    The function's own name may be another one: for ``__private`` methods, aliases, and what
+    It may differ from the function's name: for ``__private`` methods, aliases, and functions that
     a decorator returned.
     """
     owner, function = method.__self__, method.__func__
     kind = owner if isinstance(owner, type) else type(owner)
     first = getattr(function, "__name__", "")
     for name in dict.fromkeys((first, *(name for each in kind.__mro__ for name in vars(each)))):
-        # on the class only: what is set on the object itself is not there when it is made again
+        # search the class only: attributes of the object are not set yet when it is re-created
         found = inspect.getattr_static(kind, name, None)
         if getattr(found, "__func__", found) is function:
             return name
@@ -401,7 +402,7 @@ def attribute_of(method: MethodType) -> str | None:
 
 @named_in_packages
 def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
-    """Fill in what a function refers to; see :func:`make_function`."""
+    """Set everything that a function refers to; see :func:`make_function`."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
         if name in state["cells"]:
@@ -417,7 +418,7 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
 
 
 def named_globals(function: FunctionType) -> dict[str, Any]:
-    """Those globals of its module that a function, or a function inside it, uses."""
+    """Return the module globals that a function, or a function inside it, uses."""
     names: dict[str, Any] = {}
     todo: list[CodeType] = [function.__code__]
     while todo:
@@ -432,12 +433,12 @@ def named_globals(function: FunctionType) -> dict[str, Any]:
 
 _USES_GLOBAL = frozenset(
     {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"}
-    | {"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # in the bodies of classes
+    | {"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}  # in class bodies
 )
 
 
 def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Closure variables and what they are bound to; not those that are bound to nothing yet."""
+    """Yield a function's closure variables and their values, without unbound ones."""
     cells: tuple[CellType, ...] = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         try:
@@ -446,11 +447,11 @@ def closed_over(function: FunctionType) -> Iterator[tuple[str, Any]]:
             continue
 
 
-def _shown_source(text: FunctionText, place: str) -> str:
-    """Let tracebacks and :mod:`inspect` show the source; returns the name to compile it under.
+def _cache_source(text: FunctionText, label: str) -> str:
+    """Cache the source for tracebacks and :mod:`inspect`, and return the file name to use.
 
-    The lines keep the numbers that they have in the file that they come from. The line before
-    them makes them parse, so that the function, and those inside it, can be saved again.
+    Lines keep their numbers from the original file. The line before the source makes it parse, so
+    that the function and those inside it can be saved again.
     """
     before = "\n"
     if text.is_lambda:
@@ -458,7 +459,7 @@ def _shown_source(text: FunctionText, place: str) -> str:
     elif text.source[:1].isspace():
         before = f"class {text.class_name}:\n" if text.class_name else "if True:\n"
     content = f"{text.source}\n" + (")\n" if text.is_lambda and text.line > 1 else "")
-    filename = f"<modpack {place} {zlib.crc32(content.encode()):08x}>"
+    filename = f"<modpack {label} {zlib.crc32(content.encode()):08x}>"
     above = ["\n"] * (text.line - 2) + [before] if text.line > 1 else []
     lines = above + io.StringIO(content).readlines()
     linecache.cache[filename] = (len(content), None, lines, filename)

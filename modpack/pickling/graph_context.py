@@ -1,7 +1,7 @@
-"""The objects that are saved together: by which names modules hold them, and in which order.
+"""The graph of objects that are saved together: their module attributes, and the order of sets.
 
-A set has the order of its members' hashes, and those of texts and of most objects differ from
-process to process. A package must not: what is written is ordered by what the members are.
+A set iterates in the order of its members' hashes, which for strings and most objects differ
+between processes. Packages must be reproducible, so members are sorted by their content.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ import torch
 from modpack.core.names import root_of
 from modpack.errors import ModpackError
 from modpack.pickling.functions import SCRIPTS
-from modpack.pickling.object_paths import objects_in, reached_from
+from modpack.pickling.object_paths import add_reachable, iter_objects
 
 _SETS = (set, frozenset)
 _SAME_HASHES = frozenset({int, bool, float})
-"""Types whose hashes are the same in every process."""
-_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by Python code, as lists and dicts are not
+"""Types with the same hashes in every process."""
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: created by Python code, unlike list and dict
 _PROTOCOL = 4
 _PLATFORM = frozenset({"torch", *sys.stdlib_module_names}) - {*SCRIPTS}
-_FOUND_OTHERWISE = (
+_NOT_INDEXED = (
     *(ModuleType, FunctionType, BuiltinFunctionType, type),
     *(str, bytes, int, float, complex, type(None), list, tuple, dict, set, frozenset),
 )
 
 
-def live_object(module: str, name: str) -> object:
-    """What a name leads to in a module of this process; None if to nothing."""
+def find_live_object(module: str, name: str) -> object:
+    """Return the object of a dotted name in a module of this process, or None."""
     found: object = sys.modules.get(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
 
 
-def is_where_it_says(obj: Any, name: str) -> bool:
-    """Whether pickle will find a class or function by what it says about itself."""
-    return live_object(str(obj.__module__), name) is obj
+def is_found_by_name(obj: Any, name: str) -> bool:
+    """Return whether pickle finds a class or function by its own module and name."""
+    return find_live_object(str(obj.__module__), name) is obj
 
 
 def name_in_module(obj: object, module: str) -> str | None:
-    """The name under which a loaded module holds an object; None if it does not."""
+    """Return the name of an object among the attributes of a loaded module, or None."""
     found = sys.modules.get(module)
     contents = vars(found) if isinstance(found, ModuleType) else {}
     return next((name for name, value in list(contents.items()) if value is obj), None)
 
 
-def is_of_platform(module: str) -> bool:
-    """Whether a module is torch's or the standard library's, which are there everywhere."""
+def is_platform_module(module: str) -> bool:
+    """Return whether a module is part of torch or the standard library."""
     return root_of(module) in _PLATFORM
 
 
@@ -62,57 +62,62 @@ class ObjectGraph:
     """The objects that are saved together.
 
     Args:
-        attach: stores bytes in a record of their own; returns its name.
-        named: the reduction of an object that is found under its name; else raises.
+        attach: Stores bytes in a separate record and returns its name.
+        named: Reduces an object to its own name; raises if that does not lead to it.
     """
 
     def __init__(self, attach: Callable[[bytes], str], named: Callable[[Any], Any]) -> None:
         self.attach = attach
         self._named = named
-        self._held: dict[int, list[tuple[object, ModuleType, str]]] | None = None
+        self._module_attributes: dict[int, list[tuple[object, ModuleType, str]]] | None = None
         self._ordering = Ordering()
-        self.ordered = self._ordering.ordered
+        self.sort = self._ordering.sort
         self._roots: list[object] = []
         self._reached: set[int] = set()
-        self._homes: set[str] = set()
+        self._defining: set[str] = set()
 
     def add_root(self, root: object) -> None:
-        """One more object that is saved, with everything that it holds."""
+        """Add a saved object, with everything that it refers to."""
         self._roots.append(root)
         self._ordering.add_root(root)
 
-    def keeps(self, obj: Any) -> bool:
-        """Whether an object will be alive after loading, without a weak reference to it."""
+    def is_kept_alive(self, obj: Any) -> bool:
+        """Return whether something other than a weak reference keeps an object after loading."""
         if isinstance(obj, ModuleType):
             return True
         is_named = isinstance(obj, (type, FunctionType, BuiltinFunctionType))
-        if is_named and is_where_it_says(obj, obj.__qualname__):
+        if is_named and is_found_by_name(obj, obj.__qualname__):
             return True
         self._walk()
         return id(obj) in self._reached
 
-    def held_by_module(self, obj: object) -> tuple[ModuleType, str] | None:
-        """The module that holds this very object, and the name.
+    def find_module_attribute(self, obj: object) -> tuple[ModuleType, str] | None:
+        """Return the module and the attribute name of an object, or None.
 
-        Only modules that are needed anyway count: those in which classes and functions of the
-        graph live, torch's, and the standard library's. Others are the program that makes the
-        objects, and must not become a part of them.
+        Only modules that the package needs anyway are searched: those that define classes and
+        functions of the graph, torch's, and the standard library's. Other modules belong to the
+        exporting program and must not become dependencies.
         """
-        if self._held is None:
-            self._held = _held_by_modules()
-        found = [(m, name) for value, m, name in self._held.get(id(obj), ()) if value is obj]
+        if self._module_attributes is None:
+            self._module_attributes = _module_attributes()
+        same_id = self._module_attributes.get(id(obj), ())
+        found = [(module, name) for value, module, name in same_id if value is obj]
         if found:
             self._walk()
-        needed = [m for m in found if m[0].__name__ in self._homes or is_of_platform(m[0].__name__)]
-        return min(needed, key=lambda held: self._preference(obj, held[0].__name__), default=None)
+        needed = [
+            (module, name)
+            for module, name in found
+            if module.__name__ in self._defining or is_platform_module(module.__name__)
+        ]
+        return min(needed, key=lambda each: self._preference(obj, each[0].__name__), default=None)
 
     def _preference(self, obj: object, module: str) -> tuple[bool, bool, int, str]:
-        """Which module to name, whatever else was imported, and in which order."""
-        is_home = module == type(obj).__module__
-        return not is_home, module not in self._homes, module.count("."), module
+        """Return a sort key that does not depend on which modules were imported, and when."""
+        is_defining = module == type(obj).__module__
+        return not is_defining, module not in self._defining, module.count("."), module
 
-    def named(self, obj: object) -> Any:
-        """The reduction of an object that is found under its own name; None if it is not."""
+    def reduce_to_name(self, obj: object) -> Any:
+        """Return the reduction of an object to its own name, or None."""
         try:
             return self._named(obj)
         except ModpackError:
@@ -120,74 +125,74 @@ class ObjectGraph:
 
     def _walk(self) -> None:
         while self._roots:
-            reached_from(self._roots.pop(), self._reached, self._homes)
+            add_reachable(self._roots.pop(), self._reached, self._defining)
 
 
-def _held_by_modules() -> dict[int, list[tuple[object, ModuleType, str]]]:
-    """By their ids, the objects that modules hold under a name, in the order of their import."""
-    held: dict[int, list[tuple[object, ModuleType, str]]] = {}
+def _module_attributes() -> dict[int, list[tuple[object, ModuleType, str]]]:
+    """Return the attributes of all modules by the ids of their values, in import order."""
+    found: dict[int, list[tuple[object, ModuleType, str]]] = {}
     for path, module in list(sys.modules.items()):
         is_itself = issubclass(type(module), ModuleType) and vars(module).get("__name__") == path
         for name, value in list(vars(module).items()) if is_itself and path not in SCRIPTS else ():
-            if not issubclass(type(value), _FOUND_OTHERWISE):
-                held.setdefault(id(value), []).append((value, module, name))
-    return held
+            if not issubclass(type(value), _NOT_INDEXED):
+                found.setdefault(id(value), []).append((value, module, name))
+    return found
 
 
 class Ordering:
-    """Orders members of sets, for one pickle.
+    """Sorts the members of sets for one pickle.
 
-    Members that are texts or bytes are compared as such, others by what a pickle of them alone
-    would say. Where it comes to objects that are what they are by their identity, it counts where
-    they are reached from the saved objects, in any other way than through a set.
+    Strings and bytes are compared directly, other members by a pickle of each one alone. Objects
+    that are compared by identity are ordered by when they are reached from the saved objects, on
+    a path that does not lead through a set.
     """
 
     def __init__(self) -> None:
         self._roots: list[object] = []
-        self._places: dict[int, tuple[object, int]] = {}
+        self._positions: dict[int, tuple[object, int]] = {}
 
     def add_root(self, root: object) -> None:
-        """One more object that is saved, with everything that it holds."""
+        """Add a saved object, with everything that it refers to."""
         self._roots.append(root)
 
-    def ordered(self, members: Collection[Any]) -> list[Any] | None:
-        """Members of a set in the order of every process; None if they are in it already."""
+    def sort(self, members: Collection[Any]) -> list[Any] | None:
+        """Return a set's members in an order for every process; None if its own order is one."""
         kinds = set(map(type, members))
         if len(members) < 2 or kinds <= _SAME_HASHES:
             return None
         return sorted(members, key=None if kinds in ({str}, {bytes}) else self.key)
 
     def key(self, member: object) -> bytes:
-        """What a member is ordered by."""
+        """Return the sort key of a member."""
         buffer = io.BytesIO()
         try:
-            _Describing(buffer, self).dump(member)
-        except Exception:  # an object's own methods may raise anything: saving it will tell
+            _MemberPickler(buffer, self).dump(member)
+        except Exception:  # an object's own methods may raise anything; saving it reports that
             return f"{type(member).__module__}.{type(member).__qualname__}".encode()
         return buffer.getvalue()
 
-    def place(self, obj: object) -> int:
-        """When an object is met on the way from the saved ones; -1 if only sets lead to it."""
+    def position(self, obj: object) -> int:
+        """Return when a walk from the saved objects reaches an object; -1 if only through sets."""
         while self._roots:
-            for each in objects_in(self._roots.pop(0), closed=_SETS):
-                self._places.setdefault(id(each), (each, len(self._places)))
-        known = self._places.get(id(obj))
+            for each in iter_objects(self._roots.pop(0), closed=_SETS):
+                self._positions.setdefault(id(each), (each, len(self._positions)))
+        known = self._positions.get(id(obj))
         return -1 if known is None else known[1]
 
 
-class _Describing(pickle.Pickler):
-    """Writes what a member is, to be compared and not to be read."""
+class _MemberPickler(pickle.Pickler):
+    """Writes a description of a set member, to compare it with others."""
 
     def __init__(self, buffer: io.BytesIO, order: Ordering) -> None:
         super().__init__(buffer, _PROTOCOL)
         self._order = order
 
     def persistent_id(self, obj: Any) -> Any:
-        """What stands for an object in the description; None to look into it."""
+        """Return a replacement for an object in the description; None to describe its parts."""
         kind = type(obj)
         if issubclass(kind, (type, FunctionType, BuiltinFunctionType)):
             line = getattr(getattr(obj, "__code__", None), "co_firstlineno", 0)
-            return obj.__module__, obj.__qualname__, line, self._order.place(obj)
+            return obj.__module__, obj.__qualname__, line, self._order.position(obj)
         if issubclass(kind, ModuleType):
             return (obj.__name__,)
         if issubclass(kind, _SETS):
@@ -196,10 +201,10 @@ class _Describing(pickle.Pickler):
         own: Any = kind.__hash__
         is_tensor = issubclass(kind, torch.Tensor)
         if own is not None and own is not object.__hash__ and not is_tensor:
-            return None  # equal ones are alike, wherever they are
-        place = self._order.place(obj) if kind.__flags__ & _HEAP else -1
-        if place >= 0:
-            return (place,)
+            return None  # equal objects have equal descriptions
+        position = self._order.position(obj) if kind.__flags__ & _HEAP_TYPE else -1
+        if position >= 0:
+            return (position,)
         if not is_tensor:
             return None
         values = obj.detach().cpu().contiguous().flatten().view(torch.uint8)

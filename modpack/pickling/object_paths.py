@@ -1,7 +1,7 @@
-"""Attribute paths of objects and of texts in objects, for messages; and walks without paths.
+"""Attribute paths of objects, and of strings in objects, for messages; walks without paths.
 
-Nothing here runs code of the objects: ``__dict__`` and slots are read, no property is, and no
-``__getattr__`` is called.
+No code of the walked objects runs: ``__dict__`` and slots are read directly, without properties
+or ``__getattr__``.
 """
 
 from __future__ import annotations
@@ -39,27 +39,26 @@ _HOLDERS: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     super: ("__self__",),
 }
-"""What objects of Python's own types hold without saying so."""
+"""References of built-in types that are not in ``__dict__`` or slots."""
 
 
 def path_to(
     root: object, target: object, name: str = "obj", closed: tuple[type, ...] = ()
 ) -> str | None:
-    """The shortest attribute path from one object to another.
+    """Return the shortest attribute path from one object to another.
 
-    Follows attributes, items of containers, and what functions, bound methods and partials
-    hold. Reads ``__dict__`` and slots only: no property and no ``__getattr__`` runs. Takes
-    time in proportion to the number of objects.
+    The path follows attributes, items of containers, and the references of functions, bound
+    methods, and partials. Only ``__dict__`` and slots are read: no property and no
+    ``__getattr__`` runs. The search takes time proportional to the number of objects.
 
     Args:
-        root: where the path starts.
-        target: the object to find, by identity; a class is found at an instance of it, too.
-        name: what to call ``root``.
-        closed: types of objects that no path leads through.
+        root: The start of the path.
+        target: The object to find, by identity. A class is also found through an instance.
+        name: The name of ``root`` in the path.
+        closed: Types of objects that no path leads through.
 
     Returns:
-        A path such as ``model.encoder.layers[3].attn``, or None if there is none.
-
+        A path such as ``model.encoder.layers[3].attn``, or None.
     >>> path_to({"a": [1, (inner := object())]}, inner, "d")
     "d['a'][1]"
     """
@@ -69,39 +68,39 @@ def path_to(
 def paths_to(
     root: object, targets: Iterable[object], name: str = "obj", closed: tuple[type, ...] = ()
 ) -> dict[int, str]:
-    """The shortest paths to several objects, by their ids; see :func:`path_to`."""
+    """Return the shortest paths to several objects, by their ids; see :func:`path_to`."""
     wanted = {id(target) for target in targets}
     found: dict[int, str] = {}
     for obj, trail in _walk(root, name, closed) if wanted else ():
         for each in wanted.intersection((id(obj), id(type(obj)))):
             wanted.remove(each)
-            found[each] = _spelled(trail)
+            found[each] = _format_trail(trail)
         if not wanted:
             break
     return found
 
 
-def objects_in(root: object, closed: tuple[type, ...] = ()) -> Iterator[object]:
-    """Every object that :func:`path_to` can reach, once, the root first.
+def iter_objects(root: object, closed: tuple[type, ...] = ()) -> Iterator[object]:
+    """Yield every object that :func:`path_to` can reach, once, starting with the root.
 
-    Weak proxies are left out: they pretend to be what they refer to, or raise if it is gone.
+    Weak proxies are skipped: they act like their referent, or raise if it is dead.
 
     Args:
-        root: where to begin.
-        closed: types of objects that are not looked into.
+        root: The first object.
+        closed: Types of objects whose references are not followed.
     """
     for obj, _ in _walk(root, "", closed):
         if not issubclass(type(obj), weakref.ProxyTypes):
             yield obj
 
 
-def with_paths(root: object, name: str) -> Iterator[tuple[object, str]]:
-    """Every object that :func:`path_to` can reach, texts too, each with its shortest path."""
-    return ((obj, _spelled(trail)) for obj, trail in _walk(root, name, unseen=()))
+def iter_with_paths(root: object, name: str) -> Iterator[tuple[object, str]]:
+    """Yield every object that :func:`path_to` can reach, and strings, with its shortest path."""
+    return ((obj, _format_trail(trail)) for obj, trail in _walk(root, name, unseen=()))
 
 
 _Trail = tuple["_Trail | None", str]
-"""The last step to an object, behind those before it: a whole path for each would be quadratic."""
+"""The last step to an object, linked to earlier steps: full paths would take quadratic space."""
 
 
 def _walk(
@@ -124,7 +123,7 @@ def _walk(
                 queue.append((child, (trail, step)))
 
 
-def _spelled(trail: _Trail) -> str:
+def _format_trail(trail: _Trail) -> str:
     steps = []
     last: _Trail | None = trail
     while last is not None:
@@ -133,13 +132,13 @@ def _spelled(trail: _Trail) -> str:
     return "".join(reversed(steps))
 
 
-def reached_from(root: object, seen: set[int], homes: set[str]) -> None:
-    """Add all objects that are kept alive by a root, however many there are.
+def add_reachable(root: object, seen: set[int], modules: set[str]) -> None:
+    """Add all objects that a root keeps alive, without a limit on their number.
 
     Args:
-        root: where to begin.
-        seen: ids of those that were found before, which are not looked into again.
-        homes: paths of the modules in which their classes, and functions among them, live.
+        root: The first object.
+        seen: Ids of the objects found so far; these are not searched again.
+        modules: Paths of the modules that define their classes, and the functions among them.
     """
     known: dict[type, tuple[_Steps, ...]] = {}
     todo: list[Any] = [root]
@@ -148,34 +147,34 @@ def reached_from(root: object, seen: set[int], homes: set[str]) -> None:
         if id(obj) not in seen and not issubclass(type(obj), _LEAVES):
             seen.add(id(obj))
             if type(obj) is FunctionType:
-                homes.add(str(obj.__globals__.get("__name__")))
+                modules.add(str(obj.__globals__.get("__name__")))
             elif issubclass(type(obj), type):
-                homes.add(str(obj.__module__))
+                modules.add(str(obj.__module__))
             todo.extend(child for _, child in _children(obj, known))
-    homes.update(str(base.__module__) for kind in known for base in type.mro(kind))
+    modules.update(str(base.__module__) for kind in known for base in type.mro(kind))
 
 
 _Steps = Callable[[Any], Iterator[tuple[str, object]]]
 
 
 def _children(obj: object, known: dict[type, tuple[_Steps, ...]]) -> Iterator[tuple[str, object]]:
-    """What an object holds, each with the step that leads to it.
+    """Yield the references of an object, each with its path step.
 
     Args:
-        obj: the object.
-        known: what was found out about types by now.
+        obj: The object.
+        known: A cache of step functions by type.
     """
     kind = type(obj)
     try:
-        ways = known[kind]
+        functions = known[kind]
     except KeyError:
-        ways = known[kind] = tuple(_ways_into(kind))
-    for way in ways:
-        yield from way(obj)
+        functions = known[kind] = tuple(_step_functions(kind))
+    for steps in functions:
+        yield from steps(obj)
 
 
-def _ways_into(kind: type) -> Iterator[_Steps]:
-    """How to look into the objects of a type."""
+def _step_functions(kind: type) -> Iterator[_Steps]:
+    """Yield the functions that list the references of a type's objects."""
     if issubclass(kind, dict):
         yield _entries
     elif issubclass(kind, (set, frozenset)):
@@ -184,7 +183,7 @@ def _ways_into(kind: type) -> Iterator[_Steps]:
         sequences = (base for base in (list, tuple, deque) if issubclass(kind, base))
         yield from (functools.partial(_items, base) for base in sequences)
     if issubclass(kind, type):
-        yield _standing_in
+        yield _class_attributes
     if issubclass(kind, (type, ModuleType)):
         return
     if any("__dict__" in vars(base) for base in type.mro(kind)):
@@ -201,7 +200,7 @@ def _ways_into(kind: type) -> Iterator[_Steps]:
         yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
     elif issubclass(kind, CellType):
         yield lambda obj: iter([(".cell_contents", held) for held in gc.get_referents(obj)])
-    if "<locals>" in kind.__qualname__:  # such a class travels along
+    if "<locals>" in kind.__qualname__:  # such a class is saved with the object
         yield lambda obj: iter([(".__class__", kind)])
 
 
@@ -211,7 +210,7 @@ def _entries(obj: Any) -> Iterator[tuple[str, object]]:
         yield f".keys()[{_shown(key)}]", key
 
 
-# The base's own method is called, whatever a derived class makes of iterating.
+# These call the base's own __iter__, because a derived class may override it.
 
 
 def _members(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
@@ -222,15 +221,15 @@ def _items(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
     yield from ((f"[{index}]", value) for index, value in enumerate(list(base.__iter__(obj))))
 
 
-def _standing_in(cls: type) -> Iterator[tuple[str, object]]:
-    """What stands in a class that travels along, for it cannot be imported."""
+def _class_attributes(cls: type) -> Iterator[tuple[str, object]]:
+    """Yield the attributes and bases of a class that is saved because it cannot be imported."""
     if "<locals>" in cls.__qualname__:
         yield from ((f".{name}", value) for name, value in list(vars(cls).items()))
         yield from ((f".__bases__[{n}]", base) for n, base in enumerate(cls.__bases__))
 
 
 def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function closes over, and its defaults."""
+    """Yield a function's closure variables and defaults."""
     yield from ((f" -> {name}", value) for name, value in closed_over(function))
     for index, default in enumerate(function.__defaults__ or ()):
         yield f".__defaults__[{index}]", default
@@ -239,12 +238,12 @@ def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
 
 
 def _shown(key: object) -> str:
-    """A key as it is written; one that writes itself in a way of its own is only named."""
+    """Return a key's repr; only the type's name if its ``__repr__`` may be custom."""
     return repr(key) if type(key) in (str, int, float, bool, bytes) else type(key).__name__
 
 
 def _attributes(obj: object) -> Iterator[tuple[str, object]]:
-    """Attributes, with torch's module tables spelled the way a user reaches into them."""
+    """Yield attributes; torch's module tables are flattened as in the user's code."""
     try:
         found = object.__getattribute__(obj, "__dict__")
     except AttributeError:
@@ -252,7 +251,7 @@ def _attributes(obj: object) -> Iterator[tuple[str, object]]:
     for name, value in list(found.items()) if isinstance(found, dict) else ():
         if name in _MODULE_TABLES and isinstance(value, dict):
             for key, child in list(value.items()):
-                yield _part(str(key)), child
+                yield _format_child(str(key)), child
         else:
             yield f".{name}", value
 
@@ -265,39 +264,39 @@ def _slots(slots: Iterable[tuple[str, Any]], obj: object) -> Iterator[tuple[str,
             continue
 
 
-def _part(name: str) -> str:
-    """A module's part, as it is written: ``.head``, ``[3]``, ``['other name']``."""
+def _format_child(name: str) -> str:
+    """Return a submodule's or parameter's path step: ``.head``, ``[3]``, ``['other name']``."""
     if name.isidentifier():
         return f".{name}"
     return f"[{name}]" if name.isdigit() else f"[{name!r}]"
 
 
-def places_of_texts(root: object, texts: Sequence[bytes], name: str) -> dict[bytes, str]:
-    """The shortest path to a string, to bytes, or to a function's source that has a text in it.
+def find_string_paths(root: object, texts: Sequence[bytes], name: str) -> dict[bytes, str]:
+    """Return the shortest path to a string, bytes, or function source containing each text.
 
     Args:
-        root: the object.
-        texts: what to look for.
-        name: what to call the object.
+        root: The object.
+        texts: The texts to find.
+        name: The object's name in paths.
 
     Returns:
-        The paths of those that were found. A path never spells one of the texts.
+        The paths of the texts that were found. Paths never contain any of the texts.
 
-    >>> places_of_texts({"login": ["anna", "my s3cret"]}, [b"s3cret"], "obj")
+    >>> find_string_paths({"login": ["anna", "my s3cret"]}, [b"s3cret"], "obj")
     {b's3cret': "obj['login'][1]"}
     """
     found: dict[bytes, str] = {}
-    for obj, path in with_paths(root, name):
-        for held, place in _texts_of(obj, path):
+    for obj, path in iter_with_paths(root, name):
+        for held, location in _strings_of(obj, path):
             for text in texts:
                 if text in held:
-                    found.setdefault(text, _without(place, texts))
+                    found.setdefault(text, _redact(location, texts))
         if len(found) == len(texts):
             break
     return found
 
 
-def _texts_of(obj: object, path: str) -> Iterator[tuple[bytes, str]]:
+def _strings_of(obj: object, path: str) -> Iterator[tuple[bytes, str]]:
     if type(obj) is str:
         yield obj.encode("utf-8", "replace"), path
     elif type(obj) is bytes:
@@ -316,8 +315,8 @@ def _constants(code: CodeType) -> Iterator[bytes]:
             yield constant.encode("utf-8", "replace") if isinstance(constant, str) else constant
 
 
-def _without(path: str, texts: Sequence[bytes]) -> str:
-    """A path that says where a text is, and not what it is: the text may be a key itself."""
+def _redact(path: str, texts: Sequence[bytes]) -> str:
+    """Replace the texts in a path: a text may itself be a key in it."""
     for text in texts:
         path = path.replace(text.decode("utf-8", "replace"), "...")
     return path

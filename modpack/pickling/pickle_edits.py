@@ -1,22 +1,22 @@
-"""Changes of a finished pickle, opcode by opcode: other module names, and sets in order.
+"""Edits of finished pickles, opcode by opcode: renamed modules and sorted sets.
 
-An object that was loaded from a package lives under a private module path. The C pickler
-writes the path that the object carries; in the new package it must be the real one.
+An object that was loaded from a package lives under a private module path. The C pickler writes
+that path; the new package needs the original one.
 
-The C pickler writes a set itself, in the order of its hashes, and asks nobody but the function for
-persistent ids. So that names the call that makes the set as its persistent id. Taking away the
-opcode that would look the persistent id up leaves what plain pickle writes of a set, with the
-members in order.
+The C pickler writes sets itself, in hash order, and calls no hook for them except
+``persistent_id``. That function therefore returns the call that creates the set. Removing the
+opcode that would look up the persistent id leaves the same pickle as ``pickle`` writes for a set,
+with sorted members.
 
 >>> import io, pickle
->>> sets = SetWriting(sorted)
+>>> sets = SetWriter(sorted)
 >>> class Pickler(pickle.Pickler):
 ...     def persistent_id(self, obj):
 ...         return sets.persistent_id(obj) if type(obj) is set else None
 >>> buffer = io.BytesIO()
 >>> Pickler(buffer, 3).dump({"b", "a"})
->>> data = sets.finished(buffer.getvalue())
->>> data == pickle.dumps(Reduced((set, (["a", "b"],))), 3)
+>>> data = sets.finish(buffer.getvalue())
+>>> data == pickle.dumps(ReducedObject((set, (["a", "b"],))), 3)
 True
 >>> sorted(pickle.loads(data))
 ['a', 'b']
@@ -31,10 +31,10 @@ from typing import Any
 
 
 class ReducedObject:
-    """Stands for an object of which the reduction is known.
+    """A placeholder for an object whose reduction is known.
 
     Args:
-        reduction: what :meth:`object.__reduce__` would return.
+        reduction: A return value of :meth:`object.__reduce__`.
     """
 
     __slots__ = ("reduction",)
@@ -46,8 +46,8 @@ class ReducedObject:
         return self.reduction
 
 
-def operations(data: bytes) -> Iterator[tuple[str, Any, bytes]]:
-    """The opcodes of one pickle: the name of each, its argument, and its bytes with those of it."""
+def iter_opcodes(data: bytes) -> Iterator[tuple[str, Any, bytes]]:
+    """Yield each opcode of one pickle: its name, its argument, and the bytes of both."""
     last: tuple[str, Any] | None = None
     begin = 0
     for opcode, argument, start in pickletools.genops(data):
@@ -62,44 +62,44 @@ class SetWriter:
     """Writes the sets of several pickles that share a memo.
 
     Args:
-        ordered: gives the members of a set in order; None if they are in it as they are.
+        sort: Returns the members of a set in order, or None if they are in order already.
     """
 
-    def __init__(self, ordered: Callable[[Any], list[Any] | None]) -> None:
-        self._ordered = ordered
-        self._met: dict[int, tuple[object, ReducedObject]] = {}
+    def __init__(self, sort: Callable[[Any], list[Any] | None]) -> None:
+        self._sort = sort
+        self._sets: dict[int, tuple[object, ReducedObject]] = {}
         self._numbers: set[int] = set()
         self._memoized = 0
         self._unread: list[bytes] = []
 
     def persistent_id(self, obj: Any) -> ReducedObject | None:
-        """What stands for a ``set`` or a ``frozenset``; None if it may be written as it is."""
-        if id(obj) not in self._met:
-            members = self._ordered(obj)
+        """Return the replacement of a ``set`` or ``frozenset``; None to write it as it is."""
+        if id(obj) not in self._sets:
+            members = self._sort(obj)
             if members is None:
                 return None
-            self._met[id(obj)] = obj, ReducedObject((type(obj), (members,)))
-        return self._met[id(obj)][1]
+            self._sets[id(obj)] = obj, ReducedObject((type(obj), (members,)))
+        return self._sets[id(obj)][1]
 
-    def reduced(self, reduction: Any) -> Any:
-        """What a set of a class of the user's is reduced to, with its members in order."""
+    def sort_reduction(self, reduction: Any) -> Any:
+        """Sort the members in the reduction of a user-defined set class."""
         is_plain = isinstance(reduction, tuple) and len(reduction) > 1 and len(reduction[1]) == 1
         if not is_plain or type(reduction[1][0]) is not list:
-            return reduction  # the class has a way of its own
+            return reduction  # the class reduces itself in its own way
         function, (members,), *rest = reduction
-        return function, (self._ordered(members) or members,), *rest
+        return function, (self._sort(members) or members,), *rest
 
-    def finished(self, data: bytes) -> bytes:
-        """A pickle without the opcodes that would look up the persistent ids of sets.
+    def finish(self, data: bytes) -> bytes:
+        """Return a pickle without the opcodes that look up the persistent ids of sets.
 
-        What else has a persistent id has a tuple for it. Frames, which are optional (PEP 3154),
-        are left out because their lengths change.
+        Other persistent ids are tuples. Frames, which are optional (PEP 3154), are dropped because
+        their lengths change.
 
         Args:
-            data: the pickle, of protocol 2 or later; the next one of those that share a memo.
+            data: A pickle of protocol 2 or later; the next of those that share a memo.
         """
         self._unread.append(data)
-        if not self._met:  # there is nothing to change, and nothing to look for
+        if not self._sets:
             return data
         *_, last = (b"".join(self._without_lookups(each)) for each in self._unread)
         self._unread = []
@@ -108,7 +108,7 @@ class SetWriter:
     def _without_lookups(self, data: bytes) -> Iterator[bytes]:
         earlier = last = ""
         number = -1
-        for name, argument, piece in operations(data):
+        for name, argument, piece in iter_opcodes(data):
             if name == "MEMOIZE":
                 number = self._memoized
                 self._memoized += 1
@@ -128,15 +128,15 @@ _TEXT = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 
 
 def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
-    r"""Give modules in a pickle other names.
+    r"""Rename modules in a pickle.
 
-    Replaces them where a global is named, and, since protocol 4 shares strings between
-    names and values, every string that equals one. Frames are left out because their lengths
-    change.
+    The new name replaces the module of each global. Because protocol 4 shares strings between
+    names and values, it also replaces every string that equals the old name. Frames are dropped
+    because their lengths change.
 
     Args:
-        data: a pickle as ``pickle.Pickler`` writes it, of protocol 2 or later.
-        renames: new module path by old module path.
+        data: A pickle of protocol 2 or later, written by ``pickle.Pickler``.
+        renames: New module paths by old module path.
 
     >>> import pickle, collections
     >>> old = pickle.dumps(collections.OrderedDict, protocol=4)
@@ -152,7 +152,7 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
     highest protocol among opcodes = 4
     """
     pieces = []
-    for opcode, argument, piece in operations(data):
+    for opcode, argument, piece in iter_opcodes(data):
         if opcode == "GLOBAL":
             module, _, name = argument.partition(" ")
             if module in renames:
@@ -165,16 +165,16 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
 
 
 def global_opcode(module: str, name: str) -> bytes:
-    """The opcode that names something, as protocols 2 and 3 write it."""
+    """Return a GLOBAL opcode, as protocols 2 and 3 write it."""
     return pickle.GLOBAL + f"{module}\n{name}\n".encode()
 
 
 def text_opcode(value: str, is_short: bool = False) -> bytes:
-    """The opcode that pushes a text.
+    """Return an opcode that pushes a string.
 
     Args:
-        value: the text.
-        is_short: whether to take the short one, which protocols 4 and 5 have, where that will do.
+        value: The string.
+        is_short: Whether to use the short opcode of protocols 4 and 5 if the string fits.
     """
     encoded = value.encode()
     if is_short and len(encoded) < 256:

@@ -1,8 +1,8 @@
-"""The pickler: an object becomes a pickle, storages, and the names that it refers to.
+"""The pickler: turns an object into a pickle, storages, and a list of referenced names.
 
-Python's C pickler does the work. It is asked about each type once, when the first object of it is
-met: what reduces such objects (:mod:`modpack.pickling.reducers`), and what stands for those that do
-not go through the pickle. Plain data goes through :class:`FastPathPickler` first.
+Python's C pickler does the work. For the first object of each type it asks how to reduce such
+objects (:mod:`modpack.pickling.reducers`) and whether persistent ids replace them. Plain data takes
+a faster path, see :class:`FastPathPickler`.
 """
 
 from __future__ import annotations
@@ -30,57 +30,57 @@ from modpack.pickling.base import (
     problems_as_error,
 )
 from modpack.pickling.graph_context import ObjectGraph
-from modpack.pickling.names import ModuleNamed, Naming
+from modpack.pickling.names import ModuleNamed, NameReducer
 from modpack.pickling.pickle_edits import ReducedObject, SetWriter, rename_modules
 from modpack.pickling.reducers import (
-    BOUND,
+    PYBIND11_MODULE,
     ROWS,
     GraphModules,
-    is_empty,
     is_kind_of_stream,
-    reduce_bound,
+    is_stateless,
+    reduce_by_row,
     reduce_constant,
+    reduce_pybind11_owner,
     reduce_stream,
-    reduced_by,
 )
 from modpack.pickling.remade import set_state
 from modpack.pickling.tensors import (
+    move_state_last,
     ordinary_reduction,
     reduce_tensor,
-    state_last,
     storage_parts,
 )
 from modpack.pickling.torch_archives import load_script_module, script_bytes, without_folders
 
 
 class Placeholder:
-    """Takes the place of an object that cannot be saved, so that others can be looked at."""
+    """Takes the place of an object that cannot be saved, so that pickling can continue."""
 
     def __call__(self) -> None:
-        """Pickle takes callables only."""
+        """Do nothing: pickle requires a callable."""
 
 
 _REDUCED_ALONE: Final = frozenset({OrderedDict, defaultdict, deque})
-"""Types with a reduction of their own that cannot fail, and runs no code but Python's."""
-_MADE_BY: Final = getattr(copyreg, "__newobj__")  # noqa: B009 - hidden from type checkers
-"""What makes an object of its class alone, when it is loaded; pickle has an opcode for it."""
-_METHODS_OF_OBJECTS: Final = (b"__getstate__", b"__reduce_ex__")
-"""Methods that pickle takes from an object itself if it has an attribute that is named like that.
-Whether there is one is seen in the pickle, in a twentieth of the time of looking in each object."""
-_CODE_OF_CLASSES: Final = ("__getattr__", "__getattribute__")
+"""Types whose own reduction cannot fail, and runs no code but Python's."""
+_NEWOBJ: Final = getattr(copyreg, "__newobj__")  # noqa: B009 - hidden from type checkers
+"""Creates an object from its class alone at load time; pickle has an opcode for it."""
+_INSTANCE_METHODS: Final = (b"__getstate__", b"__reduce_ex__")
+"""Methods that pickle takes from an object's attributes if it has some with these names. Searching
+the pickle for the names takes a twentieth of the time of checking every object."""
+_ATTRIBUTE_METHODS: Final = ("__getattr__", "__getattribute__")
 _CONTAINERS_AND_VALUES: Final = (dict, list, tuple, str, bytes, int, float, bool, type(None))
-"""Types that pickle writes without asking anybody but for a persistent id."""
+"""Types for which pickle calls no hook except ``persistent_id``."""
 _PROTOCOLS: Final = frozenset({2, 3})
-"""In these pickle names the type of a set. In later ones it writes sets without asking anybody, in
-an order that is not the same in every process."""
+"""Protocols in which pickle names the type of a set. Later ones write sets without calling a hook,
+in an order that differs between processes."""
 
 
 def _has_code_for_attributes(base: type) -> bool:
-    return any(name in vars(base) for name in _CODE_OF_CLASSES)
+    return any(name in vars(base) for name in _ATTRIBUTE_METHODS)
 
 
 def _has_own_reduction(kind: Any) -> bool:
-    """Whether a class has a say in how its objects are pickled."""
+    """Return whether a class customizes how its objects are pickled."""
     if any(hasattr(kind, name) for name in ("__getnewargs__", "__getnewargs_ex__")):
         return True
     return any(
@@ -90,13 +90,13 @@ def _has_own_reduction(kind: Any) -> bool:
 
 
 def is_made_of_attributes(first: Any, protocol: int) -> bool:
-    """Whether pickle reduces all objects of a class to the class and their attributes.
+    """Return whether pickle reduces all objects of a class to the class and their attributes.
 
-    Unless they have no attributes, or one of :data:`_METHODS_OF_OBJECTS`.
+    Objects without attributes, or with one of :data:`_INSTANCE_METHODS`, are exceptions.
 
     Args:
-        first: an object of the class.
-        protocol: the pickle protocol, 2 or later.
+        first: An object of the class.
+        protocol: The pickle protocol, 2 or later.
 
     >>> class Point:
     ...     def __init__(self, x: int) -> None:
@@ -112,12 +112,12 @@ def is_made_of_attributes(first: Any, protocol: int) -> bool:
         return False
     reduced: Any = object.__reduce_ex__(first, protocol)
     made_by, arguments, *parts = reduced
-    is_made = made_by is _MADE_BY and len(arguments) == 1 and arguments[0] is kind
+    is_made = made_by is _NEWOBJ and len(arguments) == 1 and arguments[0] is kind
     return is_made and all(map(operator.is_, parts, (attributes, None, None)))
 
 
 def _has_other_attributes(base: type) -> bool:
-    """Whether a class has slots, which the first object need not use, or code for attributes."""
+    """Return whether a class has slots, which the first object may not use, or attribute hooks."""
     defined = vars(base)
     own = defined.get("__dict__")
     if own is not None and not isinstance(own, GetSetDescriptorType):
@@ -126,23 +126,23 @@ def _has_other_attributes(base: type) -> bool:
 
 
 class _NotPlainError(Exception):
-    """Something has to be looked at by the other pickler."""
+    """The fast path does not apply to an object."""
 
 
 class FastPathPickler(pickle.Pickler):
-    """The C pickler, until it meets anything that is not plain.
+    """The C pickler without ``persistent_id``, for plain data only.
 
-    The C pickler asks for a persistent id for each object that it meets, if there is anybody to be
-    asked: a state of 200,000 small entries has two million objects, none of which has one. Without
-    that, and with ``object.__reduce_ex__`` done here, which would look in each object for six
-    methods that its class does not have, saving takes half the time (benchmark rows save-plain and
-    save-objects). Until it gives up no code but pickle's own has run, so the other pickler can
-    begin anew.
+    The C pickler calls ``persistent_id``, if there is one, for each object: a state with 200,000
+    small entries has two million objects, none of which needs one. Without that call, and without
+    ``object.__reduce_ex__``, which looks up six methods in each object, saving takes half the time
+    (benchmark rows save-plain and save-objects). The pickler gives up when it meets anything that
+    is not plain. Until then no code but pickle's own has run, so the other pickler can start over.
 
     Args:
-        protocol: the pickle protocol, one of :data:`_PROTOCOLS`.
-        is_plain: of a type, and the first object of it, whether pickle may write its objects alone.
-        is_found: whether a class is found by the name that it gives itself.
+        protocol: The pickle protocol, one of :data:`_PROTOCOLS`.
+        is_plain: Takes a type and the first object of it; returns whether pickle may write its
+            objects alone.
+        is_found: Returns whether a class is found by its own module and name.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class FastPathPickler(pickle.Pickler):
         self._arguments: dict[type, tuple[type] | None] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """Leave the object to pickle, or do what pickle would do, where that is slow."""
+        """Leave the object to pickle, or return what pickle would, where pickle is slow."""
         kind = type(obj)
         try:
             arguments = self._arguments[kind]
@@ -168,22 +168,22 @@ class FastPathPickler(pickle.Pickler):
         if arguments is None:
             return NotImplemented
         attributes = obj.__dict__
-        return (_MADE_BY, arguments, attributes) if attributes else NotImplemented
+        return (_NEWOBJ, arguments, attributes) if attributes else NotImplemented
 
-    def pickled(self, obj: object) -> bytes | None:
-        """The pickle of plain data; None if an object is anything else, or cannot be pickled."""
+    def try_pickle(self, obj: object) -> bytes | None:
+        """Return a pickle of plain data; None if any object is not plain or cannot be pickled."""
         try:
             self.dump(obj)
-        except Exception:  # whatever it is, the other pickler meets it too, and tells of it
+        except Exception:  # the other pickler meets the same object, and reports it
             return None
         data = self._buffer.getvalue()
         has_reduced = any(self._arguments.values())
-        if has_reduced and any(name in data for name in _METHODS_OF_OBJECTS):
+        if has_reduced and any(name in data for name in _INSTANCE_METHODS):
             return None
         return data
 
     def _look_at(self, kind: type, obj: Any) -> tuple[type] | None:
-        """From what objects of a type are made that are nothing but their attributes."""
+        """Return the constructor arguments of a type whose objects are only attributes, or None."""
         if issubclass(kind, type):
             if obj is set or obj is frozenset or not self._is_found(obj):
                 raise _NotPlainError
@@ -194,8 +194,8 @@ class FastPathPickler(pickle.Pickler):
         return self._arguments[kind]
 
 
-_NO_FAULT_OF_THE_OBJECT = (ArchiveError, TargetError, MemoryError, RecursionError)
-"""What ends the saving of an object at once."""
+_FATAL = (ArchiveError, TargetError, MemoryError, RecursionError)
+"""Errors that the object does not cause; they end the save at once."""
 
 _MAX_PROBLEMS = 1000
 
@@ -204,7 +204,7 @@ _Handler = Callable[[Any], Any]
 
 
 class Pickler(pickle.Pickler):
-    """The C pickler, with a look at each type the first time that it is met."""
+    """The C pickler, which asks once per type how to reduce its objects."""
 
     def __init__(self, protocol: int, context: PickleContext, observer: Observer | None) -> None:
         self._buffer = io.BytesIO()
@@ -212,18 +212,18 @@ class Pickler(pickle.Pickler):
         self._protocol = protocol
         self._context = context
         self.observer = observer
-        self.naming = Naming(context)
+        self.naming = NameReducer(context)
         self._reducers: dict[type, _Handler | None] = {}
         self._packaged: dict[int, tuple[object, object]] = {}
         self._graph_modules = GraphModules()
         self._graph = ObjectGraph(self._attach, self._own_reduce)
-        self._sets = SetWriter(self._graph.ordered)
+        self._sets = SetWriter(self._graph.sort)
         self.current: object = None
         self.problems: list[PicklingProblem] = []
         self.persistent_id = self._persistent_ids()  # type: ignore[method-assign]
 
     def dump_all(self, obj: object) -> tuple[bytes, list[bytes]]:
-        """Pickle an object, and what the observer appends, with one memo for all."""
+        """Pickle an object, and then what the observer adds, with one memo for all."""
         plain = self._plain_pickle(obj)
         if plain is not None:
             return plain, []
@@ -239,17 +239,17 @@ class Pickler(pickle.Pickler):
         start = self._buffer.tell()
         self._graph.add_root(obj)
         self.dump(obj)
-        return self._sets.finished(self._buffer.getvalue()[start:])
+        return self._sets.finish(self._buffer.getvalue()[start:])
 
     def _plain_pickle(self, obj: object) -> bytes | None:
-        """The pickle of plain data, made four times as fast; None of anything else."""
+        """Return a pickle of plain data in a quarter of the time; None for other objects."""
         has_more = self.observer is not None and self.observer.has_payload
         is_asked_of_all = any(map(self._persistent_handler, _CONTAINERS_AND_VALUES))
         if has_more or is_asked_of_all or self._protocol not in _PROTOCOLS:
             return None
-        data = FastPathPickler(self._protocol, self._is_plain, self._is_found).pickled(obj)
+        data = FastPathPickler(self._protocol, self._is_plain, self._is_found).try_pickle(obj)
         if data is None:
-            self.naming = Naming(self._context)  # what it has named, it takes for written
+            self.naming = NameReducer(self._context)  # forget the names that were not written
         return data
 
     def _is_plain(self, kind: type, first: Any) -> bool:
@@ -258,24 +258,23 @@ class Pickler(pickle.Pickler):
         return kind in _REDUCED_ALONE or self._reducing_handler(kind, first) is None
 
     def _is_found(self, cls: type) -> bool:
-        return self.naming.of_class(cls) is NotImplemented
+        return self.naming.reduce_class(cls) is NotImplemented
 
     def note_problem(self, obj: object, failure: Exception) -> None:
-        """Remember that an object cannot be saved, and go on to find what else cannot.
+        """Record that an object cannot be saved; pickling continues to find other problems.
 
         Raises:
-            Exception: the failure itself, where there are too many to go on.
+            Exception: The failure itself, if there are too many problems.
         """
-        place = self.observer.whereabouts(obj) if self.observer is not None else None
-        self.problems.append(PicklingProblem(obj, failure, place))
+        location = self.observer.locate(obj) if self.observer is not None else None
+        self.problems.append(PicklingProblem(obj, failure, location))
         if len(self.problems) > _MAX_PROBLEMS:
             raise failure
 
     def _persistent_ids(self) -> _Handler:
-        """Tells what stands for an object that does not go through the pickle; None if it does.
+        """Return the ``persistent_id`` function, which returns None for objects to be pickled.
 
-        It is called for every object, ten million times for a large state: as a function of its own
-        it takes half the time that it would take as a method.
+        A large state calls it ten million times; a closure takes half the time of a method.
         """
         handlers: dict[type, _Handler | None] = {}
 
@@ -290,7 +289,7 @@ class Pickler(pickle.Pickler):
         return persistent_id
 
     def reducer_override(self, obj: Any) -> Any:
-        """What an object is reduced to; NotImplemented for what pickle does on its own."""
+        """Return an object's reduction; NotImplemented leaves the object to pickle."""
         self.current = obj
         kind = type(obj)
         try:
@@ -302,7 +301,7 @@ class Pickler(pickle.Pickler):
     def _attempt(self, handler: _Handler, obj: Any, instead: Any) -> Any:
         try:
             return handler(obj)
-        except _NO_FAULT_OF_THE_OBJECT:
+        except _FATAL:
             raise
         except Exception as failure:  # an object's own methods may raise anything
             self.note_problem(obj, failure)
@@ -310,12 +309,12 @@ class Pickler(pickle.Pickler):
 
     def _persistent_handler(self, kind: type) -> _Handler | None:
         own = self._own_persistent_handler(kind)
-        stand_in = self.observer.stand_in(kind) if self.observer is not None else None
-        if stand_in is None:
+        replacement = self.observer.replacement(kind) if self.observer is not None else None
+        if replacement is None:
             return own
 
         def handle(obj: Any) -> Any:
-            made = stand_in(obj)
+            made = replacement(obj)
             if made is not None:
                 return self._once(obj, lambda: made)
             return None if own is None else own(obj)
@@ -330,9 +329,9 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, torch.jit.ScriptModule):
             return self._script_module
         if callable(getattr(kind, "__reduce_package__", None)) and not issubclass(kind, type):
-            return None if isinstance(ROWS.of(kind), UnsupportedType) else self._reduce_package
+            return None if isinstance(ROWS.find(kind), UnsupportedType) else self._reduce_package
         if issubclass(kind, ModuleType):
-            return self.naming.module if ROWS.of(kind) is None else None
+            return self.naming.module_id if ROWS.find(kind) is None else None
         if kind is ModuleNamed:
             return lambda module: ("module", module.name)
         if kind is Placeholder:
@@ -345,57 +344,57 @@ class Pickler(pickle.Pickler):
         if kind is ReducedObject:
             return lambda made: made.reduction
         if issubclass(kind, FunctionType):
-            return self.naming.of_function
+            return self.naming.reduce_function
         if issubclass(kind, MethodType):
-            return self.naming.method
+            return self.naming.reduce_method
         if issubclass(kind, CellType):
-            return self.naming.cell
+            return self.naming.reduce_cell
         if kind in copyreg.dispatch_table:
             return self._observed_reducer(kind) or self._own_reduce
         if issubclass(kind, type):
-            return self.naming.of_class
+            return self.naming.reduce_class
         return self._observed_reducer(kind) or self._special_reducer(kind, first)
 
     def _observed_reducer(self, kind: type) -> _Handler | None:
         observed = self.observer.reducer(kind) if self.observer is not None else None
-        if observed is None or isinstance(ROWS.of(kind), UnsupportedType):
+        if observed is None or isinstance(ROWS.find(kind), UnsupportedType):
             return None
         if issubclass(kind, torch.Tensor):
-            return lambda obj: state_last(observed(obj, lambda: self._plain_reduction(obj)))
+            return lambda obj: move_state_last(observed(obj, lambda: self._plain_reduction(obj)))
         return lambda obj: observed(obj, lambda: self._plain_reduction(obj))
 
     def _special_reducer(self, kind: type, first: Any) -> _Handler | None:
-        """For objects that are found in the tables; else what :meth:`_plain_reducer` tells."""
-        if kind.__module__ == BOUND:
-            return reduce_bound
-        row = ROWS.of(kind)
+        """Return the reducer of a type with a row in the tables; else the plain reducer."""
+        if kind.__module__ == PYBIND11_MODULE:
+            return reduce_pybind11_owner
+        row = ROWS.find(kind)
         reducer = (
             self._plain_reducer(kind, first)
             if row is None
-            else lambda obj: reduced_by(row, obj, self._graph, self._own_reduce)
+            else lambda obj: reduce_by_row(row, obj, self._graph, self._own_reduce)
         )
         if not is_kind_of_stream(kind):
             return reducer
         return lambda obj: reduce_stream(obj) or (reducer or self._own_reduce)(obj)
 
     def _plain_reducer(self, kind: type, first: Any) -> _Handler | None:
-        """None where pickle may do it alone, which is fast, and cannot fail."""
+        """Return a type's reducer, or None if pickle alone suffices (fast, cannot fail)."""
         if kind in _REDUCED_ALONE:
             return None
         if issubclass(kind, (set, frozenset)):
-            return lambda obj: self._sets.reduced(self._own_reduce(obj))
+            return lambda obj: self._sets.sort_reduction(self._own_reduce(obj))
         if issubclass(kind, torch.Tensor):
-            return lambda obj: state_last(self._plain_reduction(obj))
+            return lambda obj: move_state_last(self._plain_reduction(obj))
         if _has_own_reduction(kind):
             return self._own_reduce
-        is_asked = not hasattr(kind, "__setstate__")  # which runs code of the class if it has any
-        if is_asked and any(map(_has_code_for_attributes, kind.__mro__[:-1])):
+        lacks_setstate = not hasattr(kind, "__setstate__")  # then loading calls __getattr__ for it
+        if lacks_setstate and any(map(_has_code_for_attributes, kind.__mro__[:-1])):
             return self._reduce_forwarding
         try:
             reduced = first.__reduce_ex__(self._protocol)
-        except Exception:  # told when it is reduced
+        except Exception:  # reported when the object is reduced
             return self._own_reduce
-        return self._constant if is_empty(reduced) else None
+        return self._constant if is_stateless(reduced) else None
 
     def _reduce_forwarding(self, obj: Any) -> Any:
         reduced = obj.__reduce_ex__(self._protocol)
@@ -414,7 +413,7 @@ class Pickler(pickle.Pickler):
         return obj.__reduce_ex__(self._protocol)
 
     def _own_reduce(self, obj: Any) -> Any:
-        return self.naming.reduced(obj, self._plain_reduction(obj))
+        return self.naming.resolve_name(obj, self._plain_reduction(obj))
 
     def _storage_id(self, storage: torch.UntypedStorage, kind: object, size: int) -> Any:
         key = "0" if self.problems else self._context.add_storage(storage)
@@ -440,7 +439,7 @@ class Pickler(pickle.Pickler):
         return self._once(obj, reduce)
 
     def _observed(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        return parts if self.observer is None else self.observer.packaged(obj, parts)
+        return parts if self.observer is None else self.observer.on_packaged(obj, parts)
 
     def _once(self, obj: object, reduce: Callable[[], tuple[object, ...]]) -> object:
         if id(obj) not in self._packaged:
@@ -460,12 +459,12 @@ class Pickled:
     """The result of pickling an object.
 
     Attributes:
-        data: the pickle.
-        references: everything that it names, in order of first use.
-        appended: pickles that continue it, of what the observer asked for: loaded by the same
-            unpickler, one after the other, they refer to the objects of the first.
-        loose_sources: the sources of functions that bring no module along; what they import
-            is known from nowhere else.
+        data: The pickle.
+        references: All referenced names, in order of first use.
+        appended: Pickles that continue it, for the observer's additional objects. The same
+            unpickler loads them one after another; they refer to objects of the first.
+        loose_sources: The sources of functions that are saved without a module. Their imports
+            are recorded nowhere else.
     """
 
     data: bytes
@@ -486,16 +485,16 @@ def pickle_object(
     """Pickle an object; its storages go to the context.
 
     Args:
-        obj: what to save.
-        context: where storages and names go.
-        resource: the resource's name, for errors.
-        protocol: the pickle protocol (PEP 3154, PEP 574).
-        root: what to call ``obj`` in attribute paths of errors.
-        observer: sees every object of certain types on its way.
+        obj: The object.
+        context: Stores storages and resolves names.
+        resource: The resource's name, for errors.
+        protocol: The pickle protocol (PEP 3154, PEP 574).
+        root: The name of ``obj`` in attribute paths of errors.
+        observer: Receives the objects of certain types.
 
     Raises:
-        PicklingError: something in it cannot be pickled. Tells of everything that cannot, each
-            by its attribute path.
+        PicklingError: If something in it cannot be pickled. It lists all such objects with their
+            attribute paths.
     """
     pickler = Pickler(protocol, context, observer)
     try:
@@ -503,17 +502,18 @@ def pickle_object(
     except RecursionError as failure:
         reason = "the object nests too deeply for pickle"
         raise PicklingError(resource, ((None, reason),)) from failure
-    except _NO_FAULT_OF_THE_OBJECT:
+    except _FATAL:
         raise
     except Exception as failure:  # an object's own methods may raise anything
         pickler.note_problem(pickler.current, failure)
     finally:
-        # What it has met is held in a circle, which would have to be searched for.
+        # Break the reference cycle between the pickler and its memo, which would otherwise
+        # keep everything alive until the garbage collector finds it.
         pickler.clear_memo()
     naming = pickler.naming
     if pickler.problems:
-        along = naming.globals_along
-        error = problems_as_error(pickler.problems, resource, obj, root, along)
+        values = naming.script_values
+        error = problems_as_error(pickler.problems, resource, obj, root, values)
         raise error from pickler.problems[0].failure
     references = tuple(naming.references)
     renames = {r.live_module: r.module for r in references if r.live_module != r.module}

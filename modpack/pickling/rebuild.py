@@ -1,9 +1,9 @@
-"""The format's vocabulary: every name of modpack that a package or a hook capture may refer to.
+"""The format's vocabulary: all names of modpack that a package or a hook capture may refer to.
 
-A pickle says ``modpack.pickling.rebuild.make_function``, wherever that function is defined by now:
-what is named here may move, and is found by the table below when a pickle is loaded. Names and
-signatures are a part of the archive format. A name never goes, and never means something else:
-where another signature is needed, another name stands beside it.
+A pickle names ``modpack.pickling.rebuild.make_function``, wherever that function is defined. The
+functions may move: the table below finds them at load time. Names and signatures are part of the
+archive format. A name is never removed and never changes its meaning; a new signature needs a new
+name next to the old one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 T = TypeVar("T")
 
 MODULE: Final = __name__
-_HOMES: Final = {
+_NAMES: Final = {
     "modpack.hooks.ddp": (
         "CommHook",
         "KeptHandle",
@@ -115,12 +115,12 @@ _HOMES: Final = {
     ),
     "modpack.pickling.torch_archives": ("load_script_module",),
 }
-"""Where they are defined. Imported by name: rooms above this one have some of them."""
+"""The defining modules. A table of names, because some of them are in higher layers."""
 
-HOMES: Final[Mapping[str, str]] = MappingProxyType(
-    {name: module for module, names in _HOMES.items() for name in names}
+DEFINED_IN: Final[Mapping[str, str]] = MappingProxyType(
+    {name: module for module, names in _NAMES.items() for name in names}
 )
-"""By each name the module that defines it."""
+"""The defining module of each name."""
 _FORMER: Final = frozenset(
     {
         "modpack.hooks.captured",
@@ -141,39 +141,39 @@ _FORMER: Final = frozenset(
         "modpack.pickling.torchscript",
     }
 )
-"""The modules that pickles named before there was this one: none of them ever leaves the list."""
+"""Modules that pickles named before this module existed. Never remove one."""
 
 
 def named_in_packages(obj: T) -> T:
-    """Let pickles say that a function or class is in this module.
+    """Make pickles refer to a function or class by this module's name.
 
     Args:
-        obj: what the table has.
+        obj: A function or class in the table.
 
     Raises:
-        LookupError: the table does not have it: what packages name may not come by itself.
+        LookupError: If the table does not list it: new vocabulary must be a deliberate decision.
     """
     named: Any = obj
-    if HOMES.get(named.__name__) != named.__module__:
+    if DEFINED_IN.get(named.__name__) != named.__module__:
         raise LookupError(f"{named.__module__}.{named.__name__} is not in the vocabulary")
     named.__module__ = MODULE
     return obj
 
 
 def current_module(module: str, name: str) -> str:
-    """The module that a pickle would name today: packages of format 1 name others, and captures.
+    """Return the current module of a name; format 1 and captures may contain former ones.
 
     >>> current_module("modpack.pickling.functions", "make_cell")
     'modpack.pickling.rebuild'
     >>> current_module("torch.nn", "Linear")
     'torch.nn'
     """
-    return MODULE if module in _FORMER and name in HOMES else module
+    return MODULE if module in _FORMER and name in DEFINED_IN else module
 
 
 def __getattr__(name: str) -> Any:
-    if name not in HOMES:
+    if name not in DEFINED_IN:
         raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(HOMES[name]), name)
+    found = getattr(importlib.import_module(DEFINED_IN[name]), name)
     globals()[name] = found
     return found

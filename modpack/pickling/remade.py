@@ -1,4 +1,4 @@
-"""Making special objects again: what pickles in packages call in their place."""
+"""Rebuild functions: what pickles in packages call to re-create special objects."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from modpack.pickling.rebuild import named_in_packages
 
 @named_in_packages
 def the_same(obj: Any) -> Any:
-    """What a persistent id stands for, as the value of a call."""
+    """Return the argument: turns a persistent id into the result of a call."""
     return obj
 
 
 @named_in_packages
 def fill_cell(cell: CellType, contents: tuple[Any]) -> None:
-    """Fill a closure's cell that is saved without a function that it belongs to."""
+    """Fill a closure cell that is saved without its function."""
     (cell.cell_contents,) = contents
 
 
 @named_in_packages
 def set_state(obj: Any, state: Any) -> None:
-    """Set an object's attributes without asking the object.
+    """Set an object's attributes without calling its methods.
 
-    For classes whose ``__getattr__`` forwards to an attribute: pickle's own way looks for
-    ``__setstate__`` on the object while it has none yet, and never comes back.
+    For classes whose ``__getattr__`` forwards to an attribute: pickle looks up ``__setstate__`` on
+    the object while it has no attributes yet, which recurses endlessly.
     """
     attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
     if attributes:
@@ -47,49 +47,49 @@ def set_state(obj: Any, state: Any) -> None:
 
 @named_in_packages
 def fresh_lock() -> Any:
-    """A lock that nobody holds."""
+    """Return an unlocked lock."""
     return threading.Lock()
 
 
 @named_in_packages
 def fresh_rlock() -> Any:
-    """A reentrant lock that nobody holds."""
+    """Return an unlocked reentrant lock."""
     return threading.RLock()
 
 
 @named_in_packages
 def fresh_condition(lock: Any) -> threading.Condition:
-    """A condition of a lock, on which nobody waits."""
+    """Return a condition of a lock, without waiters."""
     return threading.Condition(lock)
 
 
 @named_in_packages
 def fresh_semaphore(value: int) -> threading.BoundedSemaphore:
-    """A bounded semaphore of which nobody holds anything."""
+    """Return a bounded semaphore that is not acquired."""
     return threading.BoundedSemaphore(value)
 
 
 @named_in_packages
 def fresh_barrier(parties: int, action: Any, timeout: float | None) -> threading.Barrier:
-    """A barrier at which nobody waits."""
+    """Return a barrier without waiters."""
     return threading.Barrier(parties, action, timeout)
 
 
 @named_in_packages
 def thread_local(kind: Any) -> Any:
-    """A thread's own data; what comes as its state is the loading thread's."""
+    """Return a thread-local object; its state is set for the loading thread only."""
     return kind.__new__(kind)
 
 
 @named_in_packages
 def fresh_executor(workers: int, prefix: str, initializer: Any, initargs: Any) -> Any:
-    """A pool that has not started its threads."""
+    """Return a thread pool without running threads."""
     return ThreadPoolExecutor(workers, prefix, initializer, initargs)
 
 
 @named_in_packages
 def fresh_simple_queue() -> Any:
-    """An empty queue."""
+    """Return an empty queue."""
     import queue
 
     return queue.SimpleQueue()
@@ -97,33 +97,33 @@ def fresh_simple_queue() -> Any:
 
 @named_in_packages
 def fresh_context_var(name: str, default: tuple[Any, ...]) -> ContextVar[Any]:
-    """A context variable that was not set yet.
+    """Return a context variable without a value.
 
     Args:
-        name: its name.
-        default: its default, if it has one.
+        name: Its name.
+        default: A tuple with its default, or an empty tuple.
     """
     return ContextVar(name, default=default[0]) if default else ContextVar(name)
 
 
 class _Gone:
-    """What dead references referred to."""
+    """A referent for dead references."""
 
 
 @named_in_packages
 def referent_of(referent: tuple[Any, ...]) -> Any:
-    """The only item, or something that is gone as soon as it has been referred to."""
+    """Return the only item, or an object that dies as soon as it has been referenced."""
     return referent[0] if referent else _Gone()
 
 
 @named_in_packages
 def weak_reference(kind: type, referent: tuple[Any, ...], callback: Any) -> Any:
-    """A weak reference.
+    """Return a weak reference.
 
     Args:
-        kind: :class:`weakref.ref`, or a class derived from it.
-        referent: what it refers to; nothing for a dead reference.
-        callback: called when the referent goes, or None.
+        kind: :class:`weakref.ref` or a class derived from it.
+        referent: A tuple with its referent; empty for a dead reference.
+        callback: Called when the referent dies, or None.
     """
     target = referent_of(referent)
     return kind(target) if callback is None else kind(target, callback)
@@ -131,24 +131,24 @@ def weak_reference(kind: type, referent: tuple[Any, ...], callback: Any) -> Any:
 
 @named_in_packages
 def weak_proxy(referent: tuple[Any, ...], callback: Any) -> Any:
-    """A weak proxy; see :func:`weak_reference`."""
+    """Return a weak proxy; see :func:`weak_reference`."""
     return weakref.proxy(referent_of(referent), callback)
 
 
 @named_in_packages
 def weak_method(referent: tuple[Any, ...], function: Any) -> Any:
-    """A weak reference to a bound method; dead without an object."""
+    """Return a weak reference to a bound method; dead without an object."""
     return weakref.WeakMethod(MethodType(function, referent_of(referent)))
 
 
 @named_in_packages
 def weak_container(kind: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
-    """An empty container of weak references.
+    """Return an empty container of weak references.
 
     Args:
-        kind: its class.
-        base: the class of :mod:`weakref` or torch that it is, or is derived from.
-        arguments: which type of references it makes, where that can be chosen.
+        kind: Its class.
+        base: The class of :mod:`weakref` or torch that it is or derives from.
+        arguments: The type of its references, if the class lets the caller choose.
     """
     made = kind.__new__(kind)
     base.__init__(made, **dict(zip(("ref_type",), arguments, strict=False)))
@@ -157,7 +157,7 @@ def weak_container(kind: Any, base: Any, arguments: tuple[Any, ...]) -> Any:
 
 @named_in_packages
 def fill_weak_container(container: Any, state: tuple[Any, dict[str, Any]]) -> None:
-    """Fill a container of weak references: its members, or pairs, and its attributes."""
+    """Add the members or pairs of a container of weak references, and set its attributes."""
     members, attributes = state
     vars(container).update(attributes)
     for member in members:
@@ -169,19 +169,19 @@ def fill_weak_container(container: Any, state: tuple[Any, dict[str, Any]]) -> No
 
 @named_in_packages
 def mapping_proxy(mapping: Any) -> Any:
-    """A view of a mapping that cannot be written through."""
+    """Return a read-only view of a mapping."""
     return MappingProxyType(mapping)
 
 
 @named_in_packages
 def memory_view(base: Any, layout: str, shape: list[int], readonly: bool) -> memoryview:
-    """A view of all the bytes of an object.
+    """Return a view of all the bytes of an object.
 
     Args:
-        base: bytes, a bytearray, an array, ...
-        layout: the format of an item; see :mod:`struct`.
-        shape: in items.
-        readonly: whether it cannot be written through.
+        base: Bytes, a bytearray, an array, or another buffer.
+        layout: The format of an item; see :mod:`struct`.
+        shape: The shape, in items.
+        readonly: Whether the view is read-only.
     """
     view = memoryview(base)
     if (view.format, list(view.shape or ())) != (layout, shape):
@@ -191,30 +191,30 @@ def memory_view(base: Any, layout: str, shape: list[int], readonly: bool) -> mem
 
 @named_in_packages
 def lru_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
-    """A function behind an empty cache."""
+    """Wrap a function in an empty cache."""
     return lru_cache(maxsize=maxsize, typed=typed)(function)
 
 
 @named_in_packages
 def property_of(kind: type, getter: Any, setter: Any, deleter: Any, doc: str | None) -> Any:
-    """A property."""
+    """Return a property."""
     return kind(getter, setter, deleter, doc)
 
 
 @named_in_packages
 def resumed_manager(kind: type, function: Any, arguments: Any, keywords: Any) -> Any:
-    """A context manager made from a generator function, not entered yet."""
+    """Return a context manager from a generator function, not entered yet."""
     return kind(function, arguments, keywords)
 
 
 @named_in_packages
 def named_logger(package: Any, name: str) -> logging.Logger:
-    """A logger: the one that the package's code has made under that name, or the process's.
+    """Return the logger that the package's code created under a name, or the process's logger.
 
     Args:
-        package: the loading side; in a private namespace, code that logs under ``__name__``
-            has a logger below the namespace's name.
-        name: the logger's name, as it was where it was saved.
+        package: The importer. In a private namespace, code that logs under ``__name__`` has a
+            logger below the namespace's name.
+        name: The logger's name in the export environment.
     """
     namespace = getattr(package, "id", None)
     private = f"{namespace()}.{name}" if callable(namespace) else name
@@ -224,9 +224,9 @@ def named_logger(package: Any, name: str) -> logging.Logger:
 
 @named_in_packages
 def registered_handler(kind: Any) -> Any:
-    """A logging handler that is flushed when the process ends, as all handlers are."""
+    """Return a logging handler that is flushed at exit, as all handlers are."""
     if not issubclass(kind, logging.Handler):
-        raise TypeError(f"{kind!r} is no logging handler")
+        raise TypeError(f"{kind!r} is not a logging handler")
     handler: logging.Handler = kind.__new__(kind)
     logging._addHandlerRef(handler)  # type: ignore[attr-defined]
     return handler
@@ -234,16 +234,16 @@ def registered_handler(kind: Any) -> Any:
 
 @named_in_packages
 def standard_stream(name: str, buffer: bool) -> Any:
-    """A standard stream of this process: ``"stdout"``, or its buffer."""
+    """Return a standard stream of this process, such as ``"stdout"``, or its buffer."""
     if name.strip("_") not in ("stdin", "stdout", "stderr"):
-        raise ValueError(f"{name!r} is no standard stream")
+        raise ValueError(f"{name!r} is not a standard stream")
     stream = getattr(sys, name)
     return stream.buffer if buffer else stream
 
 
 @named_in_packages
 def type_parameter(kind: Any, name: str, module: str, args: Any, keywords: dict[str, Any]) -> Any:
-    """A TypeVar or a ParamSpec."""
+    """Return a TypeVar or a ParamSpec."""
     made = kind(name, *args, **keywords)
     made.__module__ = module
     return made
@@ -251,7 +251,7 @@ def type_parameter(kind: Any, name: str, module: str, args: Any, keywords: dict[
 
 @named_in_packages
 def new_type(name: str, qualname: str, module: str, base: Any) -> Any:
-    """What :func:`typing.NewType` returns."""
+    """Return a type created by :func:`typing.NewType`."""
     made: Any = typing.NewType(name, base)  # type: ignore[misc]
     made.__qualname__, made.__module__ = qualname, module
     return made
@@ -259,16 +259,16 @@ def new_type(name: str, qualname: str, module: str, base: Any) -> Any:
 
 @named_in_packages
 def forward_ref(text: str) -> typing.ForwardRef:
-    """A name in an annotation that is looked up later."""
+    """Return a forward reference in an annotation."""
     return typing.ForwardRef(text)
 
 
 @named_in_packages
 def operator_of(*path: str) -> Any:
-    """An operator of torch, or one that a module has registered: ``torch.ops`` and a path.
+    """Return a torch operator by its path in ``torch.ops``.
 
     Raises:
-        AttributeError: it is not registered in this process.
+        AttributeError: If it is not registered in this process.
     """
     found: Any = torch.ops
     for part in path:
@@ -286,14 +286,14 @@ def exported_program(importer: Any, record: str) -> Any:
 def graph_module(
     importer: Any, kind: Any, name: str, graphs: dict[str, Any], state: dict[str, Any]
 ) -> Any:
-    """Make a GraphModule of a derived class, or one with several Graphs.
+    """Return a GraphModule of a derived class, or one with several Graphs.
 
     Args:
-        importer: the package.
-        kind: its class.
-        name: what the class that torch makes for it is called.
-        graphs: a plain GraphModule for each of its Graphs, by attribute.
-        state: its other attributes.
+        importer: The package's importer.
+        kind: Its class.
+        name: The name of the class that torch creates for it.
+        graphs: A plain GraphModule for each of its Graphs, by attribute.
+        state: Its other attributes.
     """
     made = kind.__new__(kind)
     type(made).__name__ = name

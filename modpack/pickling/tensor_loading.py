@@ -1,7 +1,7 @@
-"""Tensors of a package as they are loaded: their storages mapped, and tensors made on these.
+"""Loading of tensors: maps their storages, and rebuilds tensors on them with bounds checks.
 
-torch trusts a pickle: its functions that make tensors make a storage larger that is too small,
-divide by what they are given, and do not look whether parts lie inside. The ones here look first.
+torch trusts pickles: its rebuild functions enlarge storages that are too small, divide by numbers
+from the pickle, and do not check bounds. The functions in this module check first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from modpack.errors import DeviceNotFoundError, ModpackError, UnpicklingError
 from modpack.pickling.rebuild import named_in_packages
 
 _BYTEORDER = "byteorder"
-"""The record with the order of bytes in storages; where it is missing, it is the reader's."""
+"""The record with the byte order of storages. Without it, they have the reader's order."""
 _ALIGNMENT = 16
-"""Bytes: the widest element, and what compilers assume of vectors. Others are copied."""
+"""Bytes: the widest element type, and what compilers assume for vectors. Others are copied."""
 PACKED = (torch.quint4x2, torch.quint2x4)
-"""Element types of which several make a byte."""
-_OF_TORCH = (
+"""Dtypes with several elements per byte."""
+_TORCH_ERRORS = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -34,19 +34,26 @@ _OF_TORCH = (
     TypeError,
     ValueError,
 )
-"""What torch raises for arguments that no tensor can be made of."""
-_OF_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)
+"""Exceptions that torch raises for arguments that describe no valid tensor."""
+_BLOCK_LAYOUTS = (torch.sparse_bsr, torch.sparse_bsc)
 
 
 class UnsoundTensorError(ModpackError):
-    """A pickle describes a tensor that cannot be: its storage ends before it does, for instance."""
+    """A pickle describes an impossible tensor, such as one that is larger than its storage."""
+
+    def __init__(self, reason: str, *, hint: str = "") -> None:
+        self.reason = reason
+        super().__init__(reason, hint=hint)
 
 
-def restoring(map_location: object) -> Callable[[torch.UntypedStorage, str], torch.UntypedStorage]:
-    """What torch.load does with its ``map_location``, once that is known to make sense.
+def restore_function(
+    map_location: object,
+) -> Callable[[torch.UntypedStorage, str], torch.UntypedStorage]:
+    """Return the function by which torch.load moves storages, after checking ``map_location``.
 
     Raises:
-        TypeError, ValueError: it is nothing that torch takes.
+        TypeError: If torch does not accept this type.
+        ValueError: If the string does not name a device.
     """
     known = (str, torch.device, dict)
     if not (map_location is None or isinstance(map_location, known) or callable(map_location)):
@@ -58,38 +65,40 @@ def restoring(map_location: object) -> Callable[[torch.UntypedStorage, str], tor
         try:
             torch.device(map_location)
         except RuntimeError as failure:
-            raise ValueError(f"map_location {map_location!r} is no device: {failure}") from failure
+            raise ValueError(
+                f"map_location {map_location!r} is not a device: {failure}"
+            ) from failure
     restore = torch.serialization._get_restore_location(map_location)  # type: ignore[no-untyped-call]
     return restore  # type: ignore[no-any-return]
 
 
 @contextmanager
-def placing(map_location: object) -> Iterator[None]:
-    """While objects are loaded: where tensors go that have no storage of their own.
+def map_location_scope(map_location: object) -> Iterator[None]:
+    """Set torch's ``map_location`` for tensors without storages while objects are loaded.
 
-    torch's functions that make such tensors again, as wrappers of others, ask for it themselves.
+    torch's functions that rebuild such tensors, such as wrapper subclasses, read it themselves.
 
     Args:
-        map_location: what the storages' loader was given.
+        map_location: The value that the storage loader has.
     """
-    told: Any = torch.serialization._serialization_tls
-    before, told.map_location = told.map_location, map_location
+    state: Any = torch.serialization._serialization_tls
+    before, state.map_location = state.map_location, map_location
     try:
         yield
     finally:
-        told.map_location = before
+        state.map_location = before
 
 
-def wants_fakes() -> bool:
-    """Whether a FakeTensorMode is on, in which tensors have no content."""
+def is_fake_mode() -> bool:
+    """Return whether a FakeTensorMode is active, in which tensors have no content."""
     return torch._guards.detect_fake_mode(None) is not None
 
 
 def fake_storage(size: int, location: str) -> torch.UntypedStorage:
-    """What torch.load makes of a storage in a FakeTensorMode.
+    """Return a storage as torch.load creates it in a FakeTensorMode.
 
     Args:
-        size: its size in bytes.
+        size: Its size in bytes.
         location: torch's location tag.
     """
     storage: Any = torch.UntypedStorage(size, device="meta")  # type: ignore[no-untyped-call]
@@ -98,7 +107,7 @@ def fake_storage(size: int, location: str) -> torch.UntypedStorage:
 
 
 def storage_record(key: str) -> str:
-    """The record that holds a storage."""
+    """Return the name of a storage's record."""
     return f".data/{key}.storage"
 
 
@@ -112,7 +121,7 @@ class _Range(Protocol):
 
 
 class StorageSource(Protocol):
-    """What an open archive offers to storages."""
+    """The methods of an open archive that loading storages requires."""
 
     def has(self, name: str) -> bool: ...
 
@@ -126,67 +135,68 @@ class StorageSource(Protocol):
 
 
 class StorageLoader:
-    """Loads the storages of one pickle; each load gets memory of its own, copy-on-write.
+    """Loads the storages of one pickle; each load gets its own copy-on-write memory.
 
     Args:
-        source: the open archive.
-        map_location: where storages go, as :func:`torch.load` takes it.
-        resource: the pickle being loaded, for errors.
+        source: The open archive.
+        map_location: The target device of storages, as in :func:`torch.load`.
+        resource: The pickle being loaded, for errors.
 
     Raises:
-        TypeError, ValueError: ``map_location`` is nothing that torch takes.
-        UnpicklingError: the package records no order of bytes that there is.
+        TypeError: If torch does not accept this type of ``map_location``.
+        ValueError: If ``map_location`` does not name a device.
+        UnpicklingError: If the package records an unknown byte order.
     """
 
     def __init__(self, source: StorageSource, map_location: object, resource: str) -> None:
         self._source = source
         self._resource = resource
-        self._restore = restoring(map_location)
+        self._restore = restore_function(map_location)
         self._is_placed_by_package = map_location is None or isinstance(map_location, dict)
         self._loaded: dict[str, torch.UntypedStorage] = {}
         self._files: dict[str, torch.UntypedStorage | None] = {}
         self._swap = self._has_foreign_order()
-        self._is_fake = wants_fakes()
+        self._is_fake = is_fake_mode()
 
     def load(self, storage_type: Any, key: Any, location: Any, size: Any) -> Any:
-        """What a ``("storage", ...)`` persistent id stands for.
+        """Load the storage of a ``("storage", ...)`` persistent id.
 
         Args:
-            storage_type: the storage class that the pickle names.
-            key: the storage's key.
+            storage_type: The storage class that the pickle names.
+            key: The storage's key.
             location: torch's location tag.
-            size: its length, in elements of the storage class.
+            size: Its length, in elements of the storage class.
 
         Raises:
-            UnpicklingError: they are not what they should be, or the storage is not there.
+            UnpicklingError: If an argument is invalid, or the storage is missing.
         """
         dtype = _dtype_of(storage_type)
         is_sound = isinstance(key, (str, int)) and isinstance(location, str)
         if dtype is None or not is_sound or not isinstance(size, int) or size < 0:
-            raise self._failure(f"the storage {key!r} has an unknown type, place or size")
+            raise self._failure(f"storage {key!r} has an invalid type, location, or size")
         storage = self.load_bytes(str(key), location, size, dtype)
         return storage if storage_type is torch.UntypedStorage else _typed(storage, dtype)
 
     def load_bytes(
         self, key: str, location: str, size: int, dtype: torch.dtype
     ) -> torch.UntypedStorage:
-        """A storage, the same each time.
+        """Load a storage; repeated calls return the same one.
 
         Args:
-            key: its key.
+            key: Its key.
             location: torch's location tag.
-            size: how many elements it must have at least.
-            dtype: of which type these are.
+            size: The minimum number of elements.
+            dtype: The type of these elements.
 
         Raises:
-            UnpicklingError: it is not there, or too small.
+            UnpicklingError: If it is missing or too small.
         """
         storage = self._loaded.get(key)
         bytes_needed = size * dtype.itemsize
         if storage is None:
             record = storage_record(key)
             if not self._source.has(record):
-                raise self._failure(f"its storage {record!r:.120} is not in the package")
+                raise self._failure(f"storage {record!r:.120} is not in the package")
             if self._is_fake:
                 storage = fake_storage(bytes_needed, location)
             else:
@@ -199,25 +209,23 @@ class StorageLoader:
     def _placed(
         self, storage: torch.UntypedStorage, record: str, location: str
     ) -> torch.UntypedStorage:
-        """A storage where it belongs; a place that the caller has named is the caller's affair."""
+        """Move a storage to its device; errors from the caller's own function are not wrapped."""
         if not self._is_placed_by_package:
             return self._restore(storage, location)
         try:
             return self._restore(storage, location)
         except torch.cuda.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError) as failure:  # torch's, for what is no device here
-            told = str(failure).encode("unicode_escape").decode()
+        except (RuntimeError, ValueError) as failure:  # raised by torch for unavailable devices
+            reason = str(failure).encode("unicode_escape").decode()
             raise DeviceNotFoundError(
                 self._resource,
-                f"its storage {record!r:.120} cannot be put on {location!a:.80} ({told:.400}). "
-                "Remedy: say with map_location where tensors go",
+                f"storage {record!r:.120} cannot be moved to {location!a:.80} ({reason:.400})",
+                hint="Choose an available device with map_location.",
             ) from failure
 
     def _too_small(self, record: str, size: int, needed: int) -> UnpicklingError:
-        return self._failure(
-            f"its storage {record!r:.120} holds {size} bytes, but {needed} are needed"
-        )
+        return self._failure(f"storage {record!r:.120} has {size} bytes, but {needed} are required")
 
     def _read(self, record: str, size: int, dtype: torch.dtype) -> torch.UntypedStorage:
         storage = self._mapped(record)
@@ -235,26 +243,26 @@ class StorageLoader:
         return storage
 
     def _mapped(self, record: str) -> torch.UntypedStorage | None:
-        """A record's bytes, mapped; None if they have to be read."""
-        place = self._source.data_range(record)
-        if place is None or place.offset % _ALIGNMENT:
+        """Map a record's bytes; return None if they must be read instead."""
+        extent = self._source.data_range(record)
+        if extent is None or extent.offset % _ALIGNMENT:
             return None
-        if place.length == 0:
+        if extent.length == 0:
             return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
-        if place.path not in self._files:
-            self._files[place.path] = self._file(place.path)
-        file = self._files[place.path]
-        end = place.offset + place.length
+        if extent.path not in self._files:
+            self._files[extent.path] = self._file(extent.path)
+        file = self._files[extent.path]
+        end = extent.offset + extent.length
         if file is None or file.nbytes() < end:
             return None
-        return cast(torch.UntypedStorage, file[place.offset : end])
+        return cast(torch.UntypedStorage, file[extent.offset : end])
 
     def _file(self, path: str) -> torch.UntypedStorage | None:
-        """A whole file, mapped by its path; None if that no longer leads to what was opened."""
+        """Map a whole file by its path; return None if the path now leads to another file."""
         try:
             size = os.stat(path).st_size
             file = torch.UntypedStorage.from_file(path, shared=False, nbytes=size)
-        except (OSError, RuntimeError) as failure:  # torch's own for what the system refuses
+        except (OSError, RuntimeError) as failure:  # RuntimeError: torch's for system errors
             if self._source.has_changed():
                 return None
             raise self._failure(f"{path} cannot be mapped: {failure}") from failure
@@ -265,7 +273,7 @@ class StorageLoader:
             return False
         recorded = self._source.read(_BYTEORDER).decode("ascii", "replace").strip()
         if recorded not in ("little", "big"):
-            raise self._failure(f"its byte order is {recorded!r:.40}, neither little nor big")
+            raise self._failure(f"byte order {recorded!r:.40} is neither 'little' nor 'big'")
         return recorded != sys.byteorder
 
     def _failure(self, reason: str) -> UnpicklingError:
@@ -273,7 +281,7 @@ class StorageLoader:
 
 
 def _dtype_of(storage_type: Any) -> torch.dtype | None:
-    """The element type of a storage class; its own ``dtype`` warns of deprecation."""
+    """Return the dtype of a storage class; its own ``dtype`` warns of deprecation."""
     if storage_type is torch.UntypedStorage:
         return torch.uint8
     dtypes = torch.storage._get_dtype_from_pickle_storage_type
@@ -283,24 +291,25 @@ def _dtype_of(storage_type: Any) -> torch.dtype | None:
         return None
 
 
-def rebuilding(is_fake: bool) -> Callable[[Any], Any]:
-    """What to call in place of what a pickle names.
+def checked_functions(is_fake: bool) -> Callable[[Any], Any]:
+    """Return a lookup of the replacement for a function or class that a pickle names.
 
     Args:
-        is_fake: whether a FakeTensorMode is on.
+        is_fake: Whether a FakeTensorMode is active.
     """
-    pairs = _OURS_OF_FAKES if is_fake else _OURS
+    pairs = _FAKE_REPLACEMENTS if is_fake else _REPLACEMENTS
 
-    def ours(named: Any) -> Any:
+    def replace(named: Any) -> Any:
         return next((own for theirs, own in pairs if named is theirs), named)
 
-    return ours
+    return replace
 
 
 def _retyped(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """A tensor of a class; a leaf stays one.
+    """Rebuild a tensor of a subclass, keeping leaves.
 
-    torch's own function makes a view, which is computed if what it shows needs gradients.
+    torch's own function creates a view, which is not a leaf if the viewed tensor requires
+    gradients.
     """
     made = function(*arguments)
     is_leaf = type(made) is torch.Tensor and made.requires_grad and made.is_leaf
@@ -310,7 +319,7 @@ def _retyped(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
 
 
 def _retyped_fake(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    """What torch.load makes of a parameter; a fake tensor cannot be of another class, or lazy."""
+    """Rebuild a parameter as torch.load does; a fake tensor cannot be lazy or have a subclass."""
     is_lazy = issubclass(kind, torch.nn.UninitializedParameter)
     if function == _MAKE_SUBCLASS and issubclass(kind, torch.nn.Parameter) and not is_lazy:
         _, data, requires_grad = arguments
@@ -330,10 +339,10 @@ def freed_tensor(
     dtype: torch.dtype,
     metadata: Any = None,
 ) -> torch.Tensor:
-    """A tensor whose memory was freed when it was saved, and still is: pickles name this function.
+    """Rebuild a tensor whose memory was freed before it was saved. Pickles name this function.
 
-    torch looks at no address before it reads or writes there. So whoever restricts what pickles may
-    name has to allow this one.
+    torch does not check such a tensor's storage before it reads or writes. A policy that restricts
+    the names in pickles must therefore allow this function by name.
     """
     typed = _typed(storage)
     memory = typed._untyped_storage
@@ -342,14 +351,14 @@ def freed_tensor(
             f"a tensor should have no memory, but its storage has {memory.nbytes()} bytes"
         )
     arguments = (typed, offset, shape, strides, False, hooks, dtype, metadata)
-    tensor = sound(torch._utils._rebuild_tensor_v3, *arguments)
+    tensor = call_checked(torch._utils._rebuild_tensor_v3, *arguments)
     memory.resize_(0)
     tensor.requires_grad = requires_grad
     return tensor  # type: ignore[no-any-return]
 
 
 def _typed(storage: Any, dtype: torch.dtype = torch.uint8) -> Any:
-    """A storage as torch's functions take it: they look for the untyped one inside."""
+    """Return a typed storage, which torch's functions unwrap."""
     if not isinstance(storage, torch.UntypedStorage):
         return storage
     return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
@@ -357,39 +366,41 @@ def _typed(storage: Any, dtype: torch.dtype = torch.uint8) -> Any:
     )
 
 
-def sound(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of torch's; what it raises tells what a pickle has wrong."""
+def call_checked(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a torch function; raise :class:`UnsoundTensorError` for invalid arguments."""
     try:
         return function(*arguments)
     except ModpackError:
         raise
-    except _OF_TORCH as failure:
+    except _TORCH_ERRORS as failure:
         raise _unsound(failure) from failure
 
 
 def _unsound(failure: Exception) -> UnsoundTensorError:
-    told = f"{type(failure).__name__}: {failure}".encode("unicode_escape").decode()
-    return UnsoundTensorError(f"the tensor that it describes cannot be made ({told:.400})")
+    reason = f"{type(failure).__name__}: {failure}".encode("unicode_escape").decode()
+    return UnsoundTensorError(f"torch cannot create a tensor of the pickle ({reason:.400})")
 
 
 def _require_room(
     storage: Any, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
 ) -> None:
-    """Refuse what torch would make a storage larger for, with whatever lies in memory there."""
+    """Reject a tensor beyond its storage: torch would enlarge the storage with stale memory."""
     from modpack.core.tensors import StorageView  # mapped storages, as most are, need no check
 
     size = storage._untyped_storage.nbytes()
     needed = StorageView(offset, tuple(shape), tuple(strides), dtype.itemsize).reach[1]
     if needed <= size or 0 in shape:
         return
-    freed = "" if size else ". Remedy: if it was freed before it was saved, export it again"
-    raise UnsoundTensorError(f"a tensor needs {needed} bytes, but its storage has {size}{freed}")
+    hint = "" if size else "If its memory was freed before it was saved, export it again."
+    raise UnsoundTensorError(
+        f"a tensor requires {needed} bytes, but its storage has {size}", hint=hint
+    )
 
 
 def _rebuild_of_untyped(
     storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any
 ) -> torch.Tensor:
-    """As torch's own function, which looks for the storage inside of the one that it is given."""
+    """Rebuild like torch's own function, which expects a typed storage."""
     typed = _typed(storage)
     _require_room(typed, offset, shape, strides, more[0])
     arguments = (typed, offset, shape, strides, grad, hooks, *more)
@@ -399,7 +410,7 @@ def _rebuild_of_untyped(
 def _rebuild_quantized(
     storage: Any, offset: Any, shape: Any, strides: Any, *more: Any
 ) -> torch.Tensor:
-    """As torch's own function, which takes the memory before it looks at the storage."""
+    """Rebuild like torch's own function, which accesses the memory before checking the storage."""
     if storage.dtype not in PACKED:
         _require_room(storage, offset, shape, strides, storage.dtype)
     arguments = (storage, offset, shape, strides, *more)
@@ -407,25 +418,25 @@ def _rebuild_quantized(
 
 
 def _rebuild_old(storage: Any, offset: Any, shape: Any, strides: Any) -> torch.Tensor:
-    """A tensor as pickles of torch 0.3 describe it."""
+    """Rebuild a tensor as pickles of torch 0.3 describe it."""
     return _rebuild_tensor(storage, offset, shape, strides, False, OrderedDict())
 
 
 def _sparse_in_place(layout: torch.layout, data: tuple[Any, ...]) -> torch.Tensor:
-    """As torch's own function, but left alone by a ``torch.device`` context.
+    """Rebuild like torch's own function, but ignore a ``torch.device`` context.
 
-    The context is for new tensors. A sparse one would follow it without its values, while the
-    dense ones stay where they were saved.
+    The context applies to new tensors. A sparse tensor would follow it without its values, while
+    dense ones stay on the device that they were saved on.
     """
     with data[0].device:
         return torch._utils._rebuild_sparse_tensor(layout, data)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _rebuild_sparse(layout: Any, data: Any) -> torch.Tensor:
-    """As torch's own function, and with indices that lie inside; torch does not look at them.
+    """Rebuild like torch's own function, and check the indices, which torch does not.
 
-    It can be told to look at all that were loaded, but lists them for all threads together. That
-    list is left as it was.
+    torch can validate all loaded sparse tensors, but collects them in one list for all threads.
+    That list is left unchanged.
     """
     made = _sparse_in_place(layout, data)
     listed = torch._utils._sparse_tensors_to_validate
@@ -439,35 +450,37 @@ def _rebuild_sparse(layout: Any, data: Any) -> torch.Tensor:
     by_rows = layout in (torch.sparse_csr, torch.sparse_bsr)
     compressed = made.crow_indices() if by_rows else made.ccol_indices()
     plain = made.col_indices() if by_rows else made.row_indices()
-    first = compressed.dim()  # of the values' dimensions that blocks have
-    if made.layout in _OF_BLOCKS and 0 in made.values().shape[first : first + 2]:
-        raise UnsoundTensorError("a sparse tensor has blocks of no elements")  # torch divides by it
+    first = compressed.dim()  # the first dimension of a block in the values
+    if made.layout in _BLOCK_LAYOUTS and 0 in made.values().shape[first : first + 2]:
+        raise UnsoundTensorError("a sparse tensor has empty blocks")  # torch divides by their size
     compressed_parts = (compressed, plain, made.values(), made.size(), made.layout)
     torch._validate_sparse_compressed_tensor_args(*compressed_parts, **_unpinned())
     return made
 
 
 def _rebuild_nested(buffer: Any, sizes: Any, strides: Any, offsets: Any) -> torch.Tensor:
-    """As torch's own function, which does not look whether its parts lie inside of the buffer."""
+    """Rebuild like torch's own function, which does not check that its parts are in the buffer."""
     from modpack.core.tensors import StorageView
 
     count = buffer.numel()
     is_row = buffer.dim() == 1 and buffer.is_contiguous()
     if not is_row or sizes.shape != strides.shape or len(offsets) != len(sizes):
-        raise UnsoundTensorError("a nested tensor has parts of different number")
+        raise UnsoundTensorError("the parts of a nested tensor differ in number")
     for shape, steps, offset in zip(
         sizes.tolist(), strides.tolist(), offsets.tolist(), strict=True
     ):
         reach = StorageView(offset, tuple(shape), tuple(steps), 1).reach
         if 0 not in shape and not (reach[0] >= 0 and reach[1] <= count):
-            raise UnsoundTensorError(f"a nested tensor needs {reach[1]} elements of {count}")
+            raise UnsoundTensorError(
+                f"a nested tensor requires {reach[1]} elements, but its buffer has {count}"
+            )
     parts = (buffer, sizes, strides, offsets)
     return torch._utils._rebuild_nested_tensor(*parts)  # type: ignore[no-any-return, no-untyped-call]
 
 
 @functools.cache
 def _unpinned() -> dict[str, Any]:
-    """That it does not matter where the parts lie; older versions of torch do not ask."""
+    """Return arguments that skip the check for pinned memory; older versions have none."""
     schema = torch.ops.aten._validate_sparse_coo_tensor_args.default._schema
     return {"check_pinning": False} if "check_pinning" in str(schema) else {}
 
@@ -481,10 +494,10 @@ def _rebuild_tensor(
     hooks: Any,
     metadata: Any = None,
 ) -> torch.Tensor:
-    """A tensor on a storage, when no FakeTensorMode is on.
+    """Rebuild a tensor outside of a FakeTensorMode.
 
-    torch's own function looks for one again and again, which takes as long as all the rest. It
-    makes a storage larger that is too small; of one that is mapped, torch itself says that it is.
+    torch's own function searches for such a mode repeatedly, which doubles the time. It also
+    enlarges a storage that is too small; for a mapped storage torch raises an error.
     """
     try:
         memory = storage._untyped_storage
@@ -496,9 +509,9 @@ def _rebuild_tensor(
         if metadata:
             torch._utils.set_tensor_metadata(tensor, metadata)  # type: ignore[no-untyped-call]
         tensor._backward_hooks = hooks
-    except _OF_TORCH as failure:
+    except _TORCH_ERRORS as failure:
         if isinstance(storage, torch.storage.TypedStorage):
-            sound(_require_room, storage, offset, shape, strides, storage.dtype)
+            call_checked(_require_room, storage, offset, shape, strides, storage.dtype)
         raise _unsound(failure) from failure
     return tensor  # type: ignore[no-any-return]
 
@@ -506,17 +519,17 @@ def _rebuild_tensor(
 _MAKE_SUBCLASS = torch.Tensor._make_subclass
 _SPARSE = torch._utils._rebuild_sparse_tensor
 _OLD = torch._utils._rebuild_tensor
-_UNTYPED = (torch._utils._rebuild_tensor_v3, functools.partial(sound, _rebuild_of_untyped))
-_OURS = (
+_UNTYPED = (torch._utils._rebuild_tensor_v3, functools.partial(call_checked, _rebuild_of_untyped))
+_REPLACEMENTS = (
     (torch._utils._rebuild_tensor_v2, _rebuild_tensor),
     (torch._tensor._rebuild_from_type_v2, _retyped),
     _UNTYPED,
-    (_SPARSE, functools.partial(sound, _rebuild_sparse)),
-    (torch._utils._rebuild_qtensor, functools.partial(sound, _rebuild_quantized)),
-    (torch._utils._rebuild_nested_tensor, functools.partial(sound, _rebuild_nested)),
+    (_SPARSE, functools.partial(call_checked, _rebuild_sparse)),
+    (torch._utils._rebuild_qtensor, functools.partial(call_checked, _rebuild_quantized)),
+    (torch._utils._rebuild_nested_tensor, functools.partial(call_checked, _rebuild_nested)),
     (_OLD, _rebuild_old),
 )
-_OURS_OF_FAKES = (
+_FAKE_REPLACEMENTS = (
     (torch._tensor._rebuild_from_type_v2, _retyped_fake),
     _UNTYPED,
     (_SPARSE, _sparse_in_place),

@@ -1,9 +1,9 @@
-"""Tensors as they are saved: what they are reduced to, and their storages, each written once.
+"""Reduction of tensors, and writing of their storages, each one once.
 
-torch asks each tensor for all that tensors may be, makes three objects for its storage, and for a
-parameter another tensor. Nearly all tensors are ordinary: dense, in the memory of the CPU, without
-attributes. Their reductions are made here in a third of the time; what is written is the same.
-Reductions of the others are torch's own, but for what those would leave behind without a word.
+torch handles every kind of tensor, and creates three objects for its storage and another tensor for
+a parameter. Nearly all tensors are ordinary: dense, in CPU memory, without attributes. Their
+reductions are computed here in a third of the time, with identical output. Other tensors are
+reduced by torch, except for properties that torch would silently lose.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from modpack.pickling.pickle_edits import ReducedObject
 from modpack.pickling.tensor_loading import PACKED, freed_tensor, storage_record
 
 ORDINARY = (torch.Tensor, Parameter)
-"""The types of tensors that may be ordinary; a class derived from them has a say in everything."""
+"""Tensor types that may be ordinary; a subclass may customize everything."""
 _RETYPED = torch._tensor._rebuild_from_type_v2
-_MADE_OF_A_STORAGE = (
+_ON_A_STORAGE = (
     torch._utils._rebuild_tensor_v2,
     torch._utils._rebuild_tensor_v3,
     torch._utils._rebuild_qtensor,
 )
-_LOSE_THE_REST = (Parameter.__reduce_ex__, UninitializedParameter.__reduce_ex__)
+_LOSE_SUBCLASS = (Parameter.__reduce_ex__, UninitializedParameter.__reduce_ex__)
 _LOSE_GRADIENTS = (torch._utils._rebuild_sparse_tensor, torch._utils._rebuild_nested_tensor)
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
 _MARK = ("_dynamo_static_input_type", "unguarded")
-"""An attribute, and a value that nobody but torch.compile gives it."""
+"""An attribute and its value that only torch.compile sets."""
 
 
 class StorageReference:
-    """Stands for a typed storage in a reduction.
+    """A placeholder for a typed storage in a reduction.
 
     Args:
-        storage: the storage.
-        dtype: the type of its elements.
+        storage: The storage.
+        dtype: The type of its elements.
     """
 
     __slots__ = ("dtype", "storage")
@@ -55,9 +55,9 @@ class StorageReference:
 
 
 def ordinary_reduction(tensor: Any) -> tuple[Any, ...] | None:
-    """What torch reduces a tensor to, with placeholders inside; None if torch has to be asked."""
+    """Return torch's reduction of a tensor, with placeholders; None to have torch reduce it."""
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
-        return None  # somebody watches what is asked of tensors, and may change it
+        return None  # a mode intercepts operations on tensors, and may change them
     if type(tensor) not in ORDINARY or tensor.__dict__ or tensor._backward_hooks:
         return None
     if not is_ordinary(tensor) or tensor.dtype not in _typed_storage():
@@ -65,7 +65,7 @@ def ordinary_reduction(tensor: Any) -> tuple[Any, ...] | None:
     needs_gradients = tensor.requires_grad
     if type(tensor) is not Parameter:
         return _reduction(tensor, needs_gradients)
-    hooks: OrderedDict[int, Any] = OrderedDict()  # a place for them, which torch never fills
+    hooks: OrderedDict[int, Any] = OrderedDict()  # an argument that torch leaves empty
     arguments = (ReducedObject(_reduction(tensor, False)), needs_gradients, hooks)
     return torch._utils._rebuild_parameter, arguments
 
@@ -77,45 +77,46 @@ def _reduction(tensor: torch.Tensor, needs_gradients: bool) -> tuple[Any, ...]:
     if offset or tensor.nbytes != storage.nbytes() or not tensor.is_contiguous():
         view = StorageView(offset, shape, stride, dtype.itemsize)
         if not has_memory(storage, view):
-            place = (StorageReference(storage, dtype), offset, shape, stride)
-            return freed_tensor, (*place, needs_gradients, hooks, dtype)
+            parts = (StorageReference(storage, dtype), offset, shape, stride)
+            return freed_tensor, (*parts, needs_gradients, hooks, dtype)
     arguments = (StorageReference(storage, dtype), offset, shape, stride, needs_gradients, hooks)
     return torch._utils._rebuild_tensor_v2, arguments
 
 
 def has_memory(storage: torch.UntypedStorage, view: StorageView) -> bool:
-    """Whether a tensor has memory; one of which the storage was made smaller is refused.
+    """Return whether a tensor has memory; raise if it has too little.
 
-    One that has none at all was freed for a while, as by DistributedDataParallel with mixed
-    precision, and comes back like that.
+    A tensor without any was freed temporarily, for example by DistributedDataParallel with mixed
+    precision. It is restored in that state.
 
     Args:
-        storage: where it lies.
-        view: which part of that it is.
+        storage: The tensor's storage.
+        view: The part of the storage that it uses.
 
     Raises:
-        RefusedError: the storage ends before the tensor does; it could not be loaded.
+        RefusedError: If the tensor extends beyond its storage; it could not be loaded.
     """
     needed = 0 if 0 in view.shape else view.reach[1]
     if 0 < storage.nbytes() < needed:
         raise RefusedError(
-            f"its storage has {storage.nbytes()} bytes, but it needs {needed}: it was made smaller "
-            "by untyped_storage().resize_(). Remedy: save it while it has its values"
+            f"the tensor needs {needed} bytes, but its storage was reduced to {storage.nbytes()} "
+            "bytes by untyped_storage().resize_()",
+            hint="Save it while it has its values.",
         )
     return storage.nbytes() >= needed
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is dense, on the CPU, and as it seems; its attributes may be anything."""
+    """Return whether a tensor is dense and in CPU memory; its attributes do not matter."""
     return torch._C._dispatch_keys(tensor).raw_repr() == _ordinary_keys()
 
 
 @functools.cache
 def _ordinary_keys() -> int:
-    """The dispatch keys of an ordinary tensor.
+    """Return the dispatch keys of an ordinary tensor.
 
-    All that makes a tensor special has a key: devices, sparse, nested and quantized layouts,
-    conjugation, names, subclasses with a dispatch of their own, transforms of functions.
+    Everything that makes a tensor special has a key: devices, sparse, nested, and quantized
+    layouts, conjugation, names, subclasses with their own dispatch, and function transforms.
     """
     with torch.inference_mode(False):
         return torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr()
@@ -123,88 +124,88 @@ def _ordinary_keys() -> int:
 
 @functools.cache
 def _typed_storage() -> dict[torch.dtype, tuple[object, int]]:
-    """Storage class and size of the element types for which torch writes a typed storage."""
+    """Return storage class and element size for each dtype that torch writes as typed storage."""
     names = torch.storage._dtype_to_storage_type_map()
     untyped = torch.storage._new_dtypes()
     classes = {d: getattr(torch, name, None) for d, name in names.items() if d not in untyped}
     return {d: (kind, d.itemsize) for d, kind in classes.items() if kind is not None}
 
 
-def view_of_large(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
-    """As :func:`view_of`, but None if the storage is not large."""
-    found = view_of(reduction)
+def find_large_view(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
+    """Return the result of :func:`find_view` if the storage is large, else None."""
+    found = find_view(reduction)
     return found if found is not None and found[0].nbytes() >= LARGE else None
 
 
-def view_of(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
-    """The storage that a tensor lies in, and which part of it the tensor is.
+def find_view(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None:
+    """Return a tensor's storage, and the part of it that the tensor uses.
 
     Args:
-        reduction: what ``Tensor.__reduce_ex__`` gave, or what stands for it.
+        reduction: The result of ``Tensor.__reduce_ex__`` or :func:`ordinary_reduction`.
 
     Returns:
-        None for a tensor of a small storage, and for what has none itself: a parameter that holds
-        another tensor, which has been reduced as well, or what is made of others.
+        None if the tensor has no storage of its own: a parameter that contains another tensor,
+        which is reduced separately, or a tensor made of others.
     """
     function, arguments = reduction[:2]
     if function is _RETYPED:
         function, _, arguments, _ = arguments
-    elif isinstance(arguments[0], ReducedObject):  # a parameter, with its tensor inside
+    elif isinstance(arguments[0], ReducedObject):  # a parameter that contains its tensor
         function, arguments = arguments[0].reduction
-    if function not in _MADE_OF_A_STORAGE:
+    if function not in _ON_A_STORAGE:
         return None
-    place, offset, shape, stride = arguments[:4]
-    if isinstance(place, StorageReference):
-        storage, dtype = place.storage, place.dtype
-    elif isinstance(place, torch.UntypedStorage):
-        storage, dtype = place, arguments[6]
+    owner, offset, shape, stride = arguments[:4]
+    if isinstance(owner, StorageReference):
+        storage, dtype = owner.storage, owner.dtype
+    elif isinstance(owner, torch.UntypedStorage):
+        storage, dtype = owner, arguments[6]
     else:
-        storage, dtype = place._untyped_storage, place.dtype
+        storage, dtype = owner._untyped_storage, owner.dtype
     return storage, StorageView(offset, tuple(shape), tuple(stride), dtype.itemsize)
 
 
 def reduce_tensor(tensor: Any, protocol: int) -> Any:
-    """What a tensor is reduced to; all that this calls is torch's, for torch.package to load it.
+    """Return a tensor's reduction. It calls only torch's functions, so torch.package can load it.
 
-    The exception are tensors without memory, which torch.package cannot load anyway.
+    Tensors without memory are an exception; torch.package cannot load them anyway.
 
-    torch would make a plain parameter of one whose class is derived from Parameter, give lazy ones
-    the element type of the process that loads them, and forget that sparse ones need gradients.
+    torch alone would turn parameters of a derived class into plain ones, give lazy parameters the
+    dtype of the loading process, and lose ``requires_grad`` of sparse tensors.
 
     Args:
-        tensor: of any class; one that has a reduction of its own is reduced by that.
-        protocol: of the pickle.
+        tensor: A tensor of any class. A class's own reduction takes precedence.
+        protocol: The pickle protocol.
 
     Raises:
-        RefusedError: its storage is smaller than it; or has no memory, and it is quantized.
+        RefusedError: If its storage is too small, or if it is quantized and has no memory.
     """
     kind: Any = type(tensor)
-    if kind is not Parameter and kind.__reduce_ex__ in _LOSE_THE_REST:
+    if kind is not Parameter and kind.__reduce_ex__ in _LOSE_SUBCLASS:
         if kind.__reduce__ is not object.__reduce__:
             return tensor.__reduce__()
-        return _of_kind(kind, tensor)
+        return _reduce_subclass(kind, tensor)
     reduced = tensor.__reduce_ex__(protocol)
     if isinstance(reduced, tuple) and reduced[1] and not _has_memory(tensor, reduced):
         return _freed(reduced)
     if kind is torch.Tensor and _made_by(reduced) in _LOSE_GRADIENTS and tensor.requires_grad:
-        return _needing_gradients(tensor, reduced, protocol)
+        return _reduce_requiring_grad(tensor, reduced, protocol)
     return reduced
 
 
-def _of_kind(kind: type, tensor: torch.Tensor) -> Any:
-    """The parts that any class of tensors can be made of again, without calling it."""
+def _reduce_subclass(kind: type, tensor: torch.Tensor) -> Any:
+    """Return a reduction that re-creates a tensor of any class without calling the class."""
     state = torch._utils._get_obj_state(tensor)  # type: ignore[no-untyped-call]
-    with torch._C.DisableTorchFunctionSubclass():  # lazy ones would give one of their own class
+    with torch._C.DisableTorchFunctionSubclass():  # lazy ones would return their own class
         data = tensor.data
         parts = (kind, data, tensor.requires_grad)
-        if is_ordinary(data):  # else it is asked itself, but has no path that could be told
-            place = (int(data.storage_offset()), tuple(data.shape), data.stride())
-            has_memory(data.untyped_storage(), StorageView(*place, data.dtype.itemsize))
+        if is_ordinary(data):  # others check themselves, but an error would lack the path
+            extent = (int(data.storage_offset()), tuple(data.shape), data.stride())
+            has_memory(data.untyped_storage(), StorageView(*extent, data.dtype.itemsize))
     return _RETYPED, (torch.Tensor._make_subclass, kind, parts, {} if state is None else state)
 
 
-def _needing_gradients(tensor: Any, reduced: Any, protocol: int) -> Any:
-    """As one that needs none, and the state that says so: what Tensor.__setstate__ takes."""
+def _reduce_requiring_grad(tensor: Any, reduced: Any, protocol: int) -> Any:
+    """Reduce a detached tensor, and set ``requires_grad`` through ``Tensor.__setstate__``."""
     function, arguments = tensor.detach().__reduce_ex__(protocol)
     if reduced[0] is _RETYPED:
         kind, state = reduced[1][1], reduced[1][3]
@@ -214,13 +215,13 @@ def _needing_gradients(tensor: Any, reduced: Any, protocol: int) -> Any:
 
 
 def _has_memory(tensor: Any, reduced: Any) -> bool:
-    found = view_of(reduced)
+    found = find_view(reduced)
     is_packed = _made_by(reduced) is torch._utils._rebuild_qtensor and tensor.dtype in PACKED
     return found is None or is_packed or has_memory(*found)
 
 
 def _freed(reduced: Any) -> Any:
-    """The reduction of a tensor without memory, which says so."""
+    """Return the reduction of a tensor without memory."""
     function, arguments, *rest = reduced
     if function is _RETYPED:
         inner, kind, parts, state = arguments
@@ -229,28 +230,30 @@ def _freed(reduced: Any) -> Any:
 
 
 def _freed_parts(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of :func:`freed_tensor`, of those of torch's functions."""
+    """Convert the arguments of one of torch's functions to those of :func:`freed_tensor`."""
     if function is torch._utils._rebuild_tensor_v3:
         return arguments
     if function is torch._utils._rebuild_qtensor:
-        raise RefusedError("its memory was freed. Remedy: save it while it has its values")
-    *place, requires_grad, hooks = arguments[:6]
-    return (*place, requires_grad, hooks, place[0].dtype, *arguments[6:])
+        raise RefusedError(
+            "the memory of the tensor was freed", hint="Save it while it has its values."
+        )
+    *view, requires_grad, hooks = arguments[:6]
+    return (*view, requires_grad, hooks, view[0].dtype, *arguments[6:])
 
 
 def _made_by(reduced: Any) -> Any:
     return reduced[1][0] if reduced[0] is _RETYPED else reduced[0]
 
 
-def state_last(reduced: Any) -> Any:
-    """A tensor's reduction with its attributes as the state, not among the arguments.
+def move_state_last(reduced: Any) -> Any:
+    """Move a tensor's attributes from the arguments of its reduction to the state.
 
-    torch passes them to the function that makes the tensor. Where they lead back to it, as those of
-    a weight that knows its module, pickle meets the tensor again before it was made, makes it with
-    the attributes that were read by then, which are none, and drops the one that would have all.
+    torch passes the attributes to the function that creates the tensor. If they refer back to the
+    tensor, as in a weight that knows its module, pickle meets the tensor again before it exists. It
+    then creates a tensor without attributes, and drops the complete one.
 
     Args:
-        reduced: what the tensor is reduced to.
+        reduced: The tensor's reduction.
     """
     if type(reduced) is not tuple or len(reduced) != 2 or not reduced[1]:
         return reduced
@@ -259,18 +262,18 @@ def state_last(reduced: Any) -> Any:
         function = torch._utils._rebuild_parameter
     elif function is _RETYPED and arguments[1].__setstate__ is torch.Tensor.__setstate__:
         arguments.append({})
-    else:  # or a class has a say in its state, which torch hands to it when the tensor is made
+    else:  # or the class sets its own state, which torch passes when it creates the tensor
         return reduced
     if type(state) is dict and all(type(value) in _ATOMS for value in state.values()):
-        return reduced  # no attribute leads anywhere
+        return reduced  # no attribute refers to another object
     return function, tuple(arguments), state, None, None, torch._utils._set_obj_state
 
 
-def without_marks(reduced: Any) -> Any:
-    """A tensor's reduction without the marks that torch.compile has left on it.
+def strip_compile_marks(reduced: Any) -> Any:
+    """Remove the marks of torch.compile from a tensor's reduction.
 
-    It marks the parameters of a module when it compiles it; not if what another module of the same
-    kind was compiled to can be used again.
+    torch.compile marks the parameters of a module that it compiles, but not if it reuses the
+    result for another module of the same kind. The output must not depend on that.
     """
     if not isinstance(reduced, tuple) or type(reduced[1]) is not tuple or not reduced[1]:
         return reduced
@@ -286,13 +289,13 @@ def without_marks(reduced: Any) -> Any:
 
 
 _Parts = tuple[torch.UntypedStorage, object, int]
-"""A storage, the storage class that a pickle names, and how many elements of that it has."""
+"""A storage, the storage class that a pickle names, and the number of elements in that class."""
 
 
 def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
-    """For a type of storages, what a pickle says of one; None for any other type."""
+    """Return a function that describes storages of a type for a pickle; None for other types."""
     if kind is StorageReference:
-        return _parts_of_place
+        return _reference_parts
     if issubclass(kind, torch.storage.TypedStorage):
         return lambda typed: (
             typed._untyped_storage,
@@ -304,13 +307,13 @@ def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
     return None
 
 
-def _parts_of_place(place: StorageReference) -> _Parts:
-    storage_type, item_bytes = _typed_storage()[place.dtype]
-    return place.storage, storage_type, place.storage.nbytes() // item_bytes
+def _reference_parts(reference: StorageReference) -> _Parts:
+    storage_type, item_bytes = _typed_storage()[reference.dtype]
+    return reference.storage, storage_type, reference.storage.nbytes() // item_bytes
 
 
 def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
-    """A storage's bytes; its own memory where that is the CPU's, else a copy."""
+    """Return a storage's bytes: its own memory if it is on the CPU, else a copy."""
     on_cpu = storage if storage.device.type == "cpu" else storage.cpu()  # type: ignore[no-untyped-call]
     size = on_cpu.nbytes()
     if size == 0:
@@ -322,12 +325,12 @@ def storage_bytes(storage: torch.UntypedStorage) -> memoryview:
 
 @functools.lru_cache(maxsize=128)
 def _bytes_of_size(size: int) -> type[ctypes.Array[ctypes.c_char]]:
-    """Making the type takes ten times as long as using it, and the next save asks for the same."""
+    """Return an array type, cached because creating it takes ten times as long as using it."""
     return ctypes.c_char * size
 
 
 class StorageSink(Protocol):
-    """What the archive's writer offers to storages."""
+    """The methods of an archive writer that saving storages requires."""
 
     def write_storage(self, name: str, data: memoryview) -> None: ...
 
@@ -335,13 +338,13 @@ class StorageSink(Protocol):
 
 
 class StorageSaver:
-    """Writes each storage once, and again if it changed between two saved objects.
+    """Writes each storage once, and again if it has changed when the next object is saved.
 
     Args:
-        sink: where the bytes go.
+        sink: Receives the bytes.
 
     Attributes:
-        large: the keys of those that are so large that it matters what of them is used.
+        large: The keys of storages that are large enough to report unused parts.
     """
 
     def __init__(self, sink: StorageSink) -> None:
@@ -352,7 +355,7 @@ class StorageSaver:
         self._generation = 0
 
     def next_object(self) -> None:
-        """Start another saved object: storages seen before may have other contents by now."""
+        """Start another saved object: known storages may have changed since the last one."""
         self._generation += 1
 
     def add(self, storage: torch.UntypedStorage) -> str:
@@ -372,21 +375,21 @@ class StorageSaver:
         return key
 
     def key_of(self, storage: torch.UntypedStorage) -> str | None:
-        """The key of a storage that was stored with the present object; None if it was not."""
+        """Return the key of a storage that belongs to the current object, else None."""
         known = self._keys.get(storage._cdata)
         return known[1] if known is not None and known[2] == self._generation else None
 
     @property
     def generation(self) -> int:
-        """How many objects were started by now."""
+        """The number of objects started so far."""
         return self._generation
 
-    def put_back(self, since: int, read: Callable[[str], Iterable[bytes]]) -> None:
-        """Give storages that have changed the content again with which they were written.
+    def restore_contents(self, since: int, read: Callable[[str], Iterable[bytes]]) -> None:
+        """Restore the contents that storages had when they were written.
 
         Args:
-            since: those that were written, or seen again, after so many objects.
-            read: the content of a record, in chunks.
+            since: A generation; later ones are restored.
+            read: Returns the content of a record, in chunks.
         """
         for storage, key, generation in self._keys.values():
             if generation > since:
@@ -399,14 +402,14 @@ class StorageSaver:
 
 
 def _overwrite(storage: torch.UntypedStorage, content: Iterable[bytes]) -> None:
-    """Give a storage another content, and touch nothing that is as it should be already."""
-    now, position, has_changed = storage_bytes(storage), 0, False
+    """Overwrite a storage's content, without touching bytes that are equal already."""
+    memory, position, has_changed = storage_bytes(storage), 0, False
     for chunk in content:
-        place = now[position : position + len(chunk)]
+        part = memory[position : position + len(chunk)]
         position += len(chunk)
-        if bytes(place) != chunk:  # far faster than comparing views
-            place[:] = chunk
+        if bytes(part) != chunk:  # much faster than comparing memoryviews
+            part[:] = chunk
             has_changed = True
     if has_changed and storage.device.type != "cpu":
-        owner: Any = now.obj
+        owner: Any = memory.obj
         storage.copy_(owner._storage)

@@ -1,8 +1,9 @@
-"""What torch itself writes: archives of ScriptModules and programs, the same in every process.
+"""Archives that torch itself writes, for ScriptModules and exported programs, made reproducible.
 
-Graphs and code tell from which line they came, with the folders of this machine. A package tells
-that by the module's path, as ``nets/layers.py``, or not at all. torch.jit.save also numbers a class
-if the process has compiled another one of that name before: classes are numbered anew.
+Graphs and code record the source lines that they come from, with the folders of this machine. A
+package records the path of the module instead, such as ``nets/layers.py``, or nothing.
+``torch.jit.save`` also numbers a class if the process has compiled another one with its name;
+modpack renumbers these classes.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from typing import Any
 
 import torch
 
-from modpack.pickling.pickle_edits import global_opcode, operations, text_opcode
+from modpack.pickling.pickle_edits import global_opcode, iter_opcodes, text_opcode
 from modpack.pickling.rebuild import named_in_packages
 
 _FILE = re.compile(r'(File \\*")([^"\\]+)')
 _TRACES = "_graphmodule_graph_node_meta_stack_trace"
-"""Where a GraphModule keeps, in its saved state, from which line each node came."""
+"""The entry of a GraphModule's saved state with the source line of each node."""
 _DEBUG = ".debug_pkl"
 _IDENTITY = ".data/serialization_id"
-"""A digest of the archive's content that torch logs, and does not check."""
+"""A digest of the archive's content that torch logs but does not check."""
 
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 _MANGLED = re.compile(r"___torch_mangle_\d+\.")
 _NAME = re.compile(r"\b__torch__(?:\.\w+)+")
 _DEFINITION = re.compile(r"(?:class|def) (\w+)[(:]")
 
 
 def portable_path(file: str) -> str:
-    """The file of a module as a path below the folder that it was imported from.
+    """Return a module's file as a path below the folder that it was imported from.
 
     >>> portable_path(re.__file__), portable_path("/home/me/unknown.py")
     ('re/__init__.py', 'unknown.py')
@@ -45,13 +46,13 @@ def portable_path(file: str) -> str:
 
 
 def portable_trace(text: str) -> str:
-    """A text in which lines as of tracebacks name files, with these as :func:`portable_path`."""
+    """Make the file names in a text of traceback lines portable; see :func:`portable_path`."""
     known = _by_file()
     return _FILE.sub(lambda found: found[1] + _shown(known, found[2]), text)
 
 
 def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What an object packages itself as; of a graph, with the places of its nodes shortened."""
+    """Return an object's ``__reduce_package__`` result with portable source lines of graphs."""
     function, arguments = parts
     state = arguments[0] if arguments else None
     if type(state) is not dict or not state.get(_TRACES):
@@ -65,10 +66,10 @@ def _shown(known: Mapping[str, str], file: str) -> str:
 
 
 def _by_file() -> dict[str, str]:
-    """The files of all modules that are loaded."""
+    """Return the portable paths of all loaded modules by their files."""
     found: dict[str, str] = {}
     for name, module in list(sys.modules.items()):
-        # Without asking what only pretends to be a module.
+        # type() and vars(): reading an attribute of a lazy module runs code.
         file = vars(module).get("__file__") if issubclass(type(module), ModuleType) else None
         if isinstance(file, str) and name != "__main__":
             count = name.count(".") + (2 if Path(file).stem == "__init__" else 1)
@@ -77,7 +78,7 @@ def _by_file() -> dict[str, str]:
 
 
 def program_bytes(program: Any) -> bytes:
-    """What :func:`torch.export.save` writes for an exported program, without folders."""
+    """Return the output of :func:`torch.export.save` for a program, without folders."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     records = _records(buffer)
@@ -88,7 +89,7 @@ def program_bytes(program: Any) -> bytes:
 
 
 def script_bytes(module: torch.jit.ScriptModule) -> bytes:
-    """What torch.jit.save writes for a module, the same in every process."""
+    """Return the output of torch.jit.save for a module, the same in every process."""
     buffer = io.BytesIO()
     torch.jit.save(module, buffer)
     return _archive(_with_canonical_names(_records(buffer)))
@@ -98,9 +99,8 @@ def script_bytes(module: torch.jit.ScriptModule) -> bytes:
 def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
     """Load a ScriptModule from a record of a package.
 
-    Args:
-        importer: the loading side: has ``zip_reader`` and ``last_map_location``.
-        record: the record that holds what torch.jit.save wrote.
+    importer: The package's importer, with ``zip_reader`` and ``last_map_location``.
+    record: The record with the output of torch.jit.save.
     """
     buffer = io.BytesIO(importer.zip_reader.get_record(record))
     loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
@@ -114,16 +114,16 @@ def _records(file: io.BytesIO) -> dict[str, bytes]:
 
 
 def _archive(records: Mapping[str, bytes]) -> bytes:
-    """An archive of records; none is compressed, and all have one date."""
+    """Return an uncompressed archive of records with a fixed date."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for name, content in records.items():
-            archive.writestr(zipfile.ZipInfo(name, _LONG_AGO), content)
+            archive.writestr(zipfile.ZipInfo(name, _ZIP_EPOCH), content)
     return buffer.getvalue()
 
 
 def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
-    """The records with the names that the classes would have in a process of their own."""
+    """Return the records with the class names that a fresh process would choose."""
     code = {
         name: text
         for name, text in records.items()
@@ -144,7 +144,7 @@ def _with_canonical_names(records: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _definitions(record: str, content: bytes) -> Iterator[tuple[str, str]]:
-    """The definitions in a file of code, by their full names."""
+    """Yield the definitions in a code file with their full names."""
     module = record.partition("/code/")[2].removesuffix(".py").replace("/", ".")
     for block in re.split(r"^(?=\S)", content.decode(), flags=re.MULTILINE):
         found = _DEFINITION.match(block)
@@ -152,18 +152,18 @@ def _definitions(record: str, content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _are_whole(code: Mapping[str, bytes], definitions: Mapping[str, str]) -> bool:
-    """Whether the code consists of definitions, of which no two have one name, and no more."""
+    """Return whether the code consists of uniquely named definitions only."""
     size = sum(len(content.decode()) for content in code.values())
     is_known = all(full.rpartition(".")[2] or not text for full, text in definitions.items())
     return is_known and sum(map(len, definitions.values())) == size
 
 
 def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> list[str]:
-    """The names of all definitions, in the order in which they are needed."""
+    """Return the names of all definitions in the order of their first use."""
     named = [
         argument.replace(" ", ".")
         for content in pickles.values()
-        for opcode, argument, _ in operations(content)
+        for opcode, argument, _ in iter_opcodes(content)
         if opcode == "GLOBAL"
     ]
     found: dict[str, None] = {}
@@ -179,14 +179,14 @@ def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> l
 
 
 def _defined(used: str, definitions: Mapping[str, object]) -> str:
-    """Which definition a dotted name begins with; empty if with none."""
+    """Return the definition that a dotted name starts with, or an empty string."""
     while used and used not in definitions:
         used = used.rpartition(".")[0]
     return used
 
 
 def _renamed(names: list[str]) -> dict[str, str]:
-    """New names: the first class of a name has it plainly, the others are numbered."""
+    """Return new names: the first class of a name keeps it, the others are numbered."""
     taken: set[str] = set()
     renamed: dict[str, str] = {}
     for name in names:
@@ -201,7 +201,7 @@ def _renamed(names: list[str]) -> dict[str, str]:
 def _written(
     folder: str, definitions: Mapping[str, str], names: Mapping[str, str]
 ) -> dict[str, bytes]:
-    """The files of code, with the definitions under their new names."""
+    """Return the code files, with the definitions under their new names."""
     texts: dict[str, list[str]] = {}
     for old, new in names.items():
         file = new.rpartition(".")[0].replace(".", "/")
@@ -220,15 +220,15 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
 
 
 def _with_names_in_pickle(content: bytes, names: Mapping[str, str]) -> bytes:
-    """A pickle of torch's own (protocol 2) with other names of classes."""
+    """Rename the classes in a pickle that torch wrote (protocol 2)."""
     pieces = []
-    found = list(operations(content))
+    found = list(iter_opcodes(content))
     for index, (opcode, argument, piece) in enumerate(found):
         if opcode == "GLOBAL":
             module, _, own = names.get(argument.replace(" ", "."), "").rpartition(".")
             piece = global_opcode(module, own) if own else piece
         elif opcode == "BINUNICODE":
-            # As the last argument of a call, torch names the type of a container.
+            # The last argument of a call may be the type name of a container.
             after = [name for name, *_ in found[index + 1 : index + 4]]
             call = [name for name in after if not name.endswith("BINPUT")][:2]
             if call in (["TUPLE2", "REDUCE"], ["TUPLE", "REDUCE"]):

@@ -1,4 +1,4 @@
-"""Unpickling of saved objects, with classes from the package, by Python's C unpickler."""
+"""Unpickling of saved objects with Python's C unpickler, with classes from the package."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from modpack.pickling.rebuild import MODULE, current_module
 from modpack.pickling.tensor_loading import (
     StorageLoader,
     UnsoundTensorError,
-    rebuilding,
-    wants_fakes,
+    checked_functions,
+    is_fake_mode,
 )
 
 if TYPE_CHECKING:
@@ -33,21 +33,21 @@ def unpickle_object(
     appended: bytes = b"",
     on_payload: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Load a pickle, with the C unpickler.
+    """Load a pickle with the C unpickler.
 
     Args:
-        data: the pickle.
-        resource: its name, for errors.
-        import_module: imports a module that it names, from the package or from around it.
-        storages: loads what its persistent ids name.
-        package: what functions that rebuild packaged objects are called with.
-        appended: pickles that continue it and refer to its objects.
-        on_payload: called with the object in each of those.
+        data: The pickle.
+        resource: The pickle's name, for errors.
+        import_module: Imports a module, from the package or the loading environment.
+        storages: Loads the storages that persistent ids name.
+        package: The first argument of functions that rebuild packaged objects.
+        appended: Pickles that continue it and refer to its objects.
+        on_payload: Called with the object of each appended pickle.
 
     Raises:
-        UnpicklingError: it is damaged, or names something that is not there.
-        ExternNotFoundError: it needs a module that is not installed here.
-        Exception: whatever packaged code raises while the object is made.
+        UnpicklingError: If the pickle is damaged, or names something that does not exist.
+        ExternNotFoundError: If it requires a module that is not installed.
+        Exception: If packaged code raises one while an object is created.
     """
     stream = io.BytesIO(data + appended)
     unpickler = _Unpickler(stream, resource, import_module, storages, package)
@@ -57,20 +57,19 @@ def unpickle_object(
             on_payload(unpickler.load())
         return loaded
     except UnsoundTensorError as failure:
-        raise UnpicklingError(resource, str(failure)) from failure
+        raise UnpicklingError(resource, failure.reason, hint=failure.hint) from failure
     except ModpackError:
         raise
     except (pickle.UnpicklingError, EOFError) as failure:
         raise UnpicklingError(resource, f"the pickle is damaged ({failure})") from failure
     except Exception as failure:
         trace = failure.__traceback__
-        if trace is not None and trace.tb_next is None:  # from C code, not from Python that it ran
-            told = f"{type(failure).__name__}: {failure}"
+        if trace is not None and trace.tb_next is None:  # raised by C code, not by Python code
             raise UnpicklingError(
-                resource, f"the pickle cannot be carried out ({told})"
+                resource, f"the pickle cannot be executed ({type(failure).__name__}: {failure})"
             ) from failure
         if hasattr(failure, "add_note"):  # Python 3.11
-            failure.add_note(f"This happened while {resource} was being loaded from a package.")
+            failure.add_note(f"Raised while loading {resource} from a package.")
         raise
 
 
@@ -87,12 +86,12 @@ class _Unpickler(pickle.Unpickler):
         self._resource = resource
         self._import_module = import_module
         self._storages = storages
-        self._rebuilding = rebuilding(wants_fakes())
+        self._checked = checked_functions(is_fake_mode())
         self._package = package
         self._named: type[GlobalNames] | None = None
         self._rebuilt: dict[object, object] = {}
         start = stream.getvalue()[:2]
-        # As Python does.
+        # The same test as in Python's unpickler.
         self._has_old_names = not (start[:1] == pickle.PROTO and start[1:] >= bytes([3]))
 
     def find_class(self, module: str, name: str) -> Any:
@@ -109,14 +108,14 @@ class _Unpickler(pickle.Unpickler):
                 found = getattr(found, part)
         except AttributeError as failure:
             raise UnpicklingError(
-                self._resource, f"it needs {name!r} from {module}, which has no such name"
+                self._resource, f"{module} has no {name!r}, which the pickle refers to"
             ) from failure
-        return self._rebuilding(found)
+        return self._checked(found)
 
     def _global_names(self) -> type[GlobalNames]:
-        """The namespace of functions without a module, with the builtins of the package."""
+        """Return the class for globals of functions without a module, with package builtins."""
         if self._named is None:
-            from modpack.pickling.functions import GlobalNames  # most pickles name none
+            from modpack.pickling.functions import GlobalNames  # not needed by most pickles
 
             self._named = GlobalNames
             builtins = getattr(self._package, "code_builtins", None)
@@ -129,7 +128,7 @@ class _Unpickler(pickle.Unpickler):
             require_module_name(module)
         except ValueError as failure:
             raise UnpicklingError(
-                self._resource, f"it needs {name!r} from {module!r}, which is no module path"
+                self._resource, f"{name!r} is in {module!r}, which is not a module path"
             ) from failure
         try:
             return self._import_module(module)
@@ -137,18 +136,18 @@ class _Unpickler(pickle.Unpickler):
             raise
         except ModuleNotFoundError as failure:
             raise UnpicklingError(
-                self._resource, f"it needs {module}.{name}: {failure}"
+                self._resource, f"the pickle refers to {module}.{name}: {failure}"
             ) from failure
 
     def persistent_load(self, pid: Any) -> Any:
         if type(pid) is tuple and len(pid) == 5 and pid[0] == "storage" and type(pid[2]) is str:
-            return self._storages.load(*pid[1:])  # at once: a model may have 20,000 of them
+            return self._storages.load(*pid[1:])  # fast path: a model may have 20,000 of them
         kind, data = (_text(pid[0]), pid[1:]) if isinstance(pid, tuple) and pid else (None, ())
         if kind == "storage" and len(data) == 4:
             storage_type, key, location, size = data
             return self._storages.load(storage_type, _text(key), _text(location), size)
         if kind == "reduce_package" and len(data) in (2, 3):
-            *number, function, arguments = data  # old archives do not number the objects
+            *number, function, arguments = data  # old archives have no numbers
             is_plain = all(isinstance(part, (int, str)) for part in number)
             if callable(function) and isinstance(arguments, tuple) and is_plain:
                 return self._rebuild(tuple(number), function, arguments)
@@ -156,8 +155,8 @@ class _Unpickler(pickle.Unpickler):
             return self._imported(str(_text(data[0])), "a module")
         raise UnpicklingError(
             self._resource,
-            f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'. "
-            "Was the package written by a newer modpack?",
+            f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'",
+            hint="If a newer version of modpack wrote the package, upgrade modpack.",
         )
 
     def _rebuild(
@@ -171,5 +170,5 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _text(value: Any) -> Any:
-    """Old pickles hold their strings as bytes."""
+    """Decode a string that an old pickle contains as bytes."""
     return value.decode("ascii", "replace") if isinstance(value, bytes) else value

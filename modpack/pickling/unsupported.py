@@ -1,4 +1,4 @@
-"""Objects that mean nothing outside of the process that made them, and what to do instead."""
+"""Objects that have no meaning outside their process, each with a reason and a hint."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ REFUSED: tuple[Row, ...] = (
     UnsupportedType(
         "a generator or a coroutine",
         (types.GeneratorType, types.AsyncGeneratorType, types.CoroutineType),
-        "it is a call that has not ended, with a place in its code and variables of its own",
-        "keep the function and its arguments, or a list of the values, and start anew",
+        "it is a suspended call with its own variables",
+        "Save the function and its arguments, or a list of the values, and start it again.",
     ),
     UnsupportedType(
         "a thread",
         (threading.Thread,),
         "it runs in this process",
-        "start it when it is needed, and leave it out of the state (__getstate__)",
+        "Exclude it from the state (__getstate__), and start it on first use.",
     ),
     UnsupportedType(
         "a process",
         ("subprocess.Popen", "multiprocessing.process.BaseProcess"),
         "it belongs to this process",
-        "start it when it is needed, and leave it out of the state (__getstate__)",
+        "Exclude it from the state (__getstate__), and start it on first use.",
     ),
     UnsupportedType(
-        "a pool of processes",
+        "a process pool",
         ("concurrent.futures.process.ProcessPoolExecutor", "multiprocessing.pool.Pool"),
         "its processes belong to this process",
         LEAVE_OUT,
@@ -40,11 +40,11 @@ REFUSED: tuple[Row, ...] = (
     UnsupportedType(
         "a future",
         (concurrent.futures.Future, "_asyncio.Future", "torch.Future"),
-        "what completes it runs in this process",
-        "wait for its result, and keep that",
+        "the code that completes it runs in this process",
+        "Wait for its result, and save that.",
     ),
     UnsupportedType(
-        "a lock or a value of multiprocessing",
+        "a multiprocessing lock, queue, or shared value",
         (
             "multiprocessing.synchronize.SemLock",
             "multiprocessing.sharedctypes.SynchronizedBase",
@@ -52,20 +52,20 @@ REFUSED: tuple[Row, ...] = (
             "multiprocessing.queues.SimpleQueue",
             "multiprocessing.connection._ConnectionBase",
         ),
-        "it is shared with processes that this one starts",
+        "it is shared with child processes of this one",
         LEAVE_OUT,
     ),
     UnsupportedType(
         "an open file",
         (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO),
-        "its descriptor belongs to this process",
-        "keep the path and open it when it is used, or keep the content (io.BytesIO)",
+        "its file descriptor belongs to this process",
+        "Save the path and open it on first use, or save the content (io.BytesIO).",
     ),
     UnsupportedType(
         "a memory map",
         ("mmap.mmap",),
         "its memory belongs to this process",
-        "keep the path and map it when it is used, or keep the content (bytes)",
+        "Save the path and map it on first use, or save the content (bytes).",
     ),
     UnsupportedType(
         "a connection",
@@ -76,23 +76,23 @@ REFUSED: tuple[Row, ...] = (
             "sqlite3.Cursor",
             "ssl.SSLContext",
         ),
-        "its other end knows this process",
-        "keep what it takes to connect, and connect when it is used",
+        "it is open in this process only",
+        "Save the connection parameters, and connect on first use.",
     ),
     UnsupportedType(
         "a foreign library or a pointer (ctypes)",
         ("ctypes.CDLL", "_ctypes.CFuncPtr", "_ctypes._Pointer"),
-        "its addresses mean something in this process only",
-        "keep the library's name, and load it when it is used",
+        "its addresses are valid in this process only",
+        "Save the library's name, and load it on first use.",
     ),
     UnsupportedType(
-        "a stream or an event of a device",
+        "a device stream or event",
         (
             *("torch.Stream", "torch.Event"),
             *("torch._C._CudaStreamBase", "torch._C._CudaEventBase"),
         ),
-        "it is a queue of work of this process",
-        "make it where the work is done, or on first use",
+        "it is part of this process's work queues",
+        "Create it where the work is done, or on first use.",
     ),
     UnsupportedType(
         "a module of `fully_shard` or `replicate`",
@@ -100,26 +100,26 @@ REFUSED: tuple[Row, ...] = (
             "torch.distributed.fsdp.FSDPModule",
             "torch.distributed._composable.fsdp.fully_shard.FSDPModule",  # before torch 2.6
         ),
-        "each process holds a part of it, and shares work with the others of its group",
-        "make a model without it as well, in every process, give that "
+        "each process of its group has only a part of it",
+        "Build the model again without it in every process, load the state with "
         "plain.load_state_dict(get_model_state_dict(model, "
         "options=StateDictOptions(full_state_dict=True))), both from "
-        "torch.distributed.checkpoint.state_dict, and save it in one process",
+        "torch.distributed.checkpoint.state_dict, and save that model in one process.",
         by_name=False,
         mixin=True,
     ),
     UnsupportedType(
-        "a node of an autograd graph",
+        "an autograd graph node",
         (torch.autograd.graph.Node,),
         "graphs are not saved, only tensors",
-        "keep the tensor, detached, and compute from it again; keep the node of a parameter, and "
-        "with it the node's hooks, outside of what is saved: those are saved with the parameter",
+        "Save the detached tensor, and compute from it again. Exclude a parameter's node: "
+        "the hooks on it are saved with the parameter.",
     ),
     UnsupportedType(
         "a fake tensor",
         ("torch._subclasses.fake_tensor.FakeTensor",),
         "it has no values, and belongs to a mode of this process",
-        "keep a tensor of the device meta",
+        "Save a tensor on the meta device.",
     ),
     UnsupportedType(
         "the module of an exported program",
@@ -127,45 +127,45 @@ REFUSED: tuple[Row, ...] = (
             "torch.export._unlift._StatefulGraphModule",
             "torch.export.unflatten.UnflattenedModule",
         ),
-        "torch writes its code while it makes the module",
-        "save the ExportedProgram (torch.export.export) in its place, and call .module() on it, or "
-        "torch.export.unflatten, where the package is loaded",
+        "torch generates its code when it creates the module",
+        "Save the ExportedProgram (torch.export.export) instead, and call .module() on it or "
+        "torch.export.unflatten after loading.",
     ),
     UnsupportedType(
-        "a registration of operators",
+        "an operator registration",
         ("torch.library.Library", "torch._library.custom_ops.CustomOpDef"),
-        "it changes tables of this process",
-        "make it at the top level of a module, which registers it when it is imported",
+        "it changes global tables of this process",
+        "Create it at the top level of a module, so that importing the module registers it.",
     ),
     UnsupportedType(
         "a context, or a token of a context variable",
         (contextvars.Context, contextvars.Token),
-        "it belongs to a call that runs in this process",
-        "keep the values of the variables that matter",
+        "it belongs to a running call in this process",
+        "Save the values of the variables that you need.",
     ),
     UnsupportedType(
         "a frame or a traceback",
         (types.FrameType, types.TracebackType),
         "it belongs to a call in this process",
-        "keep the exception, or its text (traceback.format_exception)",
+        "Save the exception or its text (traceback.format_exception).",
     ),
     UnsupportedType(
         "a code object",
         (types.CodeType,),
-        "bytecode is for one version of Python",
-        "keep the function, or the source",
+        "bytecode is specific to one version of Python",
+        "Save the function or the source.",
     ),
     UnsupportedType(
-        "a match of a regular expression",
+        "a regular expression match",
         ("re.Match",),
-        "it cannot be made again",
-        "keep its groups (match.groups(), match.groupdict())",
+        "Python cannot re-create it",
+        "Save its groups (match.groups(), match.groupdict()).",
     ),
     UnsupportedType(
-        "a running hash or compression",
+        "an unfinished hash or compression object",
         ("_hashlib.HASH", "zlib.Compress", "zlib.Decompress"),
         "its state cannot be read",
-        "finish it, and keep the result",
+        "Finish it, and save the result.",
     ),
 )
-"""Rows for objects without a meaning elsewhere."""
+"""Rows for types whose objects cannot be saved."""

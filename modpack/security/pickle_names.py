@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from modpack.core.process import gc_paused
 from modpack.pickling import rebuild
-from modpack.pickling.allowlist import DATA, MADE
+from modpack.pickling.allowlist import CALLABLE, DATA
 from modpack.pickling.pickle_machine import (
     OPAQUE,
     Actions,
@@ -224,7 +224,7 @@ class PickleReader(_Naming):
             position,
         )
 
-    def grouped(self, items: Sequence[StackItem]) -> StackItem:
+    def make_tuple(self, items: Sequence[StackItem]) -> StackItem:
         """A tuple; those with nothing of interest in them are all one, which saves memory."""
         self._tuples += 1
         if self._tuples > _MAX_TUPLES:
@@ -237,11 +237,11 @@ class PickleReader(_Naming):
                 return tuple(items)
         return _OPAQUE_TUPLES[min(len(items), len(_OPAQUE_TUPLES) - 1)]
 
-    def listed(self, items: Sequence[StackItem] = ()) -> StackItem:
+    def make_list(self, items: Sequence[StackItem] = ()) -> StackItem:
         """A list, or another container."""
         return OPAQUE
 
-    dictionary = emptied = collected = listed
+    make_dict = make_set = make_frozenset = make_list
 
     def extend(self, target: StackItem, items: Sequence[StackItem]) -> None:
         """Add to what is opaque."""
@@ -281,7 +281,7 @@ class PickleReader(_Naming):
                 self._note_source(arguments)
         if not function.is_data:
             return OPAQUE
-        if str(function) not in MADE:
+        if str(function) not in CALLABLE:
             self._misused.add(function)
         return self._made.setdefault(function, _MadeOf(function))
 
@@ -420,7 +420,7 @@ class PickleTree(_Naming):
         self._count()
         return CallResult(kind, arguments, True, named if isinstance(named, Pairs) else None)
 
-    def dropped(self, value: Any) -> None:
+    def drop(self, value: Any) -> None:
         """Note a call whose result is not used: it has set the state of its first argument."""
         arguments = value.arguments if isinstance(value, CallResult) else None
         if (
@@ -437,26 +437,26 @@ class PickleTree(_Naming):
             raise MalformedError("it sets the state of what it has not made")
         made.states = _longer(made.states, (state,))
 
-    def dictionary(self) -> Pairs:
+    def make_dict(self) -> Pairs:
         """A dictionary."""
         self._count()
         return Pairs()
 
-    def grouped(self, items: Sequence[Any]) -> tuple[Any, ...]:
+    def make_tuple(self, items: Sequence[Any]) -> tuple[Any, ...]:
         """A tuple."""
         self._count()
         return tuple(items)
 
-    def listed(self, items: Sequence[Any]) -> list[Any]:
+    def make_list(self, items: Sequence[Any]) -> list[Any]:
         """A list."""
         self._count()
         return list(items)
 
-    def collected(self, items: Sequence[Any] = ()) -> list[Any]:
+    def make_frozenset(self, items: Sequence[Any] = ()) -> list[Any]:
         """A set, or a frozenset."""
         return list(items)
 
-    emptied = collected
+    make_set = make_frozenset
 
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         """Items of a list, or of what is like one."""

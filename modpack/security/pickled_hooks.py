@@ -474,7 +474,7 @@ def _is_part(hook: Any) -> bool:
     function = hook.function if isinstance(hook, CallResult) else None
     if not isinstance(function, PickledName) or function.module != rebuild.MODULE:
         return False
-    return rebuild.HOMES.get(function.name) == _PARTS
+    return rebuild.DEFINED_IN.get(function.name) == _PARTS
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -65,7 +65,7 @@ def test_every_public_method_is_in_the_reference(class_name):
 
 def test_every_name_that_pickles_may_use_is_in_the_archive_format():
     page = text_of("docs/reference/archive-format.md")
-    assert [name for name in rebuild.HOMES if f"`{name}`" not in page] == []
+    assert [name for name in rebuild.DEFINED_IN if f"`{name}`" not in page] == []
 
 
 def test_every_test_that_a_page_names_exists():

@@ -265,9 +265,9 @@ def test_what_torch_crashes_on_is_refused():
 
 def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
     rebuild = torch._utils._rebuild_sparse_tensor
-    from modpack.pickling.tensor_loading import UnsoundTensorError, rebuilding
+    from modpack.pickling.tensor_loading import UnsoundTensorError, checked_functions
 
-    ours = rebuilding(False)(rebuild)
+    ours = checked_functions(False)(rebuild)
     pending = torch._utils._sparse_tensors_to_validate
     before = list(pending)
     indices, values = torch.tensor([[0, 99]]), torch.ones(2)

@@ -12,7 +12,7 @@ import pytest
 
 import modpack
 from modpack.errors import PicklingError
-from modpack.pickling.functions import NoSourceError, compiled_function, text_of
+from modpack.pickling.functions import NoSourceError, compiled_function, find_function_text
 
 
 @pytest.fixture
@@ -56,14 +56,14 @@ def test_the_text_is_exact_indentation_comments_and_all(cell):
             return scaled
         """
     )["make"]
-    assert text_of(make(3)).source == (
+    assert find_function_text(make(3)).source == (
         "    def scaled(x,   y = 2):  # a remark\n        return (x *\n                factor)"
     )
 
 
 def test_of_several_lambdas_on_one_line_each_is_told_apart(cell):
     both = cell("both = [lambda x: x + 1, lambda x: x + 1.0, lambda y: y + 1]")["both"]
-    assert [text_of(each).source for each in both] == [
+    assert [find_function_text(each).source for each in both] == [
         "lambda x: x + 1",
         "lambda x: x + 1.0",
         "lambda y: y + 1",
@@ -73,7 +73,7 @@ def test_of_several_lambdas_on_one_line_each_is_told_apart(cell):
 
 def test_a_lambda_in_the_defaults_of_a_lambda_is_told_apart(cell):
     outer = cell("outer = lambda x, y=(lambda: 5): x + y()")["outer"]
-    assert text_of(outer.__defaults__[0]).source == "lambda: 5"
+    assert find_function_text(outer.__defaults__[0]).source == "lambda: 5"
     assert reloaded(outer)(1) == 6
 
 
@@ -85,16 +85,16 @@ def test_lambdas_on_one_line_after_wide_characters_are_told_apart(cell):
 def test_what_looks_alike_but_calls_otherwise_is_not_taken_for_it(cell):
     one = cell("def f(a, *b): return a, b")["f"]
     other = cell("def f(a, **b): return a, b")["f"]
-    assert one.__code__.co_code == compiled_function(text_of(other), "x").co_code
+    assert one.__code__.co_code == compiled_function(find_function_text(other), "x").co_code
     with pytest.raises(NoSourceError):
-        text_of(one)  # the cell was run again with other text
+        find_function_text(one)  # the cell was run again with other text
 
 
 def test_equal_constants_of_other_types_are_other_constants(cell):
     one = cell("f = lambda: (1, 0.0)")["f"]
     cell("f = lambda: (True, -0.0)")
     with pytest.raises(NoSourceError):
-        text_of(one)
+        find_function_text(one)
 
 
 def test_multi_line_strings_keep_their_contents(cell):
@@ -554,7 +554,7 @@ def test_a_reloaded_function_can_be_saved_again(project, name):
     once = reloaded(outer)
     twice = reloaded(once, modpack.importer_of(once))
     assert twice(1)(10) == 111
-    assert text_of(twice) == text_of(once) == text_of(outer)
+    assert find_function_text(twice) == find_function_text(once) == find_function_text(outer)
     again = reloaded(twice(1), modpack.importer_of(twice))  # and so can those that it makes
     assert again(10) == 111
 
@@ -614,7 +614,7 @@ def test_a_stale_line_cache_is_read_again(project):
     (root / "mutable.py").write_text("\n\nf = lambda x: x + 22\n")
     import mutable
 
-    assert text_of(mutable.f).source == "lambda x: x + 22"
+    assert find_function_text(mutable.f).source == "lambda x: x + 22"
 
 
 def test_a_file_that_no_longer_parses_is_a_clear_problem(project):

@@ -9,7 +9,7 @@ import weakref
 import pytest
 from torch import nn
 
-from modpack.pickling.object_paths import objects_in, path_to, paths_to, reached_from
+from modpack.pickling.object_paths import add_reachable, iter_objects, path_to, paths_to
 
 TARGET = object()
 
@@ -175,7 +175,7 @@ def test_several_objects_are_found_in_one_search():
 def test_a_weak_proxy_is_not_mistaken_for_what_it_refers_to():
     model = nn.Linear(1, 1)
     proxy, gone = weakref.proxy(model), weakref.proxy(Box())
-    assert not any(isinstance(each, nn.Module) for each in objects_in([proxy, gone]))
+    assert not any(isinstance(each, nn.Module) for each in iter_objects([proxy, gone]))
     seen: set[int] = set()
-    reached_from([proxy, gone], seen, set())
+    add_reachable([proxy, gone], seen, set())
     assert id(model) not in seen

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from modpack.pickling.tensor_loading import fake_storage, placing, rebuilding, wants_fakes
+from modpack.pickling.tensor_loading import (
+    checked_functions,
+    fake_storage,
+    is_fake_mode,
+    map_location_scope,
+)
 
 
 def told():
@@ -15,9 +20,9 @@ def told():
 
 def test_torch_is_told_where_tensors_go_as_long_as_they_are_loaded():
     before = told()
-    with placing("meta"):
+    with map_location_scope("meta"):
         assert told() == "meta"
-        with placing(None):
+        with map_location_scope(None):
             assert told() is None
         assert told() == "meta"
     assert told() is before
@@ -25,16 +30,16 @@ def test_torch_is_told_where_tensors_go_as_long_as_they_are_loaded():
 
 def test_torch_forgets_it_when_loading_fails():
     before = told()
-    with pytest.raises(ValueError, match="no"), placing("meta"):
+    with pytest.raises(ValueError, match="no"), map_location_scope("meta"):
         raise ValueError("no")
     assert told() is before
 
 
 def test_fakes_are_wanted_in_their_mode_only():
-    assert not wants_fakes()
+    assert not is_fake_mode()
     with FakeTensorMode():
-        assert wants_fakes()
-    assert not wants_fakes()
+        assert is_fake_mode()
+    assert not is_fake_mode()
 
 
 def test_a_fake_storage_has_a_size_and_a_place_and_no_content():
@@ -48,13 +53,13 @@ def test_a_fake_storage_has_a_size_and_a_place_and_no_content():
 def test_a_sparse_tensor_is_made_where_its_parts_are(layout):
     function, arguments = torch.eye(3).to_sparse(layout=layout).__reduce_ex__(2)
     with torch.device("meta"):
-        again = rebuilding(True)(function)(*arguments)
+        again = checked_functions(True)(function)(*arguments)
         assert function(*arguments).device.type == "meta"
     assert again.layout is layout
     assert torch.equal(again.to_dense(), torch.eye(3))
 
 
 def test_other_functions_stay_what_they_are():
-    ours = rebuilding(True)
+    ours = checked_functions(True)
     assert ours(torch._utils._rebuild_parameter) is torch._utils._rebuild_parameter
     assert ours([]) == []

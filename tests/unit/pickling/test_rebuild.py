@@ -21,7 +21,7 @@ SELDOM = {"HookCapture", "KeptHandle", "OnGraph", "referent_of"}
 
 
 def test_every_name_is_there_and_says_so():
-    for name in rebuild.HOMES:
+    for name in rebuild.DEFINED_IN:
         found = getattr(rebuild, name)
         assert (found.__module__, found.__qualname__) == (rebuild.MODULE, name)
         assert pickle.loads(pickle.dumps(found)) is found
@@ -37,7 +37,7 @@ def test_every_name_that_is_marked_is_in_the_table():
             isinstance(d, ast.Name) and d.id == "named_in_packages" for d in node.decorator_list
         )
     }
-    assert marked == set(rebuild.HOMES)
+    assert marked == set(rebuild.DEFINED_IN)
 
 
 def named_by(data):
@@ -80,7 +80,7 @@ def test_golden_archives_name_nothing_else_of_modpack(golden):
 
 
 def test_every_name_is_in_a_golden_archive(golden):
-    assert set(rebuild.HOMES) - {name for _, name in golden} == SELDOM
+    assert set(rebuild.DEFINED_IN) - {name for _, name in golden} == SELDOM
 
 
 def test_what_is_not_in_the_table_cannot_be_marked():
@@ -119,5 +119,5 @@ def test_pickles_of_format_1_find_it_too(former, name):
 
 
 def test_names_of_others_stay_what_they_are():
-    assert rebuild.current_module("modpack.pickling.functions", "home_module") != rebuild.MODULE
+    assert rebuild.current_module("modpack.pickling.functions", "globals_module") != rebuild.MODULE
     assert rebuild.current_module("torch.nn", "make_function") == "torch.nn"

@@ -7,7 +7,7 @@ from collections import OrderedDict
 import pytest
 import torch
 
-from modpack.pickling.tensor_loading import UnsoundTensorError, freed_tensor, rebuilding
+from modpack.pickling.tensor_loading import UnsoundTensorError, checked_functions, freed_tensor
 
 
 class Tagged(torch.Tensor):
@@ -37,7 +37,7 @@ def arguments(**changes):
 def test_a_tensor_is_what_torch_makes_of_it(changes):
     given = arguments(**changes)
     theirs = torch._utils._rebuild_tensor_v2(*given)
-    ours = rebuilding(False)(torch._utils._rebuild_tensor_v2)(*given)
+    ours = checked_functions(False)(torch._utils._rebuild_tensor_v2)(*given)
     for fact in ("dtype", "shape", "requires_grad", "is_leaf", "_backward_hooks", "device"):
         assert getattr(ours, fact) == getattr(theirs, fact)
     assert ours.stride() == theirs.stride() and ours.is_neg() == theirs.is_neg()
@@ -48,18 +48,18 @@ def test_a_tensor_is_what_torch_makes_of_it(changes):
 
 def test_with_fake_tensors_torch_decides():
     function = torch._utils._rebuild_tensor_v2
-    assert rebuilding(True)(function) is function
-    assert rebuilding(False)(function) is not function
+    assert checked_functions(True)(function) is function
+    assert checked_functions(False)(function) is not function
 
 
 def test_everything_else_is_called_as_named():
     for named in (dict, len, torch._utils._rebuild_parameter, [], None):
-        assert rebuilding(False)(named) is named
+        assert checked_functions(False)(named) is named
 
 
 @pytest.mark.parametrize("requires_grad", [True, False])
 def test_a_leaf_of_a_class_stays_one(requires_grad):
-    retyped = rebuilding(False)(torch._tensor._rebuild_from_type_v2)
+    retyped = checked_functions(False)(torch._tensor._rebuild_from_type_v2)
     made = torch.arange(2.0, requires_grad=requires_grad)
     again = retyped(lambda: made, Tagged, (), {"note": "kept"})
     assert type(again) is Tagged and again.note == "kept"
@@ -70,7 +70,7 @@ def test_a_leaf_of_a_class_stays_one(requires_grad):
 @pytest.mark.parametrize("is_fake", [True, False])
 def test_a_tensor_is_made_on_an_untyped_storage(is_fake):
     storage = torch.tensor([1, 2, 3], dtype=torch.uint16).untyped_storage()
-    rebuild = rebuilding(is_fake)(torch._utils._rebuild_tensor_v3)
+    rebuild = checked_functions(is_fake)(torch._utils._rebuild_tensor_v3)
     made = rebuild(storage, 1, (2,), (1,), False, OrderedDict(), torch.uint16)
     assert made.tolist() == [2, 3] and made.dtype is torch.uint16
 
@@ -102,7 +102,7 @@ MAKERS = {
 
 
 def ours(name: str, *arguments):
-    return rebuilding(False)(getattr(torch._utils, name))(*arguments)
+    return checked_functions(False)(getattr(torch._utils, name))(*arguments)
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
@@ -217,7 +217,7 @@ def test_a_sparse_tensor_is_made_as_it_was(layout):
         **({"blocksize": (2, 2)} if layout.startswith("b") else {}),
     )
     function, arguments = tensor.__reduce_ex__(4)
-    again = rebuilding(False)(function)(*arguments)
+    again = checked_functions(False)(function)(*arguments)
     assert again.layout is tensor.layout and torch.equal(again.to_dense(), torch.eye(4))
 
 

@@ -56,7 +56,7 @@ class Notes:
     def module_name(self, module: ModuleType) -> str:
         return module.__name__
 
-    def home_of(self, function: FunctionType) -> ModuleType | None:
+    def globals_module(self, function: FunctionType) -> ModuleType | None:
         return sys.modules.get(function.__module__)
 
     def is_importable(self, function: FunctionType) -> bool:

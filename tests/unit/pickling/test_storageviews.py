@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from modpack.core.tensors import LARGE, StorageView
-from modpack.pickling.tensors import view_of_large
+from modpack.pickling.tensors import find_large_view
 
 MANY = LARGE // 4
 
 
 def view(tensor):
-    found = view_of_large(tensor.__reduce_ex__(2))
+    found = find_large_view(tensor.__reduce_ex__(2))
     assert found is None or found[0].data_ptr() == tensor.untyped_storage().data_ptr()
     return found and found[1]
 
@@ -40,4 +40,4 @@ def test_it_tells_nothing_of_small_storages_and_of_what_has_none():
         torch.zeros(MANY, device="meta"),
         torch.sparse_coo_tensor([[0]], [1.0], (MANY,)),
     ):
-        assert view_of_large(tensor.__reduce_ex__(2)) is None
+        assert find_large_view(tensor.__reduce_ex__(2)) is None

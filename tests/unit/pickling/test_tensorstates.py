@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.tensors import reduce_tensor, state_last
+from modpack.pickling.tensors import move_state_last, reduce_tensor
 from tests.tensor_kinds import Halves, StatedKind, Tagged, WeightKind
 
 
@@ -79,11 +79,11 @@ def test_what_leads_nowhere_stays_as_torch_writes_it():
     tensor = torch.ones(1)
     tensor.note, tensor.factor = "kept", 0.5
     reduced = reduce_tensor(tensor, 4)
-    assert state_last(reduced) is reduced
+    assert move_state_last(reduced) is reduced
 
 
 def test_a_class_with_a_say_in_its_state_gets_it_from_torch():
     tensor = StatedKind(torch.arange(2.0))
     tensor.scale = torch.ones(1)
     reduced = reduce_tensor(tensor, 4)
-    assert state_last(reduced) is reduced
+    assert move_state_last(reduced) is reduced
