@@ -1,7 +1,7 @@
-"""The Python in cells of a notebook that use magics: ``%%time``, ``%time``, ``!pip``.
+"""Python code in notebook cells that use magics: ``%%time``, ``%time``, ``!pip``.
 
-IPython keeps the text that it runs. A cell magic is one call there, with the rest of the cell as
-a text in it: ``get_ipython().run_cell_magic('time', '', 'class Net: ...')``.
+IPython keeps the transformed source of each cell. There, a cell magic is a call with the cell's
+text as an argument: ``get_ipython().run_cell_magic('time', '', 'class Net: ...')``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_ELSEWHERE: Final = frozenset(
+_OTHER_LANGUAGES: Final = frozenset(
     [
         "!",
         "system",
@@ -40,38 +40,38 @@ _ELSEWHERE: Final = frozenset(
         "timeit",
     ]
 )
-"""Cell magics whose cell is not run among the names of the notebook."""
+"""Cell magics that do not run their cell as Python in the notebook's namespace."""
 _MAGIC_LINE: Final = re.compile(r"^(\s*)(?:[\w.\[\], ]+=\s*)?[%!].*$|^(\s*)[^#'\"]*\?{1,2}\s*$")
 
 
 def magic_body(text: str) -> str | None:
-    r"""Return the Python that a cell magic runs; None for a cell without one.
+    r"""Return the Python code that a cell magic runs; None for a cell without one.
 
     >>> magic_body("get_ipython().run_cell_magic('time', '', 'x = 1\\n!ls')")
     'x = 1\npass'
     >>> magic_body("%%bash\nls") is magic_body("x = 1") is None
     True
     """
-    name, body = _called(text) or _raw(text)
-    if body is None or name in _ELSEWHERE:
+    name, body = _read_cell_call(text) or _read_raw_cell(text)
+    if body is None or name in _OTHER_LANGUAGES:
         return None
     return magic_body(body) or without_magics(body)
 
 
 def without_magics(text: str) -> str:
-    r"""Return a text with ``pass`` in place of lines that are not Python, if there are any.
+    r"""Replace lines that are not Python with ``pass``; return valid Python unchanged.
 
     >>> without_magics("%matplotlib inline\nfiles = !ls\nx = 5 % 3")
     'pass\npass\nx = 5 % 3'
     """
-    if _parsed(text) is not None:
+    if _parse(text) is not None:
         return text
     lines = (_MAGIC_LINE.sub(r"\1\2pass", line) for line in text.splitlines())
     return "\n".join(lines)
 
 
 def magic_texts() -> Iterator[str]:
-    """Return the Python that magics have run in this process, the latest first."""
+    """Yield the Python code that magics have run in this process, latest first."""
     for name in reversed(list(linecache.cache)):
         text = "".join(linecache.getlines(name)) if name.startswith("<") or "ipyk" in name else ""
         if "run_cell_magic" in text or text.startswith("%%"):
@@ -82,29 +82,29 @@ def magic_texts() -> Iterator[str]:
             yield from _line_arguments(text)
 
 
-def _called(text: str) -> tuple[str, str] | None:
-    """The name of a cell magic and the cell, where IPython has made a call of it."""
-    tree = _parsed(text) if "run_cell_magic" in text else None
+def _read_cell_call(text: str) -> tuple[str, str] | None:
+    """Return the name and the cell of a magic in IPython's transformed source."""
+    tree = _parse(text) if "run_cell_magic" in text else None
     call = tree.body[0] if tree is not None and len(tree.body) == 1 else None
     if not isinstance(call, ast.Expr):
         return None
-    found = list(_texts_of(call.value, "run_cell_magic"))
+    found = list(_string_arguments(call.value, "run_cell_magic"))
     return (found[0], found[-1]) if len(found) == 3 else None
 
 
-def _raw(text: str) -> tuple[str, str | None]:
+def _read_raw_cell(text: str) -> tuple[str, str | None]:
     first, _, rest = text.lstrip().partition("\n")
     return (first[2:].split(" ")[0], rest) if first.startswith("%%") else ("", None)
 
 
 def _line_arguments(text: str) -> Iterator[str]:
-    tree = _parsed(text)
+    tree = _parse(text)
     for node in ast.walk(tree) if tree is not None else ():
-        yield from list(_texts_of(node, "run_line_magic"))[1:2]
+        yield from list(_string_arguments(node, "run_line_magic"))[1:2]
 
 
-def _texts_of(node: ast.AST, method: str) -> Iterator[str]:
-    """The arguments of ``get_ipython().<method>(...)``, if all of them are texts."""
+def _string_arguments(node: ast.AST, method: str) -> Iterator[str]:
+    """Yield the arguments of ``get_ipython().<method>(...)``, if all are strings."""
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
@@ -114,7 +114,7 @@ def _texts_of(node: ast.AST, method: str) -> Iterator[str]:
         yield from (str(a.value) for a in node.args if isinstance(a, ast.Constant))
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):

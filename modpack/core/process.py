@@ -1,10 +1,9 @@
-"""This process: its progress, its garbage collector, its threads, helpers, callers and folder.
+"""Process-wide services: progress, garbage collection, threads, helper processes, current folder.
 
-What takes long says how far it is: to the log, and to whoever listens.
+Long operations report progress to the log and to a listener.
 
-Nothing depends on a helper process: what it has not done, this process does, only later. A helper
-runs this Python, isolated, with nothing but what its work needs: it imports neither torch nor the
-user's main module, and can be started from anywhere.
+Helper processes are an optimization: this process does itself whatever a helper leaves undone. A
+helper runs the same Python in isolated mode and imports neither torch nor the user's main module.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _log = logging.getLogger("modpack")
 
 
 class ProgressUnit(Enum):
-    """What the progress of a phase is counted in."""
+    """Unit of a phase's progress."""
 
     BYTES = "bytes"
     MODULES = "modules"
@@ -52,13 +51,13 @@ class ProgressUnit(Enum):
 
 
 class Phase:
-    """A part of the work that may take long.
+    """A long-running part of the work.
 
     Attributes:
-        text: what is being done (``following imports``).
-        unit: what is counted; None if nothing is.
-        total: how much there is to do, if that is known beforehand.
-        done: how much has been done by now.
+        text: Description, such as ``following imports``.
+        unit: Unit of the progress; None if it is not counted.
+        total: Amount of work, if known beforehand.
+        done: Amount of finished work.
     """
 
     __slots__ = ("done", "text", "total", "unit")
@@ -72,18 +71,18 @@ class Phase:
         self.done = 0
 
     def advance(self, by: int = 1) -> None:
-        """Count what has been done."""
+        """Add to the amount of finished work."""
         self.done += by
 
 
 class ProgressListener(Protocol):
-    """Hears of phases; how far one is, it can ask the phase itself at any time."""
+    """A listener for phases; it can read a phase's progress at any time."""
 
     def begin(self, phase: Phase) -> None:
-        """A phase begins, within those that have not ended yet."""
+        """Handle the start of a phase, nested in those that have not ended."""
 
     def end(self, phase: Phase) -> None:
-        """A phase ends, whether its work succeeded or not."""
+        """Handle the end of a phase, whether its work succeeded or not."""
 
 
 _listener: ContextVar[ProgressListener | None] = ContextVar("listener", default=None)
@@ -92,11 +91,7 @@ _innermost: ContextVar[Phase | None] = ContextVar("innermost", default=None)
 
 @contextmanager
 def report_progress_to(listener: ProgressListener) -> Iterator[None]:
-    """Tell a listener of the phases of what runs in the block, in this thread.
-
-    Args:
-        listener: hears of them.
-    """
+    """Report the phases of this thread to a listener while the block runs."""
     token = _listener.set(listener)
     try:
         yield
@@ -105,7 +100,7 @@ def report_progress_to(listener: ProgressListener) -> Iterator[None]:
 
 
 def has_listener() -> bool:
-    """Whether a listener hears of the phases of this thread already."""
+    """Return whether this thread's phases are reported to a listener."""
     return _listener.get() is not None
 
 
@@ -117,23 +112,21 @@ def phase(
     *,
     is_major: bool = False,
 ) -> Iterator[Phase]:
-    """Say that the work in the block may take long.
-
-    The logger ``modpack`` hears when it begins, and when it is done and how long it took.
+    """Report the block as a phase to the listener, and its duration to the ``modpack`` logger.
 
     Args:
-        text: what is being done.
-        unit: what is counted, if anything is.
-        total: how much there is to do, if that is known.
-        is_major: whether it is worth level INFO when it is done, instead of DEBUG.
+        text: Description of the work.
+        unit: Unit of the progress, if it is counted.
+        total: Amount of work, if known.
+        is_major: Whether to log the end at level INFO instead of DEBUG.
 
     Returns:
-        The phase, to count what has been done.
+        The phase, which counts the progress.
 
-    >>> with phase("weighing", Unit.BYTES, total=10) as weighing:
-    ...     weighing.advance(4)
+    >>> with phase("hashing", ProgressUnit.BYTES, total=10) as hashing:
+    ...     hashing.advance(4)
     ...     advance(2)
-    >>> weighing.done
+    >>> hashing.done
     6
     """
     entered, listener = Phase(text, unit, total), _listener.get()
@@ -144,7 +137,7 @@ def phase(
     try:
         yield entered
         level = logging.INFO if is_major else logging.DEBUG
-        _log.log(level, "%s: %s", text, _outcome(entered, time.monotonic() - started))
+        _log.log(level, "%s: %s", text, _summarize(entered, time.monotonic() - started))
     finally:
         _innermost.reset(token)
         if listener is not None:
@@ -152,32 +145,32 @@ def phase(
 
 
 def advance(by: int = 1) -> None:
-    """Count what has been done in the innermost phase, for those who do not know it."""
+    """Add to the finished work of the innermost phase, if there is one."""
     current = _innermost.get()
     if current is not None:
         current.done += by
 
 
-def _outcome(ended: Phase, seconds: float) -> str:
+def _summarize(ended: Phase, seconds: float) -> str:
     took = f"done in {seconds:.2f} seconds"
     return took if ended.unit is None else f"{ended.done} {ended.unit.value}, {took}"
 
 
 _lock = threading.Lock()
-_pausing: list[int] = []
-"""The threads that want a pause right now, each as often as it does."""
-_is_due = False
-"""Whether the end of the last pause starts the search again; somebody else may have stopped it."""
+_paused_threads: list[int] = []
+"""Threads with an active pause, one entry for each pause."""
+_was_enabled = False
+"""Whether the collector was enabled before the first pause, and is enabled after the last."""
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Pause Python's search for cyclic garbage in this process.
+    """Pause cyclic garbage collection in this process.
 
-    A syntax tree, or a model that is loaded, is a hundred thousand objects without a cycle. While
-    it grows, the collector goes through it, and through all that torch has made, again and again:
-    one search of everything takes 80 ms once torch is imported, and parsing takes twice as long.
-    For work that leaves few cycles behind. Pauses may lie within each other, and in many threads.
+    A syntax tree or a loading model has a hundred thousand objects and no cycles. Without a pause,
+    the collector traverses them and all of torch's objects repeatedly: a full collection takes
+    80 ms once torch is imported, and parsing takes twice as long. Use it for work that leaves few
+    cycles. Pauses can be nested and can overlap in several threads.
 
     >>> with gc_paused():
     ...     gc.isenabled()
@@ -187,15 +180,15 @@ def gc_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        _pay_debt(1)
+        _collect_young(1)
         _resume(1)
 
 
 @contextmanager
 def gc_resumed() -> Iterator[None]:
-    """Lift the pauses of this thread for a while: for code that may run long, or set it itself."""
-    own = _pausing.count(threading.get_ident())
-    _pay_debt(own)
+    """Suspend this thread's pauses, for user code that may run long or use :mod:`gc` itself."""
+    own = _paused_threads.count(threading.get_ident())
+    _collect_young(own)
     _resume(own)
     try:
         yield
@@ -204,83 +197,84 @@ def gc_resumed() -> Iterator[None]:
 
 
 def _pause(times: int) -> None:
-    global _is_due
+    global _was_enabled
     with _lock:
-        if times and not _pausing:
-            _is_due = gc.isenabled()
+        if times and not _paused_threads:
+            _was_enabled = gc.isenabled()
             gc.disable()
-        _pausing.extend([threading.get_ident()] * times)
+        _paused_threads.extend([threading.get_ident()] * times)
 
 
-def _pay_debt(ending: int) -> None:
-    """Search what is new before the last pause ends.
+def _collect_young(ending: int) -> None:
+    """Collect the youngest generation before the last pause ends.
 
-    Otherwise the next object that anybody makes starts a search, and often one of far more than
-    what is new here: 1 ms of the 3 ms in which a small package is loaded.
+    Otherwise the next allocation starts a collection, often of older generations too: 1 ms of the
+    3 ms in which a small package is loaded.
     """
-    is_last = 0 < ending == len(_pausing)
-    if is_last and _is_due and gc.get_count()[0] > gc.get_threshold()[0] > 0:
-        gc.collect(0)  # not under the lock: finalizers run, and may do anything
+    is_last = 0 < ending == len(_paused_threads)
+    if is_last and _was_enabled and gc.get_count()[0] > gc.get_threshold()[0] > 0:
+        gc.collect(0)  # not under the lock: finalizers may run any code
 
 
 def _resume(times: int) -> None:
     with _lock:
         for _ in range(times):
-            _pausing.remove(threading.get_ident())
-        if times and not _pausing and _is_due:
+            _paused_threads.remove(threading.get_ident())
+        if times and not _paused_threads and _was_enabled:
             gc.enable()
 
 
-def _keep_own_pauses() -> None:
-    """A forked child has none of the other threads: nobody would end their pauses."""
+def _drop_pauses_of_other_threads() -> None:
+    """End the pauses of other threads in a forked child, where these threads do not exist."""
     global _lock
     _lock = threading.Lock()
-    others = [thread for thread in _pausing if thread != threading.get_ident()]
+    others = [thread for thread in _paused_threads if thread != threading.get_ident()]
     for thread in others:
-        _pausing.remove(thread)
-    if others and not _pausing and _is_due:
+        _paused_threads.remove(thread)
+    if others and not _paused_threads and _was_enabled:
         gc.enable()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_keep_own_pauses)
+    os.register_at_fork(after_in_child=_drop_pauses_of_other_threads)
 
 
-_FACTOR = 10
-"""Without it, a search of all that torch has made falls into the import of 1,000 compiled modules,
+_THRESHOLD_FACTOR = 10
+"""Without it, a full collection happens while 1,000 modules are imported from a package's bytecode,
 which then takes 0.18 s instead of 0.11 (benchmark rows import-1000 and import-3000)."""
 
 _importing: set[int] = set()
-_usual = (0, 0, 0)
+_saved_threshold = (0, 0, 0)
 
 
 def raise_gc_threshold(importing: object) -> None:
-    """Have Python look for cyclic garbage after ten times as many new objects, until the end.
+    """Raise the collector's first threshold tenfold until :func:`restore_gc_threshold`.
 
-    Nearly all that an import makes stays: looking for garbage in it takes a fifth of the time in
-    which 2,000 compiled modules are imported. The search is not stopped, for modules may do
-    anything while they are imported.
+    Nearly all objects that an import creates stay alive, and collections take a fifth of the time
+    in which 2,000 modules are imported. The collector is not paused, because module code may do
+    anything.
 
     Args:
-        importing: whatever imports; of several, the last to end ends it.
+        importing: Object that imports. The last such object to finish restores the threshold.
     """
-    global _usual
+    global _saved_threshold
     with _lock:
         if not _importing:
-            _usual = gc.get_threshold()
-            gc.set_threshold(_usual[0] * _FACTOR, *_usual[1:])
+            _saved_threshold = gc.get_threshold()
+            gc.set_threshold(_saved_threshold[0] * _THRESHOLD_FACTOR, *_saved_threshold[1:])
         _importing.add(id(importing))
 
 
 def restore_gc_threshold(importing: object) -> None:
-    """Search as often as before, unless somebody has said how often since."""
+    """Restore the collector's threshold, unless other code has changed it since."""
     with _lock:
         _importing.discard(id(importing))
-        if not _importing and gc.get_threshold() == (_usual[0] * _FACTOR, *_usual[1:]):
-            gc.set_threshold(*_usual)
+        raised = (_saved_threshold[0] * _THRESHOLD_FACTOR, *_saved_threshold[1:])
+        if not _importing and gc.get_threshold() == raised:
+            gc.set_threshold(*_saved_threshold)
 
 
-_CLOSED = (
+_OPAQUE_TYPES = (
     ModuleType,
     FrameType,
     TracebackType,
@@ -290,14 +284,15 @@ _CLOSED = (
     FunctionType,
     type,
 )
-"""Through these one gets to everything in the process; of the last two, a part is looked at."""
+"""Types whose referents lead to everything in the process. Functions and classes are entered only
+in part."""
 
 
 def find_instances(root: object, wanted: tuple[type[T], ...]) -> Iterator[T]:
-    """Every object of some types that an object holds at any depth, each once.
+    """Yield each object of some types that is reachable from an object, once.
 
-    Python's collector knows what objects hold. It is asked for a whole level at once: that runs
-    none of their code, and takes 0.2 microseconds an object: a model may have 20,000 parameters.
+    The search uses the collector's referents, one level at a time. That runs no code of the objects
+    and takes 0.2 microseconds per object; a model may have 20,000 parameters.
     """
     seen: dict[int, Any] = {}
     reached: list[Any] = [root]
@@ -310,45 +305,45 @@ def find_instances(root: object, wanted: tuple[type[T], ...]) -> Iterator[T]:
         found = {kind for kind in kinds if issubclass(kind, wanted)}
         if found:
             yield from (each for each in fresh.values() if type(each) in found)
-        closed = {kind for kind in kinds if issubclass(kind, _CLOSED)}
-        reached = gc.get_referents(*(each for each in fresh.values() if type(each) not in closed))
-        if closed:
-            ajar = (each for each in fresh.values() if type(each) in closed)
-            reached += (part for each in ajar for part in _parts(each))
+        opaque = {kind for kind in kinds if issubclass(kind, _OPAQUE_TYPES)}
+        reached = gc.get_referents(*(each for each in fresh.values() if type(each) not in opaque))
+        if opaque:
+            partial = (each for each in fresh.values() if type(each) in opaque)
+            reached += (part for each in partial for part in _referents_of(each))
 
 
-def _parts(closed: object) -> tuple[object, ...]:
-    """The parts of a function, and of a class that is packaged because it has no module."""
-    if isinstance(closed, FunctionType):
-        return (closed.__closure__, closed.__defaults__, closed.__kwdefaults__, closed.__dict__)
-    if isinstance(closed, type) and "<locals>" in closed.__qualname__:
-        return (*vars(closed).values(), *closed.__bases__)
+def _referents_of(opaque: object) -> tuple[object, ...]:
+    """Return the parts of a function, or of a local class, which is packaged with its object."""
+    if isinstance(opaque, FunctionType):
+        return (opaque.__closure__, opaque.__defaults__, opaque.__kwdefaults__, opaque.__dict__)
+    if isinstance(opaque, type) and "<locals>" in opaque.__qualname__:
+        return (*vars(opaque).values(), *opaque.__bases__)
     return ()
 
 
-_SWITCH: Final = "MODPACK_WORKERS"
-_PATIENCE: Final = 5.0
-"""Seconds that a killed helper has to end; its disk may not answer."""
-_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
-"""What a container may use, in microseconds out of so many."""
-_HOME: Final = str(Path(__file__).absolute().parents[2])
-"""Where modpack is, wherever the current folder will be when a helper is started."""
+_WORKERS_VARIABLE: Final = "MODPACK_WORKERS"
+_KILL_TIMEOUT: Final = 5.0
+"""Seconds to wait for a killed helper, which may be blocked on its disk."""
+_CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
+"""A container's CPU limit (cgroup v2): quota and period in microseconds."""
+_MODPACK_PARENT: Final = str(Path(__file__).absolute().parents[2])
+"""The folder that contains modpack, absolute because the current folder may change."""
 FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
-"""What a helper runs first, if it is to import modpack."""
+"""Code that makes modpack importable in a helper."""
 
 
 def helpers_enabled() -> bool:
-    """Whether helpers may be started: ``MODPACK_WORKERS=0`` forbids it."""
-    return os.environ.get(_SWITCH) != "0"
+    """Return whether helpers may be started; ``MODPACK_WORKERS=0`` disables them."""
+    return os.environ.get(_WORKERS_VARIABLE) != "0"
 
 
 def usable_cores() -> int:
-    """How many processes of this user's can run at a time, as far as that is known."""
+    """Return the number of CPU cores available to this process, as far as it is known."""
     cores = os.cpu_count() or 1
-    with contextlib.suppress(AttributeError, OSError):  # not every system tells
+    with contextlib.suppress(AttributeError, OSError):  # not available on every system
         cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):  # no container, or none with a limit
-        quota, period = _QUOTA.read_text().split()
+    with contextlib.suppress(OSError, ValueError):  # no container, or no limit ("max")
+        quota, period = _CPU_QUOTA.read_text().split()
         cores = min(cores, max(int(quota) // int(period), 1))
     return cores
 
@@ -356,25 +351,27 @@ def usable_cores() -> int:
 def start_helper(
     code: str, arguments: Sequence[str], stdin: IO[Any], stdout: IO[Any] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a helper. Its work is a file: a pipe would have to be fed.
+    """Start a helper. Its input is a file, because a pipe would have to be fed.
 
     Args:
-        code: what it runs; it has modpack's folder, then its arguments, in ``sys.argv``.
-        arguments: the arguments.
-        stdin: its work.
-        stdout: a file for what it says, if it says anything.
+        code: Code to run. ``sys.argv`` contains modpack's folder and the arguments.
+        arguments: Arguments of the helper.
+        stdin: File with the helper's input.
+        stdout: File for the helper's output, if it has any.
 
     Raises:
-        OSError, RuntimeError, ValueError: no process can be started.
+        OSError: If the operating system cannot start a process.
+        RuntimeError: If Python cannot start a process.
+        ValueError: If an argument is invalid.
     """
-    import subprocess  # what most loads do without
+    import subprocess  # not needed by most loads
 
     python = sys.executable or ""
     if not Path(python).name.lower().startswith(("python", "pypy")):
         raise OSError(f"sys.executable is {python!r}, which may not be Python")
-    # -S: what is installed is no concern of a helper's, and looking at it takes its time.
+    # -S: helpers need no installed distributions, and processing site-packages takes time.
     return subprocess.Popen(
-        [python, "-I", "-S", "-c", code, _HOME, *arguments],
+        [python, "-I", "-S", "-c", code, _MODPACK_PARENT, *arguments],
         stdin=stdin,
         stdout=subprocess.DEVNULL if stdout is None else stdout,
         stderr=subprocess.DEVNULL,
@@ -383,33 +380,33 @@ def start_helper(
 
 
 def start_if_possible(start: Callable[[], T], work: str) -> T | None:
-    """What starts a helper, or None where that is not possible; the log tells why.
+    """Start a helper; return None and log the reason if that is not possible.
 
     Args:
-        start: starts it, and makes the files that it needs.
-        work: what it would help with (``"scanning"``).
+        start: Function that starts the helper and creates its files.
+        work: Description of the helper's work, such as ``"hashing"``.
     """
     try:
         return start()
     except Exception as failure:  # audit hooks may raise anything
-        _log.info("no process can be started to help %s (%s)", work, failure)
+        _log.info("no helper process for %s (%s)", work, failure)
         return None
 
 
 def kill_helper(helper: subprocess.Popen[bytes]) -> None:
-    """End a helper that can leave nothing half made, wherever it is."""
+    """Kill a helper, which must not leave partial results at any point of its work."""
     import subprocess
 
     helper.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # Python waits for it when it can
-        helper.wait(_PATIENCE)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # subprocess reaps it later
+        helper.wait(_KILL_TIMEOUT)
 
 
 class ThreadPool:
-    """Some threads, made when there is work: zlib and hashlib release the GIL while they read.
+    """A lazily started thread pool for zlib and hashlib, which release the GIL.
 
-    Where none can be started, as at the limit of a container or while Python ends, what they were
-    to do is done at once.
+    If no thread can be started (at a container's limit, or during interpreter shutdown), calls run
+    immediately in the calling thread.
     """
 
     def __init__(self, count: int) -> None:
@@ -418,11 +415,11 @@ class ThreadPool:
         self._can_start = True
 
     def run(self, function: Callable[..., T], *arguments: object) -> Future[T]:
-        """Call a function on one of them.
+        """Call a function in a thread of the pool.
 
         Args:
-            function: leaves nothing behind but its result: it may be called twice.
-            arguments: what it is called with.
+            function: Function without side effects, because it may be called twice.
+            arguments: Positional arguments of the function.
         """
         from concurrent.futures import Future
 
@@ -430,12 +427,12 @@ class ThreadPool:
             try:
                 if self._pool is None:
                     from concurrent.futures import (
-                        ThreadPoolExecutor as Pool,  # not while Python ends
+                        ThreadPoolExecutor as Pool,  # fails during interpreter shutdown
                     )
 
                     self._pool = Pool(self._count, thread_name_prefix="modpack-digest")
                 return self._pool.submit(function, *arguments)
-            except RuntimeError:  # the other thread may do it none the less
+            except RuntimeError:  # a thread may still run the function
                 self._can_start = False
         future: Future[T] = Future()
         try:
@@ -445,14 +442,14 @@ class ThreadPool:
         return future
 
     def close(self) -> None:
-        """End the threads; what they have not begun is not done any more."""
+        """End the threads and cancel calls that have not started."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
 
 def stacklevel_outside_package() -> int:
-    """How many frames above its caller the user's code is, for warnings that point there."""
+    """Return the ``stacklevel`` for a warning that points to the code that called modpack."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
         depth, frame = depth + 1, frame.f_back
@@ -460,7 +457,7 @@ def stacklevel_outside_package() -> int:
 
 
 def current_folder() -> Path | None:
-    """The current folder; None if it is not there any more, as the import system takes it too."""
+    """Return the current folder; None if it was deleted, as the import system treats it."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -468,7 +465,7 @@ def current_folder() -> Path | None:
 
 
 def normalize_path(path: str) -> str:
-    """A path as :mod:`pathlib` writes it, which nearly all are.
+    """Return a path as :mod:`pathlib` writes it. Fast for paths that already have that form.
 
     >>> normalize_path("lab/./models/")
     'lab/models'

@@ -1,4 +1,4 @@
-"""Texts for people and packages: sizes, counts, foreign text, paths without this machine."""
+"""Text formatting: sizes, counts, untrusted text, and paths without local folders."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ _ABSOLUTE: Final = re.compile(r"(?<![\w./:<])/(?:[^\s/:'\"(),]+/)+(?=[^\s/:'\"()
 
 
 def local_folders() -> list[str]:
-    """The folders in which this process looks for modules and files."""
-    here = current_folder()
-    return [*sys.path, *([str(here)] if here is not None else [])]
+    """Return the folders of this machine that contain modules: ``sys.path`` and the current one."""
+    current = current_folder()
+    return [*sys.path, *([str(current)] if current is not None else [])]
 
 
 def portable_text(text: str, folders: Iterable[str]) -> str:
-    """A text in which paths begin below folders of this machine.
+    """Return a text without the absolute folders of its paths.
 
     Args:
-        text: what was told to the user.
-        folders: where code and files are looked for; of paths elsewhere, the last part stays.
+        text: Message for the user.
+        folders: Folders that paths become relative to. Other paths are cut to their last component.
 
-    >>> portable_text("/work/shop/till.py is left out for /etc/shop/till.conf", ["/work"])
-    'shop/till.py is left out for till.conf'
+    >>> portable_text("/work/shop/till.py is excluded, see /etc/shop/till.conf", ["/work"])
+    'shop/till.py is excluded, see till.conf'
     >>> portable_text("see https://pypi.org/project/modpack, 3 / 4", [])
     'see https://pypi.org/project/modpack, 3 / 4'
     """
@@ -40,7 +40,7 @@ _UNITS = ("kB", "MB", "GB", "TB")
 
 
 def human_size(size: int) -> str:
-    """A number of bytes, as people say it (powers of 1000).
+    """Format a number of bytes with a unit (powers of 1000).
 
     >>> human_size(999), human_size(1500), human_size(2_340_000), human_size(999_990)
     ('999 B', '1.5 kB', '2.3 MB', '1.0 MB')
@@ -56,7 +56,7 @@ def human_size(size: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun.
+    """Format a number with its noun, in the plural if needed.
 
     >>> counted(1, "module"), counted(2, "module")
     ('1 module', '2 modules')
@@ -65,11 +65,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    r"""A text from a package with everything escaped that could steer a terminal.
+    r"""Escape all characters of untrusted text that could control a terminal.
 
     Args:
-        text: the text.
-        keep: characters to leave as they are although they are not printable.
+        text: Text from a package.
+        keep: Nonprintable characters to leave unescaped.
 
     >>> printable("a\x1b[2Jb"), printable("one\ntwo", keep="\n")
     ('a\\x1b[2Jb', 'one\ntwo')
@@ -83,11 +83,11 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def listed(names: Sequence[str], most: int) -> str:
-    """Names in a row, and how many more there are.
+def listed(names: Sequence[str], limit: int) -> str:
+    """Join the first names, and count the others.
 
     >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
     ('a, b', 'a, b and 1 more')
     """
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

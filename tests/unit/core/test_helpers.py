@@ -79,7 +79,7 @@ def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
 )
 def test_a_container_may_use_fewer_cores(limit, cores, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(helpers, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert usable_cores() == 8
     (tmp_path / "cpu.max").write_text(limit + "\n")
     assert usable_cores() == cores
@@ -87,6 +87,6 @@ def test_a_container_may_use_fewer_cores(limit, cores, monkeypatch, tmp_path):
 
 def test_a_system_that_does_not_tell_counts_all_cores(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(helpers, "_QUOTA", tmp_path / "none")
+    monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "none")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1
