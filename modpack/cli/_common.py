@@ -1,4 +1,4 @@
-"""What every command shares: ``--json``, output, failures, completion, passphrases."""
+"""Shared parts of the commands: ``--json``, output, errors, completion, and passphrases."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from modpack.core.json_values import Json
 
 _PLAIN_WIDTH = 120
-"""Columns where no terminal says how many there are."""
+"""Columns of output that does not go to a terminal."""
 _FINDINGS = 1
-"""The command did its work and found something wrong."""
+"""The command found a problem with the model or the package."""
 _ERROR = 2
-"""The command could not do its work."""
+"""The command failed."""
 _INTERRUPTED = 130
-"""Somebody pressed Ctrl-C, as shells count it."""
+"""The user pressed Ctrl-C: 128 + SIGINT, as in shells."""
 FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
 PASSPHRASE_VARIABLE: Final = "MODPACK_KEY_PASSPHRASE"
@@ -43,39 +43,39 @@ def command(
     group: click.Group | None = None,
     json_help: str | None = "Print JSON.",
 ) -> Callable[[Callable[..., bool | None]], click.Command]:
-    """Make a command of a function, whose docstring is the help.
+    """Turn a function into a command whose help is the function's docstring.
 
-    The command fails clearly, and its exit status is 1 if the function returns True: it found
-    something wrong.
+    The exit status is 1 if the function returns True, which means that it found a problem.
 
     Args:
-        name: how it is called.
-        epilog: the end of its help, about the exit status.
-        cls: the command's class.
-        group: the group that it belongs to.
-        json_help: help for ``--json``, which the function gets as ``as_json``; None for no such
-            option.
+        name: The name of the command.
+        epilog: The end of its help: the exit statuses.
+        cls: The class of the command.
+        group: The group that contains the command.
+        json_help: The help of ``--json``, which the function receives as ``as_json``. None
+            omits the option.
     """
 
     def decorate(function: Callable[..., bool | None]) -> click.Command:
         @functools.wraps(function)
         def callback(**given: object) -> None:
-            with _failing_clearly(bool(given.get("as_json"))):
+            with _report_errors(bool(given.get("as_json"))):
                 found = function(**given)
             raise Exit(_FINDINGS if found else 0)
 
-        made = click.command(name, cls=cls, epilog=epilog)(callback)
+        decorated = click.command(name, cls=cls, epilog=epilog)(callback)
         if json_help is not None:
-            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=json_help))
+            option = click.Option(["--json", "as_json"], is_flag=True, help=json_help)
+            decorated.params.append(option)
         if group is not None:
-            group.add_command(made)
-        return made
+            group.add_command(decorated)
+        return decorated
 
     return decorate
 
 
 def make_console() -> Console:
-    """A console on stdout: colors at a terminal only, wide enough in a pipe."""
+    """Return a console on stdout, with colors at a terminal only."""
     from rich.console import Console
 
     is_sized = sys.stdout.isatty() or "COLUMNS" in os.environ
@@ -85,7 +85,7 @@ def make_console() -> Console:
 
 
 def show(content: RenderableType) -> None:
-    """Render something onto stdout."""
+    """Render content to stdout."""
     console = make_console()
     with console.capture() as captured:
         console.print(content)
@@ -93,29 +93,29 @@ def show(content: RenderableType) -> None:
 
 
 def write(content: str | bytes) -> None:
-    """Write text, or bytes as they are, to stdout.
+    """Write text or bytes to stdout.
 
-    Whoever reads from a pipe may close it when they have seen enough (``| head``): the rest is
-    then not written, and the command's outcome stays what it is.
+    A reader that closes the pipe early (``| head``) does not change the exit status.
     """
     try:
         click.echo(content, nl=False, color=True)
     except BrokenPipeError:
-        _forget_stdout()
+        _discard_stdout()
 
 
 def write_json(document: Mapping[str, object]) -> None:
-    """Write a document to stdout, with the number of its schema first."""
+    """Write a JSON document to stdout, starting with its schema version."""
     from modpack.report.json_output import SCHEMA, dumps
 
     write(dumps(cast("dict[str, Json]", {"schema": SCHEMA, **document})))
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file so that under its name there is never a part of it; devices just get it.
+    """Replace a file atomically, or write to a device.
 
     Raises:
-        TargetError, OSError: it cannot be written; what was there before is still there.
+        TargetError: If the file cannot be written. The previous file is unchanged.
+        OSError: If the device cannot be written.
     """
     from modpack.archive.target import write_atomically
 
@@ -125,10 +125,14 @@ def write_file(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
 
 
-def refuse_same(file: str, output: Path) -> None:
-    """Refuse to overwrite a package by what is told of it."""
+def require_other_file(file: str, output: Path) -> None:
+    """Check that writing the output does not overwrite the package.
+
+    Raises:
+        click.UsageError: If it would.
+    """
     if output.exists() and Path(file).exists() and output.samefile(file):
-        raise click.UsageError(f"--output is {file} itself: name another file")
+        raise click.UsageError(f"--output {output} is the package. Pass another file.")
 
 
 def warn(text: str) -> None:
@@ -137,34 +141,34 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def collected_warnings() -> Iterator[list[str]]:
-    """Keep modpack's own warnings for the report; all others are shown as ever."""
+def collect_warnings() -> Iterator[list[str]]:
+    """Collect modpack's warnings; all others are shown as usual."""
     collected: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("always", ModpackWarning)
-        shown_as_ever = warnings.showwarning
+        show_warning = warnings.showwarning
 
-        def collect(message: Warning | str, category: type[Warning], *where: object) -> None:
+        def collect(message: Warning | str, category: type[Warning], *location: object) -> None:
             if issubclass(category, ModpackWarning):
                 collected.append(str(message))
             else:
-                shown_as_ever(message, category, *where)  # type: ignore[arg-type]
+                show_warning(message, category, *location)  # type: ignore[arg-type]
 
         warnings.showwarning = collect  # type: ignore[assignment]
         yield collected
 
 
 @contextmanager
-def needing_extra(extra: str, needs: str, modules: tuple[str, ...]) -> Iterator[None]:
-    """Say which extra of modpack is missing, where an import fails for that.
+def require_extra(extra: str, library: str, modules: tuple[str, ...]) -> Iterator[None]:
+    """Name the extra of modpack that is missing if an import fails.
 
     Args:
-        extra: its name, which is the command's too.
-        needs: the library, and from which version on.
-        modules: the top-level modules that come with it.
+        extra: The name of the extra and of the command.
+        library: The library and its lowest version.
+        modules: The top-level modules of the library.
 
     Raises:
-        ModpackError: one of them is not installed.
+        ModpackError: If one of the modules is not installed.
     """
     try:
         yield
@@ -172,37 +176,37 @@ def needing_extra(extra: str, needs: str, modules: tuple[str, ...]) -> Iterator[
         if (failure.name or "").partition(".")[0] not in modules:
             raise
         raise ModpackError(
-            f"modpack {extra} needs {needs} or newer ({failure}). "
-            f"Remedy: pip install 'modpack[{extra}]'"
+            f"modpack {extra} requires {library} or newer ({failure})",
+            hint=f"Run: pip install 'modpack[{extra}]'",
         ) from failure
 
 
 @contextmanager
-def _failing_clearly(as_json: bool) -> Iterator[None]:
-    """Turn a user's mistake into a message and an exit status.
+def _report_errors(as_json: bool) -> Iterator[None]:
+    """Turn an expected error into a message and an exit status.
 
-    What is left to propagate with a traceback is a mistake of modpack's own.
+    Any other exception is a bug in modpack and keeps its traceback.
 
     Args:
-        as_json: whether to tell it as JSON on stdout instead of as text on stderr.
+        as_json: Whether to print the error as JSON to stdout instead of as text to stderr.
     """
     try:
         yield
     except (ModpackError, OSError, click.UsageError) as failure:
         if isinstance(failure, click.UsageError) and not as_json:
             raise
-        _tell(failure, as_json)
-        try:  # An exit status must not depend on what is still buffered.
+        _print_error(failure, as_json)
+        try:  # The exit status must not depend on a failing flush at interpreter exit.
             sys.stdout.flush()
         except OSError:
-            _forget_stdout()
+            _discard_stdout()
         raise Exit(_FINDINGS if isinstance(failure, SelfTestError) else _ERROR) from failure
     except KeyboardInterrupt as failure:
-        click.echo("interrupted", err=True)
+        click.echo("Interrupted.", err=True)
         raise Exit(_INTERRUPTED) from failure
 
 
-def _tell(failure: Exception, as_json: bool) -> None:
+def _print_error(failure: Exception, as_json: bool) -> None:
     from modpack.core.text import printable
 
     message = _message(failure)
@@ -214,12 +218,12 @@ def _tell(failure: Exception, as_json: bool) -> None:
         try:
             write_json(error_document(type(failure).__name__, message, **more))
             return
-        except OSError:  # nothing can be written to stdout: stderr may do
-            _forget_stdout()
+        except OSError:  # stdout cannot be written; try stderr
+            _discard_stdout()
     if trace:
         click.echo(trace, err=True, nl=False)
     click.secho("Error: ", err=True, fg="red", nl=False)
-    click.echo(printable(message, keep="\n\t"), err=True)  # it may quote a hostile package
+    click.echo(printable(message, keep="\n\t"), err=True)  # the message may quote a hostile package
 
 
 def _message(failure: Exception) -> str:
@@ -231,8 +235,8 @@ def _message(failure: Exception) -> str:
     return str(failure)
 
 
-def _forget_stdout() -> None:
-    """Send what is still buffered nowhere: Python would complain about it at its end."""
+def _discard_stdout() -> None:
+    """Redirect stdout to the null device, so that flushing it at exit does not fail."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -241,20 +245,20 @@ def _forget_stdout() -> None:
 def complete_module(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the modules of the package that the command line names, as far as it can be read."""
+    """Complete a module of the package that the command line names."""
     from click.shell_completion import CompletionItem
 
     from modpack.archive.layout import EXTERN_MODULES, is_internal
     from modpack.archive.reader import open_archive
 
-    # Before an option's value, click has not told arguments from one another yet.
+    # While completing an option's value, click has not assigned the arguments to parameters yet.
     file = ctx.params.get("file") or next(iter(ctx.args), "")
     try:
         with open_archive(file) as archive:
             records = [name for name in archive.names() if name.endswith(".py")]
             externs = archive.read(EXTERN_MODULES) if archive.has(EXTERN_MODULES) else b""
     except (ModpackError, OSError):
-        return []  # whoever presses the tab key is not helped by an error
+        return []  # an error message would garble the command line
     names = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for name in records
@@ -269,12 +273,12 @@ def complete_module(
 
 
 def ask_passphrase(key: str, is_new: bool = False) -> str:
-    """Return the passphrase of a key: from the environment, or asked for.
+    """Return the passphrase of a key, from the environment or from a prompt.
 
-    Never from the command line, which others can see.
+    The command line is not an option: other users can see it.
 
     Raises:
-        KeyFileError: it is not in the environment, and nobody can be asked.
+        KeyFileError: If the environment has no passphrase, and stdin is not a terminal.
     """
     given = os.environ.get(PASSPHRASE_VARIABLE)
     if given:
@@ -284,8 +288,8 @@ def ask_passphrase(key: str, is_new: bool = False) -> str:
 
         raise KeyFileError(
             key,
-            f"it needs a passphrase. Remedy: put it into {PASSPHRASE_VARIABLE}, or call at a "
-            "terminal",
+            "the key requires a passphrase, but stdin is not a terminal",
+            hint=f"Set {PASSPHRASE_VARIABLE}, or run the command in a terminal.",
         )
     text = f"New passphrase for {key}" if is_new else f"Passphrase of {key}"
     try:

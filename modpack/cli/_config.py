@@ -1,4 +1,4 @@
-"""``[tool.modpack]``: what a project's pyproject.toml says about its packages."""
+"""The table ``[tool.modpack]`` of a project's pyproject.toml."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ _ACTIONS = {action.value: action for action in Action}
 
 
 class ConfigError(ModpackError):
-    """A configuration file cannot be used.
+    """A configuration file is invalid.
 
     Args:
-        file: the file.
-        problems: everything that is wrong with it.
+        path: The file.
+        problems: Every problem in it.
     """
 
-    def __init__(self, file: Path, problems: tuple[str, ...]) -> None:
-        self.file = file
+    def __init__(self, path: Path, problems: tuple[str, ...]) -> None:
+        self.path = path
         self.problems = problems
         listed = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{file}: {problems[0]}" if len(problems) == 1 else f"{file}:{listed}")
+        super().__init__(f"{path}: {problems[0]}" if len(problems) == 1 else f"{path}:{listed}")
 
 
 @dataclass(frozen=True)
 class GivenRule:
-    """One rule: arguments for a method of the exporter.
+    """A rule from the command line or a file: an exporter method and its arguments.
 
     Attributes:
-        action: which method.
-        include: module path patterns.
-        exclude: patterns for modules that do not match after all.
-        allow_empty: whether the rule may match no module at all.
+        action: The method.
+        include: Module patterns.
+        exclude: Patterns of modules that the rule does not match.
+        allow_empty: Whether the rule may match no module.
     """
 
     action: Action
@@ -50,15 +50,15 @@ class GivenRule:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a project says about its packages; the command line comes before all of it.
+    """The settings of a project. The command line overrides them.
 
     Attributes:
-        folder: what paths in it are relative to.
-        rules: rules, in order.
-        preset: the preset for modules that no rule names.
-        target: what is exported.
-        output: where it is written.
-        allow_secrets_in: where something may be that looks like a secret.
+        folder: The folder that paths in the settings are relative to.
+        rules: The rules, in order.
+        preset: The preset for modules that no rule matches.
+        target: The object to export.
+        output: The path of the package.
+        allow_secrets_in: Patterns of modules and records that may contain possible secrets.
     """
 
     folder: Path = Path()
@@ -73,20 +73,20 @@ def read_settings(config: Path | None) -> Settings:
     """Read the settings of a project.
 
     Args:
-        config: the file that the user named; None for the nearest pyproject.toml that has some,
-            from the current folder upwards.
+        config: The file to read. None searches the current folder and its parents for a
+            pyproject.toml with settings.
 
     Raises:
-        ConfigError: a file is broken, or its settings are; or ``config`` has none.
-        OSError: it cannot be read.
+        ConfigError: If the file or its settings are invalid, or if ``config`` has no settings.
+        OSError: If the file cannot be read.
     """
     if config is not None:
         table = _table(config)
         if table is None:
-            raise ConfigError(config, (f"it has no table [{_TABLE}]",))
+            raise ConfigError(config, (f"the table [{_TABLE}] is missing",))
         return _settings(config, table)
-    here = Path.cwd()
-    for folder in (here, *here.parents):
+    current = Path.cwd()
+    for folder in (current, *current.parents):
         file = folder / "pyproject.toml"
         if file.is_file() and b"modpack" in file.read_bytes():
             table = _table(file)
@@ -129,12 +129,12 @@ def _rules(value: object, problems: list[str]) -> tuple[GivenRule, ...]:
     if not isinstance(value, list):
         problems.append(f"{_TABLE}.rules: must be an array of tables, not {kind_in_toml(value)}")
         return ()
-    rules = [_rule(each, f"{_TABLE}.rules[{at}]", problems) for at, each in enumerate(value)]
+    rules = [_rule(each, f"{_TABLE}.rules[{index}]", problems) for index, each in enumerate(value)]
     return tuple(rule for rule in rules if rule is not None)
 
 
 def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
-    """One rule; None if it is none, and the reasons are then among the problems."""
+    """Return a rule; None if it is invalid, with its problems added to ``problems``."""
     if not isinstance(entry, Mapping):
         example = '{ intern = "mylib.**" }'
         problems.append(f"{path}: must be a table such as {example}, not {kind_in_toml(entry)}")
@@ -143,7 +143,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
     actions = [key for key in entry if key in _ACTIONS]
     if len(actions) != 1:
         given = " and ".join(actions) or "none"
-        found.append(f"{path}: must have one of intern, extern, mock, deny; it has {given}")
+        found.append(f"{path}: must have one of intern, extern, mock, deny, not {given}")
     patterns = {
         key: _globs(entry[key], f"{path}.{key}", found)
         for key in (*actions, "exclude")
@@ -160,11 +160,11 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
 
 
 def _globs(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
-    """Patterns of modules: one at least, unless they exclude some."""
+    """Return patterns of modules: at least one, except for ``exclude``."""
     problems_before = len(problems)
     patterns = _patterns(value, path, problems)
     if not patterns and len(problems) == problems_before and not path.endswith(".exclude"):
-        problems.append(f"{path}: must hold at least one pattern")
+        problems.append(f"{path}: must contain at least one pattern")
     for each in patterns:
         try:
             GlobGroup(each)
@@ -186,6 +186,6 @@ def _string(table: Mapping[str, object], key: str, problems: list[str]) -> str |
     value = table.get(key)
     if value is None or (isinstance(value, str) and value):
         return value
-    shown = "an empty one" if value == "" else kind_in_toml(value)
+    shown = "an empty string" if value == "" else kind_in_toml(value)
     problems.append(f"{_TABLE}.{key}: must be a string, not {shown}")
     return None

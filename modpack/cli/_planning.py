@@ -1,4 +1,4 @@
-"""What commands that plan a package share: TARGET, rules and other options, the exporter."""
+"""Shared parts of the commands that plan a package: TARGET, rules, options, and the exporter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from modpack.cli._common import collected_warnings, warn
+from modpack.cli._common import collect_warnings, warn
 from modpack.cli._config import GivenRule, read_settings
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from modpack.exporter import PackageExporter
 
 PACKAGE = "__model__"
-"""Where an object is saved if nobody says otherwise."""
+"""The default package of the saved object."""
 RESOURCE = "model.pkl"
-"""What it is called there."""
+"""The default resource name of the saved object."""
 
 _DEFAULT_PRESET = "pinned"
 _IN_ORDER = f"{__name__}.actions_in_order"
@@ -35,10 +35,10 @@ _Values = tuple[str, ...]
 
 
 class RulesCommand(click.Command):
-    """A command that remembers in which order the options of different rules were given.
+    """A command that records the order of its rule options.
 
-    click collects the values of each option by itself; but the first rule that matches wins, so
-    that ``--mock a.b --intern 'a.**'`` and the reverse differ.
+    click collects the values of each option separately. The first matching rule wins, so
+    ``--mock a.b --intern 'a.**'`` differs from the reverse.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -49,10 +49,10 @@ class RulesCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def checking(
+def validate_with(
     check: Callable[[_Values], object],
 ) -> Callable[[click.Context, click.Parameter, _Values], _Values]:
-    """Make an option's callback of a check that raises a ValueError."""
+    """Return an option's callback that turns a check's ValueError into a usage error."""
 
     def callback(ctx: click.Context, parameter: click.Parameter, values: _Values) -> _Values:
         try:
@@ -69,52 +69,52 @@ def _rule_option(name: str, text: str) -> Callable[[_Command], _Command]:
         f"--{name}",
         metavar="PATTERN",
         multiple=True,
-        callback=checking(lambda patterns: [GlobGroup(pattern) for pattern in patterns]),
+        callback=validate_with(lambda patterns: [GlobGroup(pattern) for pattern in patterns]),
         help=text,
     )
 
 
 _OPTIONS = (
-    _rule_option("intern", "Take the source of matching modules along."),
-    _rule_option("extern", "Import matching modules from where the package is loaded."),
-    _rule_option("mock", "Replace matching modules by stand-ins that fail when really used."),
-    _rule_option("deny", "Refuse to write a package that needs matching modules."),
+    _rule_option("intern", "Include the source of matching modules."),
+    _rule_option("extern", "Import matching modules from the loading environment."),
+    _rule_option("mock", "Replace matching modules with mocks, which fail when used."),
+    _rule_option("deny", "Refuse to write a package that requires matching modules."),
     click.option(
         "--preset",
         type=click.Choice(list(PRESETS)),
-        help="What happens to modules that no rule names. pinned: installed distributions are "
-        "extern, your own code is interned. hermetic: pure-Python distributions are interned too. "
-        f"none: it is a problem.  [default: {_DEFAULT_PRESET}]",
+        help="Decide about modules that no rule matches. pinned: extern installed distributions "
+        "and intern your own code. hermetic: intern pure-Python distributions too. none: report "
+        f"a problem.  [default: {_DEFAULT_PRESET}]",
     ),
     click.option(
         "--intern-native",
         is_flag=True,
-        help="Take compiled modules along as well: the package then loads only on this platform, "
-        "with this Python.",
+        help="Include native extensions too. The package then requires this platform and Python "
+        "version.",
     ),
     click.option(
         "--allow-secrets-in",
         "allow_secrets_in",
         metavar="PATTERN",
         multiple=True,
-        callback=checking(lambda patterns: as_allowances(patterns, "--allow-secrets-in")),
-        help="Take along what looks like a secret in matching modules or records; with "
-        "#FINGERPRINT behind PATTERN, only that one.",
+        callback=validate_with(lambda patterns: as_allowances(patterns, "--allow-secrets-in")),
+        help="Include possible secrets in matching modules and records. PATTERN#FINGERPRINT "
+        "includes only that one.",
     ),
     click.option(
         "--config",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Read [tool.modpack] from this file.  "
-        "[default: the nearest pyproject.toml that has it]",
+        help="Read [tool.modpack] from FILE.  [default: the nearest pyproject.toml with it]",
     ),
+    click.option("--debug", is_flag=True, help="Show import chains and tracebacks of your code."),
 )
 
 
 def planning_options(command: _Command) -> _Command:
-    """Give a command the options that decide about modules; :func:`read_choices` reads them.
+    """Add the options that decide about modules; :func:`read_plan_options` reads them.
 
-    The command must be a :class:`RulesCommand`, and needs ``--debug`` as well.
+    The command must be a :class:`RulesCommand`.
     """
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -122,17 +122,17 @@ def planning_options(command: _Command) -> _Command:
 
 
 @dataclass(frozen=True)
-class Choices:
-    """A target and what decides about its modules, command line and configuration put together.
+class PlanOptions:
+    """A target and its options, merged from the command line and the configuration file.
 
     Attributes:
-        target: what is to be planned for.
-        rules: rules, in order.
-        preset: the preset for modules that no rule names.
-        intern_native: whether compiled modules are taken along.
-        debug: whether errors of the user's code carry their traceback.
-        allow_secrets_in: where something may be that looks like a secret.
-        output: where the configuration has the package written.
+        target: The object to package.
+        rules: The rules, in order.
+        preset: The preset for modules that no rule matches.
+        intern_native: Whether native extensions are included.
+        debug: Whether errors in the user's code include their traceback.
+        allow_secrets_in: Patterns of modules and records that may contain possible secrets.
+        output: The package path in the configuration file.
     """
 
     target: Target
@@ -144,17 +144,17 @@ class Choices:
     output: str | None
 
 
-def read_choices(ctx: click.Context, target: str | None) -> Choices:
-    """Read what a command with :func:`planning_options` was told.
+def read_plan_options(ctx: click.Context, target: str | None) -> PlanOptions:
+    """Read the options of a command with :func:`planning_options`.
 
     Args:
-        ctx: the command's context.
-        target: TARGET; that of the settings if None.
+        ctx: The command's context.
+        target: TARGET. None takes it from the settings.
 
     Raises:
-        click.UsageError: there is no TARGET at all.
-        BadTargetError: it names no object.
-        ConfigError: the settings are broken.
+        click.UsageError: If neither the command line nor the settings have a TARGET.
+        BadTargetError: If TARGET does not name an object.
+        ConfigError: If the settings are invalid.
     """
     from modpack.cli._target import parse_target
 
@@ -165,11 +165,14 @@ def read_choices(ctx: click.Context, target: str | None) -> Choices:
     elif settings.target is not None:
         parsed = parse_target(settings.target, settings.folder)
     else:
-        raise click.UsageError("there is no TARGET, neither here nor in [tool.modpack]", ctx)
+        raise click.UsageError(
+            "missing TARGET. Pass MODULE:ATTR or FILE.py:ATTR, or set `target` in [tool.modpack].",
+            ctx,
+        )
     values = {action: iter(given[action.value]) for action in Action}
     rules = (GivenRule(action, (next(values[action]),)) for action in ctx.meta.get(_IN_ORDER, ()))
     output = settings.output
-    return Choices(
+    return PlanOptions(
         parsed,
         (*rules, *settings.rules),
         given["preset"] or settings.preset or _DEFAULT_PRESET,
@@ -181,59 +184,59 @@ def read_choices(ctx: click.Context, target: str | None) -> Choices:
 
 
 @contextlib.contextmanager
-def exporting(
-    choices: Choices, output: str | None = None, self_test: bool | str = False
+def open_exporter(
+    options: PlanOptions, output: str | None = None, self_test: bool | str = False
 ) -> Iterator[PackageExporter]:
-    """An exporter with the rules.
+    """Open an exporter that has the rules and the preset.
 
     Args:
-        choices: what decides.
-        output: where the package is written; nothing is if None.
-        self_test: whether the package is tried.
+        options: The rules and other options.
+        output: The path of the package. None writes no file.
+        self_test: Whether the exporter runs the self-test.
     """
     from modpack.exporter import PackageExporter
 
     with PackageExporter(
-        output, debug=choices.debug, self_test=self_test, allow_secrets_in=choices.allow_secrets_in
+        output, debug=options.debug, self_test=self_test, allow_secrets_in=options.allow_secrets_in
     ) as exporter:
-        for rule in choices.rules:
+        for rule in options.rules:
             add = getattr(exporter, rule.action.value)
             add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
-        exporter.use_preset(choices.preset, intern_native=choices.intern_native)
-        if choices.target.is_script:
-            exporter.treat_as_script(choices.target.module)
+        exporter.use_preset(options.preset, intern_native=options.intern_native)
+        if options.target.is_script:
+            exporter.treat_as_script(options.target.module)
         yield exporter
 
 
-def plan_target(choices: Choices) -> Plan:
-    """Plan for a target: a dry run, which writes nothing.
+def plan_target(options: PlanOptions) -> Plan:
+    """Plan the package of a target without writing it.
 
-    Warnings of modpack's that are no notes of the plan are told on stderr.
+    modpack's warnings that are not in the plan are printed to stderr.
 
     Raises:
-        BadTargetError: the target leads nowhere.
-        UserCodeError: the user's code raised something.
-        ModpackError: the object cannot be saved.
+        BadTargetError: If the target does not name an object.
+        UserCodeError: If the user's code raises an exception.
+        ModpackError: If the object cannot be saved.
     """
-    from modpack.cli._target import build, importable, packaging
+    from modpack.cli._target import build, importable, user_code_errors
 
-    target = choices.target
+    target = options.target
     with (
-        collected_warnings() as collected,
+        collect_warnings() as collected,
         importable(target.folder),
-        exporting(choices) as exporter,
+        open_exporter(options) as exporter,
     ):
-        model = build(target, choices.debug)
+        model = build(target, options.debug)
         with working(f"Planning {target.text}"):
-            with packaging(target, choices.debug):
+            with user_code_errors(f"packaging {target.text}", options.debug):
                 exporter.save_pickle(PACKAGE, RESOURCE, model)
-            plan, _ = finished(exporter)
-    warn_beyond(plan, collected)
+            plan, _ = close_exporter(exporter)
+    warn_unreported(plan, collected)
     return plan
 
 
-def finished(exporter: PackageExporter) -> tuple[Plan, bool]:
-    """Close an exporter; tells its plan, and whether problems kept it from being carried out."""
+def close_exporter(exporter: PackageExporter) -> tuple[Plan, bool]:
+    """Close an exporter; return its plan and whether problems prevented the export."""
     from modpack.core.plan import PackagingError
 
     try:
@@ -242,9 +245,9 @@ def finished(exporter: PackageExporter) -> tuple[Plan, bool]:
         return exporter.plan(), True
 
 
-def warn_beyond(plan: Plan, collected: list[str]) -> None:
-    """Tell the warnings that are no notes of the plan, each once."""
-    told = {str(note) for note in plan.notes}
+def warn_unreported(plan: Plan, collected: list[str]) -> None:
+    """Print each collected warning that is not in the plan once."""
+    reported = {str(note) for note in plan.notes}
     for text in dict.fromkeys(collected):
-        if text not in told:
+        if text not in reported:
             warn(text)

@@ -1,4 +1,4 @@
-"""TARGET: from ``module:attr`` or ``file.py:attr`` to the object that it names."""
+"""TARGET: resolving ``module:attr`` or ``file.py:attr`` to an object."""
 
 from __future__ import annotations
 
@@ -24,36 +24,38 @@ from modpack.errors import ModpackError
 
 
 class BadTargetError(ModpackError):
-    """TARGET does not lead to an object."""
+    """TARGET does not name an object that can be packaged."""
 
 
 class UserCodeError(ModpackError):
-    """The user's own code raised something.
+    """The user's code raised an exception.
 
     Args:
-        doing: what it was run for.
-        failure: what it raised.
-        trace: the traceback to show; empty to leave it out.
+        task: The reason for running the code, such as ``"building train.py:model"``.
+        failure: The exception.
+        trace: The traceback to show. Empty omits it.
     """
 
-    def __init__(self, doing: str, failure: BaseException, trace: str) -> None:
+    def __init__(self, task: str, failure: BaseException, trace: str) -> None:
         self.trace = trace
-        place = _place_of(failure)
-        hint = "" if trace else "\n--debug shows the traceback"
-        what = "".join(traceback.format_exception_only(type(failure), failure)[-1:]).strip()
-        super().__init__(f"{doing} failed: {what}{f' ({place})' if place else ''}{hint}")
+        location = _location_of(failure)
+        raised = "".join(traceback.format_exception_only(type(failure), failure)[-1:]).strip()
+        super().__init__(
+            f"{task} failed: {raised}{f' ({location})' if location else ''}",
+            hint="" if trace else "Pass --debug to show the traceback.",
+        )
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be exported.
+    """The object to export.
 
     Attributes:
-        text: as the user gave it.
-        module: the path of the module.
-        attribute: what to take from it; may be dotted.
-        folder: what is put on the import path, so that the module can be found.
-        file: the module's file, if the user named that.
+        text: The target as the user wrote it.
+        module: The name of the module.
+        attribute: The attribute of the module. It may be dotted.
+        folder: The folder to put on the import path.
+        file: The module's file, if the user named the file.
     """
 
     text: str
@@ -64,7 +66,7 @@ class Target:
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a file on its own that does work when it is imported."""
+        """Whether the target is a single file that does more than import and define."""
         if self.file is None or "." in self.module:
             return False
         with tokenize.open(self.file) as source:
@@ -75,30 +77,30 @@ def parse_target(text: str, base: Path) -> Target:
     """Read ``module:attr`` or ``file.py:attr``.
 
     Args:
-        text: as the user gave it.
-        base: what a file is relative to, and where a module is looked for first.
+        text: The target as the user wrote it.
+        base: The folder that a file is relative to and that is searched first for a module.
 
     Raises:
-        BadTargetError: it is neither, or there is no such file.
+        BadTargetError: If the text has neither form, or the file does not exist.
     """
-    place, _, attribute = text.rpartition(":")
-    if not place or not all(part.isidentifier() for part in attribute.split(".")):
+    source, _, attribute = text.rpartition(":")
+    if not source or not all(part.isidentifier() for part in attribute.split(".")):
         raise BadTargetError(
-            f"{text!r} names no object: give MODULE:ATTR (mylib.zoo:make_model) or "
-            "FILE.py:ATTR (train.py:model)"
+            f"{text!r} does not name an object",
+            hint="Pass MODULE:ATTR (mylib.zoo:make_model) or FILE.py:ATTR (train.py:model).",
         )
-    if place.endswith(".py") or os.sep in place or "/" in place:
-        return _file_target(text, (base / place).absolute(), attribute)
-    if not all(part.isidentifier() for part in place.split(".")):
-        raise BadTargetError(f"{text!r} names no object: {place!r} is no module path")
-    return Target(text, place, attribute, base)
+    if source.endswith(".py") or os.sep in source or "/" in source:
+        return _file_target(text, (base / source).absolute(), attribute)
+    if not all(part.isidentifier() for part in source.split(".")):
+        raise BadTargetError(f"{text!r} does not name an object: {source!r} is not a module name")
+    return Target(text, source, attribute, base)
 
 
 def _file_target(text: str, file: Path, attribute: str) -> Target:
     if file.is_dir():
-        raise BadTargetError(f"{file} is a folder: give a file of it")
+        raise BadTargetError(f"{file} is a folder", hint="Pass a Python file in it.")
     if not file.is_file():
-        raise BadTargetError(f"there is no file {file}")
+        raise BadTargetError(f"{file}: the file does not exist")
     names = [] if file.name == "__init__.py" else [file.name.removesuffix(".py")]
     folder = file.parent
     while (folder / "__init__.py").is_file() and folder != folder.parent:
@@ -106,21 +108,23 @@ def _file_target(text: str, file: Path, attribute: str) -> Target:
         folder = folder.parent
     if file.suffix != ".py" or not all(name.isidentifier() for name in names):
         raise BadTargetError(
-            f"{file} cannot be imported: {'.'.join(names)!r} is no module path. Rename it"
+            f"{file}: cannot be imported, because {'.'.join(names)!r} is not a module name",
+            hint="Rename the file.",
         )
     if is_everywhere(names[0]):
         raise BadTargetError(
-            f"{file} cannot be packaged: {names[0]!r} is the name of a module that every "
-            "package takes from where it is loaded. Rename it"
+            f"{file}: cannot be packaged, because every package imports {names[0]!r} from the "
+            "loading environment",
+            hint="Rename the file.",
         )
     return Target(text, ".".join(names), attribute, folder, file)
 
 
 @contextlib.contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Put a folder first on the import path, for as long as the block runs.
+    """Put a folder first on the import path.
 
-    What the user's code prints goes to stderr meanwhile: stdout is for the command's report.
+    Output of the user's code goes to stderr, because stdout is for the command's report.
     """
     before = list(sys.path)
     sys.path.insert(0, str(folder))
@@ -133,52 +137,43 @@ def importable(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _users_code(doing: str, debug: bool) -> Iterator[None]:
-    """Run the user's own code; whatever it raises becomes one clear error.
+def user_code_errors(task: str, debug: bool) -> Iterator[None]:
+    """Turn an exception of the user's code into an error with its location.
 
     Args:
-        doing: what it is run for.
-        debug: whether the error carries the traceback.
+        task: The reason for running the code, such as ``"building train.py:model"``.
+        debug: Whether the error includes the traceback.
 
     Raises:
-        UserCodeError: it raised something, or asked the interpreter to end.
+        UserCodeError: If the code raises an exception or exits.
     """
     try:
         yield
     except ModpackError:
         raise
     except (Exception, SystemExit) as failure:
-        shown = failure.with_traceback(_own_frames_skipped(failure.__traceback__))
+        shown = failure.with_traceback(_skip_own_frames(failure.__traceback__))
         trace = "".join(traceback.format_exception(shown)) if debug else ""
-        raise UserCodeError(doing, failure, trace) from failure
-
-
-def packaging(target: Target, debug: bool) -> contextlib.AbstractContextManager[None]:
-    """Run what pickles the object: its own ``__getstate__`` and ``__reduce__`` run too.
-
-    Raises:
-        UserCodeError: they raised something.
-    """
-    return _users_code(f"packaging {target.text}", debug)
+        raise UserCodeError(task, failure, trace) from failure
 
 
 def build(target: Target, debug: bool) -> object:
-    """Import a target's module, take its object, and call it if it is a factory.
+    """Import a target's module, get its object, and call the object if it is a factory.
 
-    Functions, methods, classes and :class:`functools.partial` objects are factories. All else is
-    the object itself, callable or not: every module instance is callable.
+    Functions, methods, classes, and :class:`functools.partial` objects are factories. Other
+    callables are not, because every ``torch.nn.Module`` instance is callable.
 
     Args:
-        target: what to build.
-        debug: whether errors of the user's code carry their traceback.
+        target: The target.
+        debug: Whether errors in the user's code include their traceback.
 
     Raises:
-        BadTargetError: there is no such module or attribute, the factory wants arguments, or
-            the outcome is None.
-        UserCodeError: the user's code raised something.
+        BadTargetError: If the module or attribute does not exist, the factory requires
+            arguments, or the object is None.
+        UserCodeError: If the user's code raises an exception.
     """
     module = _import(target, debug)
-    with _users_code(f"building {target.text}", debug):
+    with user_code_errors(f"building {target.text}", debug):
         found = _attribute(target, module)
         is_code = inspect.isroutine(found) or inspect.isclass(found)
         if is_code or isinstance(found, functools.partial):
@@ -186,12 +181,12 @@ def build(target: Target, debug: bool) -> object:
             _require_no_arguments(target, factory)
             found = factory()
     if found is None:
-        raise BadTargetError(f"{target.text} is None: there is nothing to package")
+        raise BadTargetError(f"{target.text} is None, so there is nothing to package")
     return found
 
 
 def _import(target: Target, debug: bool) -> ModuleType:
-    with _users_code(f"importing {target.module}", debug):
+    with user_code_errors(f"importing {target.module}", debug):
         try:
             module = importlib.import_module(target.module)
         except ModuleNotFoundError as failure:
@@ -199,15 +194,15 @@ def _import(target: Target, debug: bool) -> ModuleType:
             if target.module != missing and not target.module.startswith(f"{missing}."):
                 raise
             raise BadTargetError(
-                f"there is no module {missing!r}, neither in {target.folder} nor among what is "
-                "installed"
+                f"module {missing!r} was not found in {target.folder} or in the environment"
             ) from failure
     found = getattr(module, "__file__", None)
     if target.file is None or (found and Path(found).samefile(target.file)):
         return module
-    raise BadTargetError(  # a module of the same name was loaded before
-        f"{target.file} cannot be imported: the name {target.module!r} is taken by "
-        f"{found or 'another module'}. Rename it"
+    raise BadTargetError(
+        f"{target.file}: cannot be imported, because {found or 'another module'} is already "
+        f"imported as {target.module!r}",
+        hint="Rename the file.",
     )
 
 
@@ -217,8 +212,8 @@ def _attribute(target: Target, module: ModuleType) -> object:
         if not hasattr(found, part):
             owner = ".".join([target.module, *target.attribute.split(".")[:position]])
             similar = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f". Did you mean {similar[0]!r}?" if similar else ""
-            raise BadTargetError(f"{owner} has no attribute {part!r}{hint}")
+            hint = f"Did you mean {similar[0]!r}?" if similar else ""
+            raise BadTargetError(f"{owner} has no attribute {part!r}", hint=hint)
         found = getattr(found, part)
     return found
 
@@ -227,18 +222,18 @@ def _require_no_arguments(target: Target, factory: Callable[[], object]) -> None
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):
-        return  # some built-in ones do not tell: calling them will
+        return  # some built-in callables have no signature; the call will fail instead
     try:
         signature.bind()
     except TypeError as failure:
         raise BadTargetError(
-            f"{target.text} cannot be called without arguments ({failure}). Its signature is "
-            f"{signature}. Name a function that takes none and returns the model"
+            f"{target.text} requires arguments ({failure}); its signature is {signature}",
+            hint="Pass a function without required arguments that returns the model.",
         ) from failure
 
 
-def _own_frames_skipped(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback from where the user's code begins."""
+def _skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback that starts in the user's code."""
     own = (__file__, importlib.__file__)
     while trace is not None and trace.tb_next is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -248,14 +243,14 @@ def _own_frames_skipped(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _place_of(failure: BaseException) -> str | None:
-    """``file:line`` of the last step in the user's own code, or of the last of all."""
+def _location_of(failure: BaseException) -> str | None:
+    """Return ``file:line`` of the last frame in the user's code, or else of the last frame."""
     if isinstance(failure, SyntaxError) and failure.filename:
         return f"{failure.filename}:{failure.lineno}"
     frames = traceback.extract_tb(failure.__traceback__)
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     others = [sysconfig.get_path(name) for name in names] + [str(Path(__file__).parents[1])]
-    not_users = ("<", *(f"{folder}{os.sep}" for folder in others if folder))
-    own = [frame for frame in frames if not frame.filename.startswith(not_users)]
-    chosen = own or frames
+    prefixes = ("<", *(f"{folder}{os.sep}" for folder in others if folder))
+    users = [frame for frame in frames if not frame.filename.startswith(prefixes)]
+    chosen = users or frames
     return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else None

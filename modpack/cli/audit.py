@@ -1,4 +1,4 @@
-"""``modpack audit``: what is in a package or a plan, what is mocked, and whether it will hurt."""
+"""``modpack audit``: report the contents, mocks, and risks of a package or a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from modpack.cli._common import FILE, command, show, write_json
-from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_choices
+from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_plan_options
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from modpack.report.audit import Gate
     from modpack.report.audit_facts import AuditFacts
 
-_OF_A_TARGET = (
+_TARGET_OPTIONS = (
     *("intern", "extern", "mock", "deny", "preset", "intern_native", "allow_secrets_in"),
     *("config", "debug"),
 )
 
 
 def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> list[Gate]:
-    """The callback of ``--fail-on``."""
+    """Parse the values of ``--fail-on``."""
     from modpack.report.audit import parse_gate
 
     words = [word.strip() for value in values for word in value.split(",")]
@@ -38,24 +38,24 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
 def _complete_code(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the codes of findings, behind a comma too."""
+    """Complete the codes of findings, also after a comma."""
     from click.shell_completion import CompletionItem
 
     from modpack.report.findings import CODES, Severity
 
-    before, comma, begun = incomplete.rpartition(",")
+    before, comma, prefix = incomplete.rpartition(",")
     words = [*CODES, *(severity.value for severity in Severity), "license:"]
-    offered = [word for word in dict.fromkeys(words) if word.startswith(begun)]
-    return [CompletionItem(f"{before}{comma}{word}") for word in offered]
+    matching = [word for word in dict.fromkeys(words) if word.startswith(prefix)]
+    return [CompletionItem(f"{before}{comma}{word}") for word in matching]
 
 
 @command(
     "audit",
     cls=RulesCommand,
-    epilog="Exit status: 0 if the audit passes; 1 if there are problems or errors, or a gate of "
-    "--fail-on fires; 2 if FILE could not be read or TARGET not be built.",
+    epilog="Exit status: 0 if the audit passes; 1 if it finds a problem, an error, or a match of "
+    "--fail-on; 2 if the package cannot be read or the model cannot be built.",
 )
-@click.argument("subject", metavar="[TARGET|FILE]", required=False, type=FILE)
+@click.argument("subject", metavar="[MODEL_OR_PACKAGE]", required=False, type=FILE)
 @click.option(
     "--fail-on",
     "gates",
@@ -63,24 +63,25 @@ def _complete_code(
     multiple=True,
     callback=_gates,
     shell_complete=_complete_code,
-    help="What else fails the audit. May be repeated, or take several separated by commas.",
+    help="Fail on findings with this code, severity, or license. Repeatable; accepts a "
+    "comma-separated list.",
 )
 @planning_options
-@click.option("--debug", is_flag=True, help="Show tracebacks of your own code.")
 @click.pass_context
 def audit_command(
     ctx: click.Context, /, subject: str | None, gates: list[Gate], as_json: bool, **_: object
 ) -> bool:
-    """Tell what is in a package, what is mocked, who needs it, and whether it will hurt.
+    """Report a package's contents, mocks, and portability risks.
 
-    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-    in it is run or unpickled. TARGET is MODULE:ATTR or FILE.py:ATTR, as for modpack export: it
-    is built and planned with the same rules, and nothing is written. Without either, the target
-    of pyproject.toml is planned.
+    A package is a file written by modpack or torch.package, or the folder of an unzipped one.
+    modpack reads it without executing or unpickling anything in it.
 
-    Errors fail the audit. What else does, --fail-on says: a code of a finding (mock-reachable);
-    a severity, for all findings that are at least as bad (warning); or license: and a glob
-    (license:GPL*).
+    A model is MODULE:ATTR or FILE.py:ATTR, as for modpack export. modpack builds it, plans its
+    package with the same rules, and writes nothing. Without an argument, modpack plans the target
+    in pyproject.toml.
+
+    Errors and problems fail the audit. --fail-on adds a code (mock-reachable), a severity and
+    everything above it (warning), or a license pattern (license:GPL*).
 
     \b
     Examples:
@@ -107,17 +108,21 @@ def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
     from modpack.report.audit import audit_package, audit_plan
 
     if subject is None or (":" in subject and not Path(subject).exists()):
-        choices = read_choices(ctx, subject)
-        return audit_plan(choices.target.text, plan_target(choices))
-    for name in _OF_A_TARGET:
+        options = read_plan_options(ctx, subject)
+        return audit_plan(options.target.text, plan_target(options))
+    for name in _TARGET_OPTIONS:
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = f"--{name.replace('_', '-')}"
             raise click.UsageError(
-                f"{option} goes with a TARGET: what is in {subject!r} has been decided", ctx
+                f"{option} applies to a model (MODULE:ATTR or FILE.py:ATTR), and {subject!r} is "
+                "not one.",
+                ctx,
             )
     if not Path(subject).exists():
         raise click.UsageError(
-            f"there is no file {subject!r}. A TARGET has a colon: MODULE:ATTR or FILE.py:ATTR", ctx
+            f"{subject}: the file does not exist. A model has the form MODULE:ATTR or "
+            "FILE.py:ATTR.",
+            ctx,
         )
     with working(f"Reading {subject}"):
         return audit_package(subject)

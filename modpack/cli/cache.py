@@ -1,4 +1,4 @@
-"""``modpack cache``: what loaded packages keep unpacked, and what of it may go."""
+"""``modpack cache``: list, prune, and verify the package cache."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @click.group("cache")
 def cache_command() -> None:
-    """Show and prune what modpack keeps on this machine.
+    """List, prune, and verify the package cache.
 
-    Loading a package unpacks its code into a cache folder: MODPACK_CACHE_DIR, or the user's cache
-    folder of the platform. modpack re-creates whatever is removed from it.
+    Loading a package unpacks its code into the cache folder: MODPACK_CACHE_DIR, or the platform's
+    cache folder for the user. Removing cached files is safe, because modpack re-creates them.
 
     \b
     Examples:
@@ -34,56 +34,61 @@ def cache_command() -> None:
     """
 
 
-@command("list", group=cache_command, epilog="Exit status: 0; 2 if the cache could not be read.")
+@command("list", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be read.")
 def _list(as_json: bool) -> None:
-    """Show the unpacked packages, what was used last first."""
+    """List cached packages, most recently used first."""
     from modpack.loading.cache_maintenance import list_scans, list_trees
 
     folder = _folder()
     trees, scans = list_trees(folder), list_scans(folder)
     if as_json:
         listed = [_tree_to_json(tree) for tree in trees]
-        write_json({"folder": str(folder), "trees": listed, "scans": asdict(scans)})
+        write_json({"folder": str(folder), "packages": listed, "scans": asdict(scans)})
     else:
         _show_list(folder, trees, scans)
 
 
 def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """The callback of ``--older-than``."""
+    """Parse the value of ``--older-than``."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d{1,6})([smhdw])", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no time: 30d, 12h, 2w", ctx, parameter)
+        raise click.BadParameter(
+            f"{value!r} is not a duration such as 30d, 12h, or 2w.", ctx, parameter
+        )
     return float(match[1]) * _UNITS[match[2]]
 
 
 def _bytes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """The callback of ``--max-size``."""
+    """Parse the value of ``--max-size``."""
     if value is None:
         return None
     match = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no size: 5G, 800M", ctx, parameter)
+        raise click.BadParameter(f"{value!r} is not a size such as 5G or 800M.", ctx, parameter)
     return int(match[1]) * _SIZES[match[2].upper()]
 
 
 @command(
     "prune",
     group=cache_command,
-    epilog="Exit status: 0; 2 if the cache could not be locked, or a DIGEST is not in it.",
+    epilog="Exit status: 0, or 2 if the cache cannot be locked or a DIGEST is unknown.",
 )
 @click.argument("digests", metavar="[DIGEST]...", nargs=-1)
 @click.option(
-    "--older-than", metavar="TIME", callback=_seconds, help="What was not used for that long: 30d."
+    "--older-than",
+    metavar="TIME",
+    callback=_seconds,
+    help="Remove packages not used for this long, for example 30d.",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
     callback=_bytes,
-    help="What was not used for longest, until the rest is no larger: 5G.",
+    help="Remove the least recently used packages until the cache fits SIZE, for example 5G.",
 )
-@click.option("--all", "everything", is_flag=True, help="Everything.")
+@click.option("--all", "everything", is_flag=True, help="Remove all packages.")
 def _prune(
     digests: tuple[str, ...],
     older_than: float | None,
@@ -91,10 +96,15 @@ def _prune(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Remove unpacked packages that no living process uses.
+    """Remove cached packages that no running process uses.
 
-    DIGEST is how a tree's digest begins, as modpack cache list shows it. Without DIGEST and
-    options, only what killed processes left half made goes.
+    DIGEST is the beginning of a digest in modpack cache list. Without a DIGEST or an option, the
+    command removes only incomplete folders of processes that have ended.
+
+    \b
+    Examples:
+      modpack cache prune --older-than 30d
+      modpack cache prune 3f2a81c09d44
     """
     from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import prune
@@ -120,48 +130,50 @@ def _prune(
         )
         return
     for tree in pruned.kept:
-        warn(f"{_named(tree)} stays: a process uses it")
+        warn(f"{_label(tree)} was not removed, because a process uses it.")
     removed = counted(len(pruned.removed), "package")
     if pruned.scans.files:
         removed += f", {counted(pruned.scans.files, 'scan')} of sources"
     if pruned.leftovers:
         removed += f", {counted(pruned.leftovers, 'leftover')}"
-    write(f"removed {removed}: {human_size(pruned.freed_bytes)}\n")
+    write(f"Removed {removed}: {human_size(pruned.freed_bytes)}\n")
 
 
 @command(
     "verify",
     group=cache_command,
-    epilog="Exit status: 0 if all files are what was unpacked; 1 if not; 2 if the cache could not "
-    "be read.",
+    epilog="Exit status: 0 if all files match their digests, 1 if not, 2 if the cache cannot be "
+    "read.",
 )
 def _verify(as_json: bool) -> bool:
-    """Compare every unpacked file with the digest that it was written with.
+    """Compare every cached file with its digest.
 
-    What is damaged is made again when its package is loaded the next time.
+    modpack re-creates damaged files when it loads their package again.
     """
     from modpack.core.text import counted, printable
     from modpack.loading.cache_maintenance import damaged_files, list_trees
 
     folder = _folder()
-    found = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
-    damaged = [(tree, files) for tree, files in found if files]
+    checked = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
+    damaged = [(tree, files) for tree, files in checked if files]
     if as_json:
-        listed = [{**_tree_to_json(tree), "damaged": files} for tree, files in found]
-        write_json({"folder": str(folder), "trees": listed})
+        listed = [{**_tree_to_json(tree), "damaged_files": files} for tree, files in checked]
+        write_json({"folder": str(folder), "packages": listed})
     else:
         for tree, files in damaged:
             for file in files:
-                write(f"{_named(tree)}: {printable(file)} was changed, or is missing\n")
-        write(f"{counted(len(found), 'package')} verified, {len(damaged)} damaged\n")
+                write(
+                    f"{_label(tree)}: {printable(file)} is missing or does not match its digest\n"
+                )
+        write(f"{counted(len(checked), 'package')} verified, {len(damaged)} damaged\n")
     return bool(damaged)
 
 
 def _folder() -> Path:
-    """The cache folder; it need not be there.
+    """Return the cache folder, which need not exist.
 
     Raises:
-        CacheError: something else is, or nobody can tell where it would be.
+        CacheError: If the path is not a folder, or the user has no home folder.
     """
     from modpack.core.cache_dir import cache_folder
     from modpack.errors import CacheError
@@ -169,10 +181,11 @@ def _folder() -> Path:
     try:
         folder = cache_folder()
     except RuntimeError as failure:
-        reason = f"where the cache is cannot be told: {failure}"
-        raise CacheError(f"{reason}. Remedy: let MODPACK_CACHE_DIR name a folder") from failure
+        message = f"the cache folder cannot be determined: {failure}"
+        raise CacheError(message, hint="Set MODPACK_CACHE_DIR to a folder.") from failure
     if folder.exists() and not folder.is_dir():
-        raise CacheError(f"the cache {folder} is no folder. Remedy: let MODPACK_CACHE_DIR name one")
+        hint = "Remove it, or set MODPACK_CACHE_DIR to another folder."
+        raise CacheError(f"{folder}: the cache is not a folder", hint=hint)
     return folder
 
 
@@ -184,12 +197,12 @@ def _tree_to_json(tree: CachedTree) -> dict[str, object]:
         "name": tree.name,
         "files": tree.files,
         "size_bytes": tree.size_bytes,
-        "used": datetime.fromtimestamp(tree.used, timezone.utc).isoformat(timespec="seconds"),
+        "last_used": datetime.fromtimestamp(tree.used, timezone.utc).isoformat(timespec="seconds"),
     }
 
 
-def _named(tree: CachedTree) -> str:
-    """How lines of text name a tree."""
+def _label(tree: CachedTree) -> str:
+    """Return a cached package's digest and name, for text."""
     from modpack.core.text import printable
 
     return f"{tree.digest[:16]} ({printable(tree.name or 'unknown')})"
@@ -204,7 +217,7 @@ def _show_list(folder: Path, trees: tuple[CachedTree, ...], scans: Scans) -> Non
     from modpack.core.text import counted, human_size, printable
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in ("digest", "package", "used"):
+    for column in ("digest", "package", "last used"):
         table.add_column(column)
     for column in ("files", "size"):
         table.add_column(column, justify="right")

@@ -1,4 +1,4 @@
-"""``modpack demo``: the whole journey of a model."""
+"""``modpack demo``: train, package, and reload a small model."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from modpack.cli._common import command, make_console
 
 @command(
     "demo",
-    epilog="Exit status: 0 if every promise was kept, 1 if not, 2 on an error.",
+    epilog="Exit status: 0 if every check passes, 1 if not, 2 on an error.",
     json_help=None,
 )
 @click.option(
     "--keep",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Leave the project and the package in this folder.",
+    help="Keep the project and the package in DIR.",
 )
 @click.option(
     "--epochs",
     type=click.IntRange(min=1),
-    help="How often the training goes through its images.  [default: enough for some seconds]",
+    help="Train for this many epochs.  [default: 16]",
 )
 def demo_command(keep: Path | None, epochs: int | None) -> bool:
-    """Train a small model, package it, reload it where its code cannot be imported.
+    """Train, package, and reload a small example model.
+
+    modpack reloads the model in a clean interpreter that cannot import the project, and compares
+    predictions, hooks, and gradients with the trained model's.
 
     \b
     Examples:
       modpack demo
-      modpack demo --keep somewhere
+      modpack demo --keep demo_output
     """
     from modpack.demo.story import EPOCHS, run
 

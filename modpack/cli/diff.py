@@ -1,4 +1,4 @@
-"""``modpack diff``: how two packages differ, read without running anything in them."""
+"""``modpack diff``: compare two packages without executing them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @command(
     "diff",
-    epilog="Exit status: 0 if nothing differs, 1 if something does, 2 if A or B cannot be read.",
+    epilog="Exit status: 0 if the packages do not differ, 1 if they do, 2 if one cannot be read.",
 )
 @click.argument("before", metavar="A", type=FILE)
 @click.argument("after", metavar="B", type=FILE)
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     "--source/--no-source",
     "source",
     default=None,
-    help="Show the lines that differ of all sources, or of none.",
+    help="Show the differing lines of all sources, or of none.",
 )
-@click.option("--stat", "stat", is_flag=True, help="Count only.")
+@click.option("--stat", "stat", is_flag=True, help="Show only the number of differences.")
 def diff_command(before: str, after: str, source: bool | None, stat: bool, as_json: bool) -> bool:
-    """Show how two packages differ.
+    """Compare two packages.
 
-    A and B are packages, or the folders of unzipped ones; modpack's or torch.package's. Nothing
-    in them is run or unpickled.
+    A and B are packages written by modpack or torch.package, or the folders of unzipped ones.
+    modpack reads them without executing or unpickling anything in them.
 
-    Compared are the modules with their decisions and sources, the distributions that they belong
-    to, hooks, parameters and buffers by their digests, resources, self-tests and notes. Sources are
-    compared line by line where the version of their distribution is the same on both sides;
-    --source compares all of them, --no-source none.
+    The comparison covers modules with their decisions and sources, distributions, hooks,
+    parameters and buffers (by digest), resources, self-tests, and notes. By default, modpack
+    shows the differing lines of a source unless its distribution's version differs too.
 
     \b
     Examples:
@@ -48,7 +47,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     from modpack.report.diff_facts import SourceChoice
 
     if stat and as_json:
-        raise click.UsageError("--stat and --json exclude each other: give one of them")
+        raise click.UsageError("--stat and --json cannot be combined.")
     chosen = {None: SourceChoice.OWN, True: SourceChoice.ALL, False: SourceChoice.NONE}
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
@@ -64,7 +63,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
 
 
 def _show(lines: Iterable[SafeLine]) -> None:
-    """Write lines, colored at a terminal only, and never folded: a diff is to be copied."""
+    """Write lines with colors at a terminal only. Long lines are not wrapped, for copying."""
     console = make_console()
     if not console.is_terminal or console.no_color:
         write("".join(f"{line.text}\n" for line in lines))

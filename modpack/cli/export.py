@@ -1,4 +1,4 @@
-"""``modpack export``: from something that can be imported to a package."""
+"""``modpack export``: package a model that can be imported."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, collected_warnings, command, show, warn, write_json
+from modpack.cli._common import FILE, collect_warnings, command, show, warn, write_json
 from modpack.cli._planning import (
     PACKAGE,
     RESOURCE,
     RulesCommand,
-    exporting,
-    finished,
+    close_exporter,
+    open_exporter,
     planning_options,
-    read_choices,
-    warn_beyond,
+    read_plan_options,
+    warn_unreported,
 )
 from modpack.report.progress import working
 
@@ -28,28 +28,39 @@ if TYPE_CHECKING:
 @command(
     "export",
     cls=RulesCommand,
-    epilog="Exit status: 0 if the package was written (or could be, with --dry-run); 1 if problems "
-    "were found, and nothing was written; 2 if TARGET could not be built or FILE not be written.",
+    epilog="Exit status: 0 if the package was written, or could be (--dry-run); 1 if modpack found "
+    "problems or the self-test failed; 2 if TARGET cannot be built or FILE cannot be written.",
 )
 @click.argument("target", metavar="[TARGET]", required=False, type=FILE)
-@click.option("-o", "--output", metavar="FILE", help="Where to write the package.")
+@click.option("-o", "--output", metavar="FILE", help="Write the package to FILE.")
 @planning_options
 @click.option(
     "--example-inputs",
     metavar="TARGET",
-    help="What to try the package with before it is written: MODULE:ATTR or FILE.py:ATTR of a "
-    "tuple of arguments, a mapping of arguments by name, or one argument; or of a function that "
-    "returns it.",
+    help="Test the package with these inputs before writing it: MODULE:ATTR or FILE.py:ATTR of a "
+    "tuple of arguments, a mapping of keyword arguments, one argument, or a function that returns "
+    "it.",
 )
 @click.option(
     "--self-test/--no-self-test",
     default=True,
-    help="Whether to try the package on the example inputs.  [default: self-test]",
+    help="Run the package on the example inputs in a clean interpreter.  [default: self-test]",
 )
-@click.option("--package", default=PACKAGE, show_default=True, help="Where to save the object.")
-@click.option("--resource", default=RESOURCE, show_default=True, help="What to call it there.")
-@click.option("--dry-run", is_flag=True, help="Decide and report, write nothing.")
-@click.option("--debug", is_flag=True, help="Show import chains, and tracebacks of your own code.")
+@click.option(
+    "--package",
+    metavar="NAME",
+    default=PACKAGE,
+    show_default=True,
+    help="Save the object in this package.",
+)
+@click.option(
+    "--resource",
+    metavar="NAME",
+    default=RESOURCE,
+    show_default=True,
+    help="Save the object under this name.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
 def export_command(
@@ -67,16 +78,16 @@ def export_command(
     as_json: bool,
     **_: object,
 ) -> bool:
-    """Package a model with the code that it needs.
+    """Package a model with its code, weights, and hooks.
 
-    TARGET is MODULE:ATTR or FILE.py:ATTR; ATTR may be dotted. It names a model, or any object;
-    or a function or class that is called without arguments and returns it. The current folder,
-    or for a file the folder above its packages, comes first on the import path.
+    TARGET is MODULE:ATTR or FILE.py:ATTR; ATTR may be dotted. It names a model or any other
+    object, or a function or class that modpack calls without arguments to get it. modpack puts
+    the current folder first on the import path; for a file, the folder above its Python package.
 
-    Rules apply in the order in which they are given: the first that matches a module decides.
-    Rules in pyproject.toml come after those. The standard library and torch are always extern
-    unless a rule spells their name. In a PATTERN, * stands for a part of one component of a
-    module path, ** for any number of components.
+    The first rule that matches a module decides about it. Rules from pyproject.toml follow those of
+    the command line. The standard library and torch are extern unless a rule names them
+    explicitly. In a PATTERN, * matches within one component of a module name, and ** matches any
+    number of components.
 
     \b
     Examples:
@@ -91,55 +102,55 @@ def export_command(
       output = "model.modpack"
       rules = [{ mock = "wandb.**" }, { intern = "timm.**", exclude = "timm.data.**" }]
     """
-    from modpack.cli._target import build, importable, packaging, parse_target
+    from modpack.cli._target import build, importable, parse_target, user_code_errors
     from modpack.core.names import resource_record
 
     try:
         resource_record(package, resource)
     except ValueError as failure:
         raise click.UsageError(str(failure), ctx) from failure
-    choices = read_choices(ctx, target)
-    output = None if dry_run else output if output is not None else choices.output
+    options = read_plan_options(ctx, target)
+    output = None if dry_run else output if output is not None else options.output
     if output is None and not dry_run:
         raise click.UsageError(
-            "there is no --output, neither here nor in [tool.modpack]. --dry-run writes nothing",
+            "missing output path. Pass -o FILE, set `output` in [tool.modpack], or use --dry-run.",
             ctx,
         )
     example = None if example_inputs is None else parse_target(example_inputs, Path.cwd())
-    source = choices.target
+    source = options.target
     with (
-        collected_warnings() as collected,
+        collect_warnings() as collected,
         importable(source.folder),
-        exporting(choices, output, self_test) as exporter,
+        open_exporter(options, output, self_test) as exporter,
     ):
         model = build(source, debug)
-        inputs = None if example is None else _built_inputs(example, model, debug)
+        inputs = None if example is None else _build_inputs(example, model, debug)
         with working(f"Packaging {source.text}"):
-            with packaging(source, debug):
+            with user_code_errors(f"packaging {source.text}", debug):
                 if inputs is None:
                     exporter.save_pickle(package, resource, model)
                 else:
                     exporter.save_model(package, resource, model, example_inputs=inputs)
-            plan, is_refused = finished(exporter)
-    warn_beyond(plan, collected)
-    written = None if is_refused else output
+            plan, has_problems = close_exporter(exporter)
+    warn_unreported(plan, collected)
+    written = None if has_problems else output
     if as_json:
         _report_json(plan, written)
-        return is_refused
+        return has_problems
     for note in plan.warnings() if quiet else ():
         warn(str(note))
-    if is_refused:
+    if has_problems:
         from modpack.report.text import problems_report
 
         show(problems_report(plan.problems, debug, Path.cwd()))
-        chains = "" if debug else " --debug shows who imports each of them."
-        click.echo(f"Nothing was written.{chains}", err=True)
+        chains = "" if debug else " Pass --debug to show the import chains."
+        click.echo(f"No file was written.{chains}", err=True)
     elif not quiet:
         _report_text(plan, written)
-    return is_refused
+    return has_problems
 
 
-def _built_inputs(example: Target, model: object, debug: bool) -> object:
+def _build_inputs(example: Target, model: object, debug: bool) -> object:
     from modpack.cli._target import build, importable
     from modpack.selftest.reference import as_example
 
@@ -170,14 +181,14 @@ def _report_text(plan: Plan, written: str | None) -> None:
 
     if written is None:
         show(plan_report(plan_facts(plan), Path.cwd()))
-        click.echo("Nothing was written: this was a dry run.", err=True)
+        click.echo("No file was written: this was a dry run.", err=True)
         return
     show(package_report(package_facts(written)))
     mocks = sorted({use.module for use in plan.mock_uses if use.is_reachable})
     if mocks:
         more = f" and {len(mocks) - 3} more" if len(mocks) > 3 else ""
         click.echo(
-            f"What is mocked of {', '.join(mocks[:3])}{more} may be called, and will raise "
-            f"NotImplementedError then; modpack audit {written} tells where.",
+            f"The model may use mocks of {', '.join(mocks[:3])}{more}, which raise "
+            f"NotImplementedError. Run modpack audit {written} for the locations.",
             err=True,
         )

@@ -1,4 +1,4 @@
-"""``modpack inspect``: what a package holds, read without running anything in it."""
+"""``modpack inspect``: show the contents of a package without executing it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ if TYPE_CHECKING:
     from modpack.archive.base import Archive
 
 
-@command("inspect", epilog="Exit status: 0 if the package could be read, 2 if not.")
+@command("inspect", epilog="Exit status: 0 if the package was read, 2 if not.")
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option("--tree", "tree", is_flag=True, help="Show the package's files as a tree instead.")
+@click.option("--tree", "tree", is_flag=True, help="Show the records as a tree.")
 @click.option(
     "--source",
     metavar="MODULE",
     shell_complete=complete_module,
-    help="Print the source of a packaged module instead, as it is.",
+    help="Print the source of MODULE, unchanged.",
 )
-@click.option("--notes", "notes", is_flag=True, help="Show all notes, and nothing else.")
+@click.option("--notes", "notes", is_flag=True, help="Show all notes and nothing else.")
 def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_json: bool) -> None:
-    """Show what a package holds, and why.
+    """Show a package's contents and the rules that applied.
 
-    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-    in it is run or unpickled, so that a package of unknown origin can be looked at.
+    FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
+    modpack reads it without executing or unpickling anything in it, so inspecting an untrusted
+    package is safe.
 
     \b
     Examples:
@@ -37,7 +38,7 @@ def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_j
       modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
     """
     if [tree, source is not None, notes].count(True) > 1:
-        raise click.UsageError("--tree, --source and --notes exclude each other: give one of them")
+        raise click.UsageError("--tree, --source, and --notes cannot be combined.")
     if tree:
         _show_tree(file, as_json)
     elif source is not None:
@@ -84,10 +85,10 @@ def _show_source(file: str, module: str, as_json: bool) -> None:
         record = _record_of(archive, module)
         content = archive.read(record, verify=read_manifest(archive))
     if as_json:
-        text = _decoded(file, record, content)
+        text = _decode(file, record, content)
         write_json({"module": module, "record": record, "source": text})
     elif sys.stdout.isatty():
-        write(printable(_decoded(file, record, content), keep="\n\t"))
+        write(printable(_decode(file, record, content), keep="\n\t"))
     else:
         write(content)
 
@@ -103,11 +104,12 @@ def _record_of(archive: Archive, module: str) -> str:
     package, plain = module_record(module, True), module_record(module, False)
     if archive.has(package) or archive.has(plain):
         return package if archive.has(package) else plain
-    raise ModpackError(f"{archive.path} holds no source of {module!r}: {_why_not(archive, module)}")
+    reason, hint = _explain_missing_source(archive, module)
+    raise ModpackError(f"{archive.path}: no source of {module!r}: {reason}", hint=hint)
 
 
-def _why_not(archive: Archive, module: str) -> str:
-    """Why there is no source of a module, and which modules have one."""
+def _explain_missing_source(archive: Archive, module: str) -> tuple[str, str]:
+    """Return why a package has no source of a module, and a hint."""
     from modpack.core.names import similar_modules
     from modpack.core.rules import Action
     from modpack.report.package_info import facts_of, read_checked_manifest
@@ -118,20 +120,22 @@ def _why_not(archive: Archive, module: str) -> str:
     if module not in modules:
         have = [name for name, facts in modules.items() if (facts.record or "").endswith(".py")]
         close = similar_modules(module, have)
-        hint = f". Did you mean {' or '.join(map(repr, close))}?" if close else ""
-        return f"it neither holds nor needs such a module{hint}"
+        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+        return "the package neither contains nor requires this module", hint
     facts = modules[module]
     if facts.action is Action.EXTERN:
-        return "it is extern, so that it comes from where the package is loaded"
-    return f"it is compiled code: {facts.record!r}" if facts.record else "it is a folder of modules"
+        return "the module is extern and is imported from the loading environment", ""
+    if facts.record:
+        return f"the module is a native extension, {facts.record!r}", ""
+    return "the module is a namespace package", ""
 
 
-def _decoded(file: str, record: str, content: bytes) -> str:
+def _decode(file: str, record: str, content: bytes) -> str:
     from importlib.util import decode_source
 
     from modpack.errors import ArchiveError
 
     try:
         return decode_source(content)
-    except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
-        raise ArchiveError(file, f"it is no source text: {failure}", record) from failure
+    except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise any of these
+        raise ArchiveError(file, f"cannot be decoded as source: {failure}", record) from failure

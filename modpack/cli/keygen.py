@@ -1,4 +1,4 @@
-"""``modpack keygen``: a key to sign packages with."""
+"""``modpack keygen``: create a key pair for signing packages."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ import click
 from modpack.cli._common import ask_passphrase, command, write, write_json
 
 
-@command("keygen", epilog="Exit status: 0 if the key was made, 2 if not.")
+@command("keygen", epilog="Exit status: 0 if the keys were written, 2 if not.")
 @click.argument("name", metavar="NAME")
 @click.option("--passphrase", is_flag=True, help="Encrypt the private key.")
-@click.option("--force", is_flag=True, help="Overwrite keys that are there: they are lost.")
+@click.option(
+    "--force", is_flag=True, help="Overwrite existing key files. The old keys cannot be recovered."
+)
 def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> None:
-    """Make a key to sign packages with (Ed25519).
+    """Create an Ed25519 key pair for signing packages.
 
-    The private key is written to NAME, which nobody but you can read, and the public one to
-    NAME.pub. Keep the first, and give the second to whoever shall trust your packages. What is
-    printed names the key: the sha256 of the public one.
+    modpack writes the private key to NAME, which only you can read, and the public key to NAME.pub.
+    Keep the private key, and give the public key to the users of your packages. The printed key id
+    is the SHA-256 digest of the public key.
 
-    With --passphrase the private key is encrypted. The passphrase is asked for, or taken from
-    MODPACK_KEY_PASSPHRASE.
+    --passphrase encrypts the private key. modpack reads the passphrase from MODPACK_KEY_PASSPHRASE
+    or asks for it.
 
-    This needs an extra: pip install 'modpack[sign]'
+    Requires an extra: pip install 'modpack[sign]'
 
     \b
     Examples:
@@ -30,12 +32,14 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
       modpack sign model.modpack --key release
     """
     if name.endswith(".pub"):
-        raise click.UsageError(f"{name} would hold the private key: leave .pub out")
+        raise click.UsageError(
+            f"{name} would contain the private key. Pass a name that does not end with .pub."
+        )
     from modpack.security.signing_keys import generate, refuse_taken, write_pair
 
     key = generate()
     if not force:
-        refuse_taken(name)  # before anybody thinks of a passphrase
+        refuse_taken(name)  # before asking for a passphrase
     secret = ask_passphrase(name, is_new=True) if passphrase else None
     private, public = write_pair(key, name, passphrase=secret, overwrite=force)
     if as_json:
@@ -51,8 +55,8 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
         from modpack.core.text import printable
 
         text = (
-            f"private key: {private} (keep it)\n"
-            f"public key:  {public} (give it to those who shall trust it)\n"
+            f"private key: {private} (keep it secret)\n"
+            f"public key:  {public} (share it)\n"
             f"key id:      {key.key_id}\n"
         )
         write(printable(text, keep="\n"))

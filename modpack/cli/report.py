@@ -1,4 +1,4 @@
-"""``modpack report``: the audit of a package as one HTML page."""
+"""``modpack report``: write the audit of a package as an HTML page."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from modpack.cli._common import (
     FILE,
     command,
-    needing_extra,
-    refuse_same,
+    require_extra,
+    require_other_file,
     write_file,
     write_json,
 )
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 @command(
     "report",
-    epilog="Exit status: 0 if the page was written, 2 if it could not be.",
-    json_help="Tell what was written as JSON.",
+    epilog="Exit status: 0 if the page was written, 2 if not.",
+    json_help="Print a summary of the page as JSON.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="Where to write the page.  [default: the package's name with .html, in this folder]",
+    help="Write the page to FILE.  [default: the package's name with .html, in this folder]",
 )
-@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
     "--sources/--no-sources",
     default=True,
-    help="Whether the page has the packaged sources.  [default: sources]",
+    help="Include the packaged sources in the page.  [default: sources]",
 )
 @click.option(
     "--all-sources",
     is_flag=True,
-    help="Keep every packaged source, however large the page becomes. By default, it has those "
-    "nearest to the model, and stays small.",
+    help="Include every packaged source. By default, the page includes those nearest to the model, "
+    "up to 600 kB.",
 )
 def report_command(
     file: str,
@@ -55,14 +55,16 @@ def report_command(
     all_sources: bool,
     as_json: bool,
 ) -> None:
-    """Write the audit of a package as one HTML page.
+    """Write an audit report as a single HTML page.
 
-    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-    in it is run or unpickled. The page has the graph of the modules, each with its source and the
-    imports that lead to it; the mocks with their risks, the hooks, the environment beside the
-    present one, the sizes. It is a single file that asks no network for anything.
+    FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
+    modpack reads it without executing or unpickling anything in it.
 
-    This needs an extra: pip install 'modpack[report]'
+    The page shows the module graph with sources and import chains, mocks and their risks, hooks,
+    sizes, and a comparison of the recorded environment with this one. It loads nothing from the
+    network.
+
+    Requires an extra: pip install 'modpack[report]'
 
     \b
     Examples:
@@ -72,10 +74,10 @@ def report_command(
     name = Path(file).resolve().name.removesuffix(".modpack")
     page = Path(output if output is not None else f"{name}.html")
     if all_sources and not sources:
-        raise click.UsageError("--all-sources and --no-sources contradict each other")
+        raise click.UsageError("--all-sources and --no-sources cannot be combined.")
     _check(file, page, force)
     with working(f"Reading {file}"):
-        audit, text, left_out = _made(file, sources, all_sources)
+        audit, text, omitted = _render(file, sources, all_sources)
     write_file(page, text)
     if as_json:
         found = Counter(finding.severity.value for finding in audit.findings)
@@ -92,30 +94,29 @@ def report_command(
         )
         return
     click.echo(f"Wrote {page}", err=True)
-    if left_out:
+    if omitted:
         click.echo(
-            "It has the sources nearest to the model, and no room for "
-            f"{counted(left_out, 'other')}: --all-sources keeps them.",
+            f"The page omits {counted(omitted, 'source')}. Pass --all-sources to include all.",
             err=True,
         )
 
 
 def _check(file: str, page: Path, force: bool) -> None:
-    """Refuse what cannot be written, or would destroy something, before any work is done."""
+    """Check the path of the page before any work is done."""
     if not page.parent.is_dir():
-        raise click.UsageError(f"there is no folder {page.parent}: make it, or name another")
+        raise click.UsageError(f"{page.parent}: the folder does not exist. Create it first.")
     if page.is_dir():
-        raise click.UsageError(f"{page} is a folder: name a file with --output")
-    refuse_same(file, page)
+        raise click.UsageError(f"{page} is a folder. Pass a file with --output.")
+    require_other_file(file, page)
     if page.is_file() and not force:
         raise click.UsageError(
-            f"{page} is there already: --force replaces it, --output names another"
+            f"{page}: the file exists. Pass --force to replace it, or another --output."
         )
 
 
-def _made(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
-    """The audit, its page, and how many sources the page has no room for."""
-    with needing_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
+def _render(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
+    """Return the audit, its page, and the number of sources omitted from the page."""
+    with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
     from modpack.report.audit import audit_package
     from modpack.report.html_document import PackagedSources, nearest_sources, read_sources

@@ -1,4 +1,4 @@
-"""``modpack requirements``: what must be installed where a package is loaded."""
+"""``modpack requirements``: print the distributions that a package requires."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from modpack.cli._common import FILE, command, show, write, write_json
 
 @command(
     "requirements",
-    epilog="Exit status: 0 if all is well, 1 if --check found differences, 2 if the package could "
-    "not be read.",
+    epilog="Exit status: 0 on success, 1 if --check finds differences, 2 if the package cannot be "
+    "read.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(
     "--lock",
     is_flag=True,
-    help="With all that these distributions require, and with hashes if they are known of all.",
+    help="Include indirect requirements, and hashes if all are known.",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Compare with what is installed here instead, and tell the remedy.",
+    help="Compare with the installed distributions, and show the command that fixes differences.",
 )
 @click.option(
     "--exact",
@@ -29,11 +29,11 @@ from modpack.cli._common import FILE, command, show, write, write_json
     help="With --check: report every difference, as loading with on_mismatch='error' does.",
 )
 def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_json: bool) -> bool:
-    """Print what must be installed where a package is loaded.
+    """Print a requirements file for loading a package.
 
-    The output is a requirements file: torch, modpack, and the distributions of extern modules, in
-    the versions with which the package was made. What loading can do without comes last, below a
-    comment. What pip cannot install again is a comment. Nothing in FILE is run or unpickled.
+    The file lists torch, modpack, and the distributions of extern modules, in their versions at
+    export. Optional distributions come last, below a comment. Distributions that pip cannot install
+    are listed as comments. modpack reads FILE without executing or unpickling anything in it.
 
     \b
     Examples:
@@ -42,12 +42,12 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
       modpack requirements model.modpack --check
     """
     if exact and not check:
-        raise click.UsageError("--exact says how to compare: give --check as well")
+        raise click.UsageError("--exact requires --check.")
     from modpack.report.requirements import requirements_of, requirements_text
 
     requirements = requirements_of(file, lock=lock)
     comparison = requirements.comparison
-    counting = comparison.deviations if exact else comparison.differences
+    relevant = comparison.deviations if exact else comparison.differences
     if as_json:
         from modpack.report.json_output import document
 
@@ -57,9 +57,9 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
         from modpack.report.text import comparison_report
 
         show(comparison_report(comparison, exact))
-        repair = pip_install_command(counting)
+        repair = pip_install_command(relevant)
         if repair is not None:
-            write(f"Remedy: {repair}\n")  # in one line, however long, to be copied
+            write(f"Run: {repair}\n")  # never wrapped, for copying
     else:
         write(requirements_text(requirements))
-    return bool(check and counting)
+    return bool(check and relevant)

@@ -1,4 +1,4 @@
-"""``modpack sbom``: the bill of materials of a package, in CycloneDX."""
+"""``modpack sbom``: print a package's software bill of materials, in CycloneDX."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from modpack.cli._common import (
     FILE,
     command,
-    needing_extra,
-    refuse_same,
+    require_extra,
+    require_other_file,
     write,
     write_file,
 )
@@ -21,39 +21,40 @@ from modpack.report.progress import working
 if TYPE_CHECKING:
     from datetime import datetime
 
-Form = Literal["json", "xml"]
+Format = Literal["json", "xml"]
 
 
 @command(
     "sbom",
-    epilog="Exit status: 0 if the bill was made, 2 if not.",
-    json_help="The same as --format json; tell errors as JSON too.",
+    epilog="Exit status: 0 if the SBOM was written, 2 if not.",
+    json_help=None,
 )
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option("-o", "--output", metavar="FILE", help="Write it there instead of to stdout.")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
 @click.option(
     "--format",
-    "form",
+    "file_format",
     type=click.Choice(["json", "xml"]),
-    help="In which form.  [default: xml if --output ends with .xml, else json]",
+    help="Select the format.  [default: xml if --output ends with .xml, else json]",
 )
 @click.option(
     "--timestamp",
     is_flag=True,
-    help="Say in it when it was made: now, or at SOURCE_DATE_EPOCH if that is set.",
+    help="Include the current time, or SOURCE_DATE_EPOCH if that is set.",
 )
 def sbom_command(
-    file: str, output: str | None, form: Form | None, timestamp: bool, as_json: bool
+    file: str, output: str | None, file_format: Format | None, timestamp: bool
 ) -> None:
-    """Print the software bill of materials of a package (CycloneDX 1.6).
+    """Print a software bill of materials (CycloneDX 1.6).
 
-    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's. Nothing
-    in it is run or unpickled. The bill names the model, the distributions and the code in the
-    package, and what must be installed where it is loaded, with versions, licenses and digests.
+    FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
+    modpack reads it without executing or unpickling anything in it.
 
-    The same package gives the same bill, byte for byte, unless --timestamp is given.
+    The SBOM lists the model, the distributions and code in the package, and the distributions that
+    the loading environment must provide, with versions, licenses, and digests. Without --timestamp,
+    the SBOM of a package is always the same, byte for byte.
 
-    This needs an extra: pip install 'modpack[sbom]'
+    Requires an extra: pip install 'modpack[sbom]'
 
     \b
     Examples:
@@ -61,35 +62,35 @@ def sbom_command(
       modpack sbom model.modpack -o model.cdx.json
       modpack sbom model.modpack -o model.cdx.xml --timestamp
     """
-    if as_json and form == "xml":
-        raise click.UsageError("--json and --format xml exclude each other: give one of them")
     if output is not None:
-        refuse_same(file, Path(output))
-    default: Form = "xml" if output is not None and output.lower().endswith(".xml") else "json"
-    made_at = _time() if timestamp else None
+        require_other_file(file, Path(output))
+    default: Format = "xml" if output is not None and output.lower().endswith(".xml") else "json"
+    created = _creation_time() if timestamp else None
     with working(f"Reading {file}"):
-        text = _sbom(file, "json" if as_json else form or default, made_at)
+        text = _sbom(file, file_format or default, created)
     if output is None:
         write(text)
     else:
         write_file(Path(output), text)
 
 
-def _sbom(file: str, form: Form, timestamp: datetime | None) -> str:
+def _sbom(file: str, file_format: Format, timestamp: datetime | None) -> str:
     from modpack.archive.reader import open_archive
     from modpack.report.audit import audit_package
 
-    with needing_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
+    with require_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
         from modpack.report.sbom import code_digests, sbom_of
 
     audit = audit_package(file)
     with open_archive(file) as archive:
         digests = code_digests(archive)
-    return sbom_of(audit, digests, form=form, file_sha256=_sha256(Path(file)), timestamp=timestamp)
+    return sbom_of(
+        audit, digests, form=file_format, file_sha256=_sha256(Path(file)), timestamp=timestamp
+    )
 
 
 def _sha256(file: Path) -> str | None:
-    """The sha256 of a file in hex; None for a folder, which has none."""
+    """Return the SHA-256 digest of a file in hex; None for a folder."""
     import hashlib
 
     from modpack.core.process import ProgressUnit, phase
@@ -107,8 +108,8 @@ def _sha256(file: Path) -> str | None:
     return digest.hexdigest()
 
 
-def _time() -> datetime:
-    """Now, to the second; or the time that builds are told to use (reproducible-builds.org)."""
+def _creation_time() -> datetime:
+    """Return SOURCE_DATE_EPOCH (reproducible-builds.org) if it is set, else the current time."""
     from datetime import datetime, timezone
 
     given = os.environ.get("SOURCE_DATE_EPOCH")
@@ -117,5 +118,5 @@ def _time() -> datetime:
     try:
         return datetime.fromtimestamp(int(given), timezone.utc)
     except (ValueError, OverflowError, OSError) as failure:
-        reason = f"SOURCE_DATE_EPOCH is {given!r}: it must be a number of seconds since 1970"
-        raise click.UsageError(reason) from failure
+        message = f"SOURCE_DATE_EPOCH must be a number of seconds since 1970, not {given!r}"
+        raise click.UsageError(message) from failure

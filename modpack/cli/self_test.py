@@ -1,4 +1,4 @@
-"""``modpack self-test``: the self-test that is stored in a package, once more, here."""
+"""``modpack self-test``: repeat the self-test that is stored in a package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, collected_warnings, command, warn, write, write_json
+from modpack.cli._common import FILE, collect_warnings, command, warn, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @command(
     "self-test",
-    epilog="Exit status: 0 if the package passed, 1 if it failed, 2 if FILE contains no self-test "
+    epilog="Exit status: 0 if the package passes, 1 if it fails, 2 if FILE contains no self-test "
     "or the trust policy rejects it.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     type=click.Choice(["warn", "error", "ignore"]),
     default="warn",
     show_default=True,
-    help="What to do if the installed versions differ from the recorded ones.",
+    help="Handle installed versions that differ from the recorded ones.",
 )
 @click.option(
     "--policy",
     metavar="FILE",
     type=FILE,
-    help="Refuse a package that asks for more than this policy allows (a TOML file).",
+    help="Reject a package that requires more than this trust policy allows (a TOML file).",
 )
 @click.option(
     "--verify",
     type=click.Choice(["code", "full"]),
     default="code",
     show_default=True,
-    help="What to compare with its digests first: everything but tensors, or everything.",
+    help="Verify the digests of all records (full), or of all but tensors (code).",
 )
 def self_test_command(
     file: str,
@@ -48,10 +48,10 @@ def self_test_command(
 ) -> bool:
     """Repeat the self-test that is stored in a package.
 
-    A package that was saved with example inputs holds them, and the output that the live model
-    gave. A clean interpreter loads the package, runs it on those inputs, and compares the output.
+    A package that was exported with example inputs contains them and the model's output. A clean
+    interpreter loads the package, runs it on these inputs, and compares the outputs.
 
-    This runs the package's code: run it only for packages that you trust.
+    This command executes the package's code. Only use it for packages that you trust.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def self_test_command(
     from modpack.core.policy import TrustPolicy
     from modpack.selftest.self_test import self_test
 
-    with working(f"Running the self-test of {file}"), collected_warnings() as collected:
+    with working(f"Running the self-test of {file}"), collect_warnings() as collected:
         allowed = None if policy is None else TrustPolicy.from_toml(policy)
         outcome = self_test(file, on_mismatch=on_mismatch, policy=allowed, verify=verify)
     for text in collected:
@@ -80,19 +80,19 @@ def self_test_command(
             }
         )
     else:
-        write(_text(outcome))
+        write(_format(outcome))
     return not outcome.passed
 
 
-def _text(outcome: SelfTestResult) -> str:
+def _format(outcome: SelfTestResult) -> str:
     from modpack.core.text import counted, printable
 
     recorded = outcome.recorded
     if outcome.passed:
-        how = "bit by bit" if recorded.deterministic else "in structure: it is not deterministic"
+        extent = "bit by bit" if recorded.deterministic else "by structure (not deterministic)"
         outputs = counted(len(recorded.cases), "output")
-        return f"passed: {outputs} compared {how}, in {outcome.seconds:.1f} seconds\n"
+        return f"passed: {outputs} compared {extent}, in {outcome.seconds:.1f} seconds\n"
     lines = [f"failed: {outcome.reason}", *(f"  {line}" for line in outcome.details)]
     if outcome.log:
-        lines += ["It wrote:", *(f"  {line}" for line in outcome.log.splitlines())]
+        lines += ["Output of the self-test:", *(f"  {line}" for line in outcome.log.splitlines())]
     return "".join(f"{printable(line)}\n" for line in lines)

@@ -10,7 +10,7 @@ from modpack.cli._common import (
     FILE,
     ask_passphrase,
     command,
-    refuse_same,
+    require_other_file,
     warn,
     write,
     write_json,
@@ -39,7 +39,7 @@ def sign_command(
 ) -> None:
     """Sign a package so that others can verify who published it.
 
-    FILE is a modpack package or the folder of an unpacked one. modpack first compares all records
+    FILE is a modpack package or the folder of an unzipped one. modpack first compares all records
     with the manifest; no code in the package is executed or unpickled. The signature covers the
     package's digest and therefore its whole content, but not the file name.
 
@@ -60,7 +60,7 @@ def sign_command(
       modpack verify model.modpack --key release.pub
     """
     if output is not None and not embed:
-        refuse_same(file, Path(output))
+        require_other_file(file, Path(output))
     from modpack.core.process import usable_cores
     from modpack.security.signing import sign_package
     from modpack.security.signing_keys import is_readable_by_others, read_private

@@ -1,4 +1,4 @@
-"""``modpack verify``: whether a package is whole, consistent, and what the loader allows."""
+"""``modpack verify``: check a package's integrity, signatures, and trust policy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @command(
     "verify",
-    epilog="Exit status: 0 if the package is accepted, 1 if it is refused, 2 if FILE is no package "
-    "or could not be read.",
+    epilog="Exit status: 0 if the package passes, 1 if it fails, 2 if FILE is not a package or "
+    "cannot be read.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     metavar="PUB",
     multiple=True,
     type=FILE,
-    help="Demand a valid signature made with the key that belongs to this public one (a PEM "
-    "file). May be repeated: one of them is enough.",
+    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
+    "signature is enough.",
 )
 @click.option(
     "--policy",
     "policy",
     metavar="FILE",
     type=FILE,
-    help="Demand what this policy demands (a TOML file).",
+    help="Require that the package conforms to this trust policy (a TOML file).",
 )
 @click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Threads that compute digests; one for each core by default.",
+    help="Compute digests in N threads.  [default: one for each core]",
 )
 def verify_command(
     file: str,
@@ -49,14 +49,15 @@ def verify_command(
     workers: int | None,
     as_json: bool,
 ) -> bool:
-    """Verify a package: all of it is read, and nothing of it is run or unpickled.
+    """Verify a package's structure, digests, and signatures.
 
-    FILE is a package, or the folder of an unzipped one; modpack's or torch.package's.
+    FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
+    modpack reads all of it without executing or unpickling anything in it.
 
-    Checked are the archive's structure, every record against its digest (tensors included), the
-    records of the format and whether they agree with each other, what pickles name and what sources
-    do when they are imported; with --key, signatures; with --policy, what the loader allows.
-    Everything that is wrong is told at once.
+    modpack checks the structure of the archive, the digest of every record (including tensors), the
+    consistency of the format's records, the globals in pickles, and the effects of importing the
+    sources. --key checks signatures, and --policy checks a trust policy. The report lists every
+    finding.
 
     \b
     Examples:
@@ -67,7 +68,7 @@ def verify_command(
     from modpack.report.verify import verify_package
     from modpack.security.signing_keys import read_public
 
-    signers, trusted = tuple(map(read_public, keys)), _policy(policy)
+    signers, trusted = tuple(map(read_public, keys)), _read_policy(policy)
     with working(f"Verifying {file}"):
         facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
     if as_json:
@@ -81,12 +82,12 @@ def verify_command(
     return not facts.is_accepted
 
 
-def _policy(path: str | None) -> TrustPolicy | None:
+def _read_policy(path: str | None) -> TrustPolicy | None:
     if path is None:
         return None
     from modpack.core.policy import TrustPolicy
     from modpack.errors import ModpackWarning
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ModpackWarning)  # a finding says the same
+        warnings.simplefilter("ignore", ModpackWarning)  # a finding reports the same
         return TrustPolicy.from_toml(path)

@@ -1,4 +1,4 @@
-"""``modpack why``: how a module got into a package, from the package's own evidence."""
+"""``modpack why``: explain why a module is in a package, from the package's own records."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:
 
 @command(
     "why",
-    epilog="Exit status: 0 if the package tells of MODULE, 2 if it does not or cannot be read.",
+    epilog="Exit status: 0 if the package mentions MODULE, 2 if not or if it cannot be read.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.argument("module", metavar="MODULE", shell_complete=complete_module)
-@click.option("--all", "every_chain", is_flag=True, help="Show all chains, the shortest first.")
+@click.option("--all", "every_chain", is_flag=True, help="Show all import chains, shortest first.")
 def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> None:
-    """Tell why a module is in a package, or is not.
+    """Explain why a module is, or is not, in a package.
 
-    Shows what was decided about MODULE, by which rule, and the shortest chains of imports that lead
-    to it from the saved objects, each step with its place. FILE is a package, or the folder of an
-    unzipped one; modpack's or torch.package's. Nothing in it is run or unpickled.
+    modpack shows the decision about MODULE, its rule, and the shortest import chains that lead to
+    it from the saved objects, with locations. FILE is a package written by modpack or
+    torch.package, or the folder of an unzipped one. modpack reads it without executing or
+    unpickling anything in it.
 
     \b
     Examples:
@@ -34,7 +35,7 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
       modpack why model.modpack numpy.linalg --all
       modpack why model.modpack wandb --json | jq '.chains[0].steps[] | [.file, .line]'
     """
-    found = _look(file, module, every_chain)
+    found = _explain(file, module, every_chain)
     if as_json:
         from modpack.report.json_output import document
 
@@ -45,7 +46,7 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
         show(why_report(found, every_chain))
 
 
-def _look(file: str, module: str, every_chain: bool) -> Why:
+def _explain(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
     from modpack.report.package_info import read_evidence
     from modpack.report.why import mentions, read_provider, why, with_stand_ins
@@ -55,12 +56,12 @@ def _look(file: str, module: str, every_chain: bool) -> Why:
         if not mentions(plan, module):
             plan = with_stand_ins(archive, plan)
         if not mentions(plan, module):
-            raise _unknown(archive, plan, module)
+            raise _unknown_module(archive, plan, module)
         provider = read_provider(archive, plan, module)
     return why(plan, module, every_chain=every_chain, provider=provider)
 
 
-def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
+def _unknown_module(archive: Archive, plan: Plan, module: str) -> Exception:
     from modpack.core.names import similar_modules
     from modpack.core.text import printable
     from modpack.errors import ModpackError
@@ -68,8 +69,7 @@ def _unknown(archive: Archive, plan: Plan, module: str) -> Exception:
 
     known = {*plan.decisions, *plan.graph.nodes()}
     near = similar_modules(module, sorted(name for name in known if mentions(plan, name)))
-    hint = f". Did you mean {' or '.join(map(printable, near))}?" if near else ""
+    hint = f"Did you mean {' or '.join(map(printable, near))}?" if near else ""
     return ModpackError(
-        f"{archive.path} says nothing of a module {module!r}: it does not hold it, and nothing "
-        f"in it imports it{hint}"
+        f"{archive.path}: the package neither contains nor imports module {module!r}", hint=hint
     )
