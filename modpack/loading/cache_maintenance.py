@@ -213,10 +213,14 @@ def _named(trees: Iterable[CachedTree], digest: str) -> CachedTree:
     if len(found) == 1 and len(digest) >= _SHORTEST_PREFIX:
         return found[0]
     if not found:
-        raise ModpackError(f"no tree in the cache has a digest that begins with {digest!r}")
+        raise ModpackError(
+            f"no cached package has a digest that begins with {digest!r}",
+            hint="List the digests with: modpack cache list",
+        )
+    digests = ", ".join(tree.digest[:16] for tree in found[:3])
     raise ModpackError(
-        f"{digest!r} does not tell which tree is meant: give more of its digest "
-        f"({', '.join(tree.digest[:16] for tree in found[:3])})"
+        f"the digest {digest!r} is ambiguous or too short: it matches {digests}",
+        hint=f"Pass at least {_SHORTEST_PREFIX} characters that identify one package.",
     )
 
 

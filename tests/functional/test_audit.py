@@ -171,11 +171,11 @@ def test_a_gate_that_does_not_exist_is_told_with_the_one_that_was_meant(package)
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (["nowhere.modpack"], "there is no file 'nowhere.modpack'"),
+        (["nowhere.modpack"], "nowhere.modpack: the file does not exist"),
         (["tillapp/till.py"], "tillapp/till.py"),
-        (["till.modpack", "--mock", "tillspy"], "--mock goes with a TARGET"),
-        (["till.modpack", "--preset", "none"], "--preset goes with a TARGET"),
-        ([], "there is no TARGET"),
+        (["till.modpack", "--mock", "tillspy"], "--mock applies to a model"),
+        (["till.modpack", "--preset", "none"], "--preset applies to a model"),
+        ([], "missing TARGET"),
         (["tillapp.till:nobody"], "nobody"),
     ],
 )

@@ -80,16 +80,16 @@ def test_packages_that_differ_in_tensors_alone_share_the_tree_and_what_was_compi
 
 
 @pytest.mark.parametrize("command", [["list"], ["prune"], ["verify"]])
-def test_a_cache_that_is_a_file_is_told_as_that(cache, command):
+def test_cache_commands_reject_cache_that_is_a_file(cache, command):
     cache.write_text("a file")
     done = run(*command)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"the cache {cache} is no folder" in done.stderr
+    assert f"{cache}: the cache is not a folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it keeps the current folder")
-def test_a_cache_of_which_nobody_can_tell_where_it_is_is_told_as_that(tmp_path, monkeypatch):
+def test_cache_list_in_removed_folder_fails_with_hint(tmp_path, monkeypatch):
     (tmp_path / "removed").mkdir()
     monkeypatch.chdir(tmp_path / "removed")
     monkeypatch.setenv("MODPACK_CACHE_DIR", "kept")
@@ -98,7 +98,7 @@ def test_a_cache_of_which_nobody_can_tell_where_it_is_is_told_as_that(tmp_path, 
     done = run("list")
     assert (done.returncode, done.stdout) == (2, "")
     assert "kept is relative to the current folder, which was removed" in done.stderr
-    assert "Remedy: let MODPACK_CACHE_DIR name a folder" in done.stderr
+    assert "Set MODPACK_CACHE_DIR to a folder." in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -122,27 +122,27 @@ def test_sixteen_processes_load_while_others_prune(cache, package):
     assert list((cache / "trees" / "v2").iterdir()) == []
 
 
-def test_the_cache_is_listed_verified_and_pruned(cache, package):
+def test_cache_list_verify_and_prune_report_counts(cache, package):
     loaded_elsewhere(package)
     told = run("list")
     assert "many.modpack" in told.stdout and str(cache) in told.stdout
     assert run("verify").stdout == "1 package verified, 0 damaged\n"
-    assert run("prune", "--older-than", "1d").stdout.startswith("removed 0 packages")
-    assert run("prune", "--max-size", "0").stdout.startswith("removed 1 package")
+    assert run("prune", "--older-than", "1d").stdout.startswith("Removed 0 packages")
+    assert run("prune", "--max-size", "0").stdout.startswith("Removed 1 package")
     assert run("list").stdout.startswith("0 packages")
 
 
-def test_documents_follow_their_schemas(cache, package):
+def test_cache_json_follows_schemas(cache, package):
     loaded_elsewhere(package)
     document = checked("cache-list", json.loads(run("list", "--json").stdout))
-    [tree] = document["trees"]
+    [tree] = document["packages"]
     assert tree["name"] == "many.modpack" and tree["files"] >= 21
     file = cache / "trees" / "v2" / tree["digest"] / "files" / "many" / "m3.py"
     file.write_text("number = 8\n")
     done = run("verify", "--json")
     assert done.returncode == 1
     document = checked("cache-verify", json.loads(done.stdout))
-    assert document["trees"][0]["damaged"] == ["many/m3.py"]
+    assert document["packages"][0]["damaged_files"] == ["many/m3.py"]
     document = checked("cache-prune", json.loads(run("prune", "--all", "--json").stdout))
     assert [each["digest"] for each in document["removed"]] == [tree["digest"]]
 
@@ -162,13 +162,13 @@ def test_a_changed_module_is_not_run(cache, package):
         (["prune", "feedbeef"], "begins with 'feedbeef'"),
     ],
 )
-def test_mistakes_are_told_with_exit_status_2(cache, package, arguments, told):
+def test_cache_prune_rejects_invalid_arguments(cache, package, arguments, told):
     loaded_elsewhere(package)
     done = run(*arguments)
     assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
 
 
-def test_commands_about_the_cache_do_without_torch(cache):
+def test_cache_list_does_not_import_torch(cache):
     code = "import sys; from modpack.cli import cli; cli(['cache', 'list'], standalone_mode=False)"
     code += "; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, capture_output=True)

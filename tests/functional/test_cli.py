@@ -89,13 +89,13 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def unsized(monkeypatch):
-    """Nothing says how wide the output is: test runners do."""
+    """Remove the width that a test runner sets."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture
 def work(project, monkeypatch) -> Path:
-    """A project folder; commands run in it, and it is on nobody's import path but theirs."""
+    """A project folder in which commands run. Only the commands can import from it."""
     folder = project(FILES)
     sys.path.remove(str(folder))
     monkeypatch.chdir(folder)
@@ -125,9 +125,6 @@ def process(*arguments: str | Path, **options) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
 
 
-# -- export: the target ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "target",
     [
@@ -139,7 +136,7 @@ def process(*arguments: str | Path, **options) -> subprocess.CompletedProcess[st
         "./clilib/net.py:Net",
     ],
 )
-def test_a_target_is_exported_and_loads_where_its_code_is_unknown(work, clean_python, target):
+def test_export_target_loads_without_its_code(work, clean_python, target):
     result = run("export", target, "-o", "net.modpack")
     assert result.exit_code == 0, result.output
     code = """
@@ -150,46 +147,46 @@ def test_a_target_is_exported_and_loads_where_its_code_is_unknown(work, clean_py
     assert clean_python(code, path=work / "net.modpack").stdout == "Net (1, 2)\n"
 
 
-def test_a_file_in_packages_is_imported_under_its_dotted_name(work, monkeypatch, tmp_path):
+def test_export_file_in_package_uses_dotted_name(work, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     document = facts("export", work / "clilib" / "net.py:make", "--dry-run")
     assert actions(document)["clilib.net"] == "intern"
     assert "net" not in actions(document)
 
 
-def test_the_import_path_is_as_it_was_afterwards(work):
+def test_export_restores_import_path(work):
     before = list(sys.path)
     run("export", "clilib.net:make", "--dry-run")
     assert sys.path == before
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "expected"),
     [
         ("clilib.net", "MODULE:ATTR"),
         ("clilib.net:", "MODULE:ATTR"),
         ("clilib.net:a b", "MODULE:ATTR"),
-        ("no module:x", "no module path"),
-        ("nowhere.py:x", "there is no file"),
+        ("no module:x", "not a module name"),
+        ("nowhere.py:x", "the file does not exist"),
         ("clilib/:x", "is a folder"),
-        ("clinowhere:x", "there is no module 'clinowhere'"),
-        ("clilib.nowhere:x", "there is no module 'clilib.nowhere'"),
+        ("clinowhere:x", "module 'clinowhere' was not found"),
+        ("clilib.nowhere:x", "module 'clilib.nowhere' was not found"),
         ("clilib.net:mak", "Did you mean 'make'?"),
         ("clilib.net:Shelf.Inner.x", "clilib.net.Shelf.Inner has no attribute 'x'"),
         ("clilib.net:wants", "(width)"),
         ("clilib.net:nothing", "nothing to package"),
     ],
 )
-def test_a_target_that_leads_nowhere_is_told_clearly(work, target, told):
+def test_export_rejects_target_without_object(work, target, expected):
     result = run("export", target, "-o", "net.modpack")
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert expected in result.stderr
     assert "Traceback" not in result.output
     assert not (work / "net.modpack").exists()
 
 
 @pytest.mark.parametrize(
-    ("target", "told", "place"),
+    ("target", "expected", "location"),
     [
         ("clifails:x", "RuntimeError: no such luck", "clifails.py:2"),
         ("climissing:x", "No module named 'clinowhere'", "climissing.py:1"),
@@ -199,14 +196,14 @@ def test_a_target_that_leads_nowhere_is_told_clearly(work, target, told):
         ("clilib.net:sulky", "ValueError: I will not be pickled", "clilib/net.py:51"),
     ],
 )
-def test_what_the_users_code_raises_is_told_with_its_place(work, target, told, place):
+def test_export_reports_user_exception_with_location(work, target, expected, location):
     result = run("export", target, "-o", "net.modpack")
     assert result.exit_code == 2
-    assert told in result.stderr and place in result.stderr
+    assert expected in result.stderr and location in result.stderr
     assert "Traceback" not in result.output
 
 
-def test_debug_shows_the_traceback_from_the_users_code_on(work):
+def test_export_debug_shows_traceback_of_user_code(work):
     result = run("export", "clilib.net:broken", "-o", "net.modpack", "--debug")
     assert result.exit_code == 2
     assert "Traceback (most recent call last)" in result.stderr
@@ -215,29 +212,26 @@ def test_debug_shows_the_traceback_from_the_users_code_on(work):
 
 
 @pytest.mark.parametrize("name", ["random.py", "torch.py"])
-def test_a_file_named_like_what_is_always_extern_is_refused(work, name):
+def test_export_rejects_file_named_like_extern_module(work, name):
     (work / name).write_text("x = 1\n")
     result = run("export", f"{name}:x", "-o", "x.modpack")
     assert result.exit_code == 2
-    assert "Rename it" in result.stderr
+    assert "Rename the file." in result.stderr
 
 
-def test_a_file_whose_name_is_taken_by_another_module_is_refused(work, tmp_path):
+def test_export_rejects_file_with_name_of_imported_module(work, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "clispy.py").write_text("x = 1\n")
     assert run("export", "clispy.py:watch", "--dry-run").exit_code == 2  # it returns None
     result = run("export", tmp_path / "elsewhere" / "clispy.py:x", "--dry-run")
     assert result.exit_code == 2
-    assert "is taken by" in result.stderr
+    assert "is already imported as" in result.stderr
 
 
-def test_what_the_users_code_prints_does_not_mix_with_the_report(work):
+def test_export_sends_output_of_user_code_to_stderr(work):
     result = run("export", "clilib.net:make", "--dry-run", "--json")
     json.loads(result.stdout)
     assert "noise on stdout" in result.stderr
-
-
-# -- export: rules and problems --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,18 +243,18 @@ def test_what_the_users_code_prints_does_not_mix_with_the_report(work):
         (["--mock=nobody", "--extern=clispy", "--mock=clispy"], "extern"),
     ],
 )
-def test_rules_of_different_kinds_keep_the_order_of_the_command_line(work, rules, action):
+def test_export_applies_rules_in_command_line_order(work, rules, action):
     rules = ["--intern", "clilib.**", *rules]
     assert actions(facts("export", "clilib.net:make", "--dry-run", *rules))["clispy"] == action
 
 
-def test_a_bad_pattern_is_a_usage_error(work):
+def test_export_invalid_pattern_is_usage_error(work):
     result = run("export", "clilib.net:make", "--dry-run", "--mock", "a..b")
     assert result.exit_code == 2
     assert "--mock" in result.stderr and "empty component" in result.stderr
 
 
-def test_problems_end_with_1_and_write_nothing(work):
+def test_export_with_problems_exits_with_1(work):
     result = run("export", "clilib.net:make", "-o", "net.modpack", "--deny", "clispy")
     assert result.exit_code == 1
     assert "1 problem" in result.stdout and "clispy" in result.stdout
@@ -268,12 +262,12 @@ def test_problems_end_with_1_and_write_nothing(work):
     assert not (work / "net.modpack").exists()
 
 
-def test_debug_shows_the_chain_of_imports(work):
+def test_export_debug_shows_import_chain(work):
     result = run("export", "clilib.net:make", "--dry-run", "--deny", "clispy", "--debug")
     assert "clilib.net -> clispy" in result.stdout
 
 
-def test_problems_as_json(work):
+def test_export_json_lists_problems(work):
     result = run("export", "clilib.net:make", "-o", "x.modpack", "--deny", "clispy", "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)
@@ -282,57 +276,55 @@ def test_problems_as_json(work):
     assert (problem["subject"], problem["reason"]) == ("clispy", "denied")
 
 
-def test_policy_none_leaves_modules_undecided(work):
+def test_export_preset_none_reports_unmatched_modules(work):
     result = run("export", "clilib.net:make", "--dry-run", "--preset", "none", "--json")
     assert result.exit_code == 1
     subjects = {problem["subject"] for problem in json.loads(result.stdout)["problems"]}
     assert "clilib.net" in subjects
 
 
-def test_a_dry_run_writes_nothing(work):
+def test_export_dry_run_writes_no_file(work):
     before = sorted(work.iterdir())
     result = run("export", "clilib.net:make", "--dry-run", "-o", "net.modpack")
     assert result.exit_code == 0
-    assert "interned: " in result.stdout and "Nothing was written" in result.stderr
+    assert "interned: " in result.stdout and "No file was written" in result.stderr
     assert [path for path in sorted(work.iterdir()) if path.suffix == ".modpack"] == []
     assert set(before) <= set(work.iterdir())
 
 
-def test_a_failed_export_leaves_the_package_that_was_there(work):
+def test_failed_export_keeps_existing_package(work):
     (work / "net.modpack").write_bytes(b"precious")
     assert run("export", "clilib.net:broken", "-o", "net.modpack").exit_code == 2
     assert run("export", "clilib.net:make", "-o", "net.modpack", "--deny", "clispy").exit_code == 1
     assert (work / "net.modpack").read_bytes() == b"precious"
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_model_is_built(work):
+def test_export_checks_output_before_building_model(work):
     result = run("export", "clilib.net:make", "-o", "nowhere/net.modpack")
     assert result.exit_code == 2
     assert "nowhere" in result.stderr
     assert "noise on stdout" not in result.stderr
 
 
-def test_package_and_resource_say_where_the_object_is_saved(work):
+def test_export_package_and_resource_set_record_name(work):
     run("export", "clilib.net:make", "-o", "x.modpack", "--package", "a.b", "--resource", "c.pkl")
     with open_archive("x.modpack") as archive:
         assert archive.has("a/b/c.pkl")
     assert run("export", "clilib.net:make", "--dry-run", "--resource", "../x").exit_code == 2
 
 
-def test_notes_are_shown_once_and_not_as_python_warnings(work, recwarn):
+def test_export_shows_notes_once(work, recwarn):
     result = run("export", "clidynamic:Plugin", "--dry-run")
     assert result.output.count("known at run time") == 1
     assert not [w for w in recwarn if issubclass(w.category, modpack.ModpackWarning)]
 
 
-def test_quiet_prints_warnings_only(work):
+def test_export_quiet_prints_warnings_only(work):
     result = run("export", "clidynamic:Plugin", "-o", "x.modpack", "--quiet")
     assert result.stdout == ""
     assert result.stderr.count("known at run time") == 1
     assert run("export", "clilib.net:Net", "-o", "y.modpack", "-q").output == ""
 
-
-# -- export: pyproject.toml ------------------------------------------------------------------
 
 SETTINGS = """\
 [tool.modpack]
@@ -345,7 +337,7 @@ rules = [
 """
 
 
-def test_the_nearest_pyproject_gives_the_defaults(work, monkeypatch):
+def test_export_reads_nearest_pyproject(work, monkeypatch):
     (work / "pyproject.toml").write_text(SETTINGS)
     (work / "deep").mkdir()
     (work / "out").mkdir()
@@ -358,20 +350,20 @@ def test_the_nearest_pyproject_gives_the_defaults(work, monkeypatch):
     assert (work / "out" / "net.modpack").is_file()
 
 
-def test_rules_of_the_command_line_come_first(work):
+def test_export_rules_of_command_line_come_first(work):
     (work / "pyproject.toml").write_text(SETTINGS)
     document = facts("export", "--dry-run", "--intern", "clispy")
     assert actions(document)["clispy"] == "intern"
 
 
-def test_the_command_line_replaces_target_output_and_policy(work):
+def test_export_command_line_overrides_pyproject(work):
     (work / "pyproject.toml").write_text(SETTINGS + 'preset = "none"\n')
     document = facts("export", "clidynamic:Plugin", "-o", "x.modpack", "--preset", "pinned")
     assert actions(document)["clidynamic"] == "intern"
     assert (work / "x.modpack").is_file()
 
 
-def test_another_file_can_be_named(work):
+def test_export_config_reads_other_file(work):
     (work / "pyproject.toml").write_text("[tool.modpack]\nbroken = 1\n")
     (work / "other.toml").write_text(SETTINGS)
     decided = actions(facts("export", "--config", "other.toml", "--dry-run"))
@@ -381,7 +373,7 @@ def test_another_file_can_be_named(work):
     assert result.exit_code == 2 and "[tool.modpack]" in result.stderr
 
 
-def test_everything_that_is_wrong_in_the_table_is_told_at_once(work):
+def test_export_lists_all_problems_of_pyproject(work):
     (work / "pyproject.toml").write_text(
         """\
 [tool.modpack]
@@ -402,24 +394,24 @@ rules = [
     )
     result = run("export", "--dry-run")
     assert result.exit_code == 2
-    for told in (
+    for problem in (
         "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
         "tool.modpack.preset: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
         "tool.modpack.target: must be a string, not an integer",
-        "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; it has intern and",
-        "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; it has none",
+        "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; not intern and mock",
+        "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; not none",
         "tool.modpack.rules[2]: must be a table",
         "tool.modpack.rules[3].deny: must be a pattern or an array of patterns, not an integer",
         "tool.modpack.rules[4].deny: the pattern 'a..b' has an empty component",
-        "tool.modpack.rules[5].deny: must hold at least one pattern",
+        "tool.modpack.rules[5].deny: must contain at least one pattern",
         "tool.modpack.rules[6].exclde: there is no such key. Did you mean 'exclude'?",
         "tool.modpack.rules[7].allow_empty: must be true or false, not a string",
     ):
-        assert told in result.stderr
+        assert problem in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (b"[tool.modpack\n", "no valid TOML"),
         (b"# modpack \xff\n", "no UTF-8"),
@@ -427,14 +419,14 @@ rules = [
         (b"[tool.modpack]\nrules = 3\n", "tool.modpack.rules: must be an array of tables"),
     ],
 )
-def test_a_broken_pyproject_is_one_clear_message(work, content, told):
+def test_export_rejects_invalid_pyproject(work, content, expected):
     (work / "pyproject.toml").write_bytes(content)
     result = run("export", "clilib.net:make", "--dry-run")
     assert result.exit_code == 2
-    assert "pyproject.toml" in result.stderr and told in result.stderr
+    assert "pyproject.toml" in result.stderr and expected in result.stderr
 
 
-def test_a_rule_that_must_match_and_does_not_is_a_problem(work):
+def test_export_unmatched_required_rule_is_problem(work):
     rule = 'rules = [{ mock = "clinobody", allow_empty = false }]\n'
     (work / "pyproject.toml").write_text(f"[tool.modpack]\n{rule}")
     result = run("export", "clilib.net:make", "--dry-run")
@@ -442,13 +434,10 @@ def test_a_rule_that_must_match_and_does_not_is_a_problem(work):
     assert "clinobody" in result.stdout
 
 
-def test_a_missing_target_or_output_is_a_usage_error(work):
-    assert "there is no TARGET" in run("export", "-o", "x").stderr
-    assert "there is no --output" in run("export", "clilib.net:make").stderr
+def test_export_without_target_or_output_is_usage_error(work):
+    assert "missing TARGET" in run("export", "-o", "x").stderr
+    assert "missing output path" in run("export", "clilib.net:make").stderr
     assert run("export").exit_code == run("export", "clilib.net:make").exit_code == 2
-
-
-# -- inspect ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -463,40 +452,40 @@ def package(tmp_path_factory) -> Path:
     return folder / "net.modpack"
 
 
-def test_inspect_tells_what_is_in_it_and_why(package):
+def test_inspect_shows_modules_and_rules(package):
     result = run("inspect", package)
     assert result.exit_code == 0
-    for told in ("interned: ", "mock('clispy')", "clilib/net.py:4", "__model__/model.pkl"):
-        assert told in result.stdout
+    for text in ("interned: ", "mock('clispy')", "clilib/net.py:4", "__model__/model.pkl"):
+        assert text in result.stdout
 
 
-def test_inspect_and_export_tell_the_same(work):
+def test_inspect_json_equals_export_json(work):
     exported = facts("export", "clilib.net:make", "-o", "net.modpack")
     assert facts("inspect", "net.modpack") == exported
 
 
-def test_tree_shows_the_files(package):
+def test_inspect_tree_shows_records(package):
     result = run("inspect", package, "--tree")
     assert "├── clilib" in result.stdout and "parts.py" in result.stdout
     records = {each["record"] for each in facts("inspect", package, "--tree")["records"]}
     assert "clilib/parts.py" in records
 
 
-def test_source_prints_a_packaged_source_as_it_is(package):
+def test_inspect_source_prints_source_unchanged(package):
     assert run("inspect", package, "--source", "clilib.net").stdout_bytes == NET.encode()
     assert facts("inspect", package, "--source", "clilib.net")["source"] == NET
     assert "mock('clispy')" in run("inspect", package, "--source", "clispy").stdout
 
 
 def at_a_terminal(*arguments: str | Path) -> str:
-    """What a command writes where stdout is a terminal."""
+    """Return what a command writes to a terminal."""
     main, terminal = os.openpty()
     command = [sys.executable, "-m", "modpack", *map(str, arguments)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
     written = bytearray()
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, env=environment) as running:
         os.close(terminal)
-        with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+        with contextlib.suppress(OSError):  # Linux reports the closed end as an error
             while chunk := os.read(main, 65536):
                 written += chunk
     os.close(main)
@@ -504,7 +493,7 @@ def at_a_terminal(*arguments: str | Path) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
-def test_source_at_a_terminal_cannot_steer_it(tmp_path):
+def test_inspect_source_escapes_control_characters_at_terminal(tmp_path):
     file, source = tmp_path / "evil.modpack", "x = '\x1b[2J größe'\ny = 1\n"
     with modpack.PackageExporter(file) as exporter:
         exporter.save_source_string("clievil", source)
@@ -513,25 +502,25 @@ def test_source_at_a_terminal_cannot_steer_it(tmp_path):
     assert run("inspect", file, "--source", "clievil").stdout == source
 
 
-def test_there_are_colors_at_a_terminal(package):
+def test_inspect_uses_colors_at_terminal(package):
     assert "\x1b[" in at_a_terminal("inspect", package)
 
 
 @pytest.mark.parametrize(
-    ("module", "told"),
+    ("module", "expected"),
     [
         ("clilib.nets", "Did you mean 'clilib.net'"),
-        ("torch", "it is extern"),
+        ("torch", "the module is extern"),
         ("../etc", "must be a module path"),
     ],
 )
-def test_a_source_that_is_not_there_is_told_clearly(package, module, told):
+def test_inspect_source_explains_missing_source(package, module, expected):
     result = run("inspect", package, "--source", module)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert expected in result.stderr
 
 
-def test_tree_and_source_exclude_each_other(package):
+def test_inspect_rejects_tree_with_source(package):
     assert run("inspect", package, "--tree", "--source", "x").exit_code == 2
 
 
@@ -550,7 +539,7 @@ def test_inspect_never_imports_torch(package):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no zip at all", b"PK\x05\x06" + bytes(18)])
-def test_what_is_no_package_ends_with_2_and_a_message(tmp_path, content):
+def test_inspect_of_other_file_exits_with_2(tmp_path, content):
     file = tmp_path / "x.modpack"
     if content is not None:
         file.write_bytes(content)
@@ -566,7 +555,7 @@ def test_what_is_no_package_ends_with_2_and_a_message(tmp_path, content):
     )
 
 
-def test_a_damaged_package_ends_with_2(package, tmp_path):
+def test_inspect_of_damaged_package_exits_with_2(package, tmp_path):
     damaged = tmp_path / "damaged.modpack"
     content = bytearray(package.read_bytes())
     content[content.index(b'"externs"') + 2] ^= 1
@@ -576,17 +565,14 @@ def test_a_damaged_package_ends_with_2(package, tmp_path):
     assert "environment.json" in result.stderr
 
 
-# -- around ----------------------------------------------------------------------------------
-
-
-def test_there_are_no_control_sequences_in_a_pipe(package):
+def test_inspect_in_pipe_prints_plain_text(package):
     done = process("inspect", package)
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
-    assert max(map(len, done.stdout.splitlines())) > 80  # as wide as its content, not as a card
+    assert max(map(len, done.stdout.splitlines())) > 80  # wide enough for its content
 
 
-def test_a_reader_that_leaves_early_is_no_failure(package):
+def test_inspect_ignores_closed_pipe(package):
     program = [sys.executable, "-m", "modpack", "inspect", str(package)]
     reading, writing = os.pipe()
     os.close(reading)
@@ -595,31 +581,31 @@ def test_a_reader_that_leaves_early_is_no_failure(package):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_output_that_cannot_show_a_character_still_gets_the_rest(package):
+def test_inspect_replaces_characters_that_stdout_cannot_encode(package):
     done = process("inspect", package, "--tree", env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
     assert "parts.py" in done.stdout
 
 
-def test_columns_says_how_wide_a_pipe_is(package):
+def test_inspect_in_pipe_respects_columns(package):
     done = process("inspect", package, env={"COLUMNS": "50"})
     assert max(map(len, done.stdout.splitlines())) <= 50
 
 
-def test_python_m_modpack_is_modpack():
+def test_python_m_modpack_prints_version():
     done = process("--version")
     assert done.stdout == f"modpack {modpack.__version__}\n"
 
 
 @pytest.mark.parametrize("command", [(), ("export",), ("inspect",), ("demo",)])
-def test_help_has_examples_and_says_how_it_ends(command):
+def test_help_has_examples_and_exit_status(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert "Examples:" in result.stdout
-    assert "status" in result.stdout or "ends with" in result.stdout
+    assert "Exit status:" in result.stdout
 
 
-def test_bad_usage_ends_with_2():
+def test_invalid_usage_exits_with_2():
     for arguments in (
         ["nonsense"],
         ["export", "--nonsense"],
@@ -629,14 +615,14 @@ def test_bad_usage_ends_with_2():
         assert run(*arguments).exit_code == 2
 
 
-def test_demo_hands_its_options_on_and_its_outcome_back(monkeypatch, tmp_path):
+def test_demo_passes_options_and_returns_status(monkeypatch, tmp_path):
     calls = []
 
-    def tell(console, keep, epochs):
+    def run_story(console, keep, epochs):
         calls.append((keep, epochs))
         return 1
 
-    monkeypatch.setattr("modpack.demo.story.run", tell)
+    monkeypatch.setattr("modpack.demo.story.run", run_story)
     assert run("demo", "--keep", tmp_path, "--epochs", "2").exit_code == 1
     assert run("demo").exit_code == 1
     from modpack.demo.story import EPOCHS
@@ -644,11 +630,11 @@ def test_demo_hands_its_options_on_and_its_outcome_back(monkeypatch, tmp_path):
     assert calls == [(tmp_path, 2), (None, EPOCHS)]
 
 
-def test_an_interrupt_is_no_finding(monkeypatch):
+def test_interrupt_exits_with_130(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("modpack.demo.story.run", interrupted)
     result = run("demo")
     assert result.exit_code == 130
-    assert "interrupted" in result.stderr
+    assert "Interrupted." in result.stderr

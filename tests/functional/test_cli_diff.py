@@ -196,7 +196,7 @@ def test_inspect_shows_all_notes_on_demand(noted):
     [
         ("diffnotes.tll", "Did you mean 'diffnotes.till'"),
         ("till", "Did you mean 'diffnotes.till'"),
-        ("nothing_like_it", "it neither holds nor needs such a module"),
+        ("nothing_like_it", "neither contains nor requires this module"),
     ],
 )
 def test_inspect_names_modules_that_were_meant(noted, module, told):

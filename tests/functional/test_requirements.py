@@ -208,9 +208,9 @@ def test_check_tells_differences_and_the_command_that_repairs_them(changed):
     path = changed(older)
     result = run(path, "--check")
     assert result.exit_code == 1
-    assert "Remedy: pip install 'req-tea==1.0'\n" in result.output
+    assert "Run: pip install 'req-tea==1.0'\n" in result.output
     result = run(path, "--check", "--lock")
-    assert "Remedy: pip install 'req-notes==1.0' 'req-tea==1.0'\n" in result.output
+    assert "Run: pip install 'req-notes==1.0' 'req-tea==1.0'\n" in result.output
 
 
 def test_check_counts_what_rarely_matters_for_the_strict_only(changed):

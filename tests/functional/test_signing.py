@@ -108,7 +108,7 @@ def test_a_key_is_not_overwritten_unless_that_is_said(key):
 def test_a_private_key_is_never_written_as_a_public_one(tmp_path):
     result = run("keygen", tmp_path / "release.pub")
     assert result.exit_code == 2
-    assert "would hold the private key" in result.output
+    assert "would contain the private key" in result.output
     assert not any(tmp_path.iterdir())
 
 
@@ -153,7 +153,7 @@ def test_an_encrypted_key_signs_with_its_passphrase(package, tmp_path):
     run("keygen", key, "--passphrase", MODPACK_KEY_PASSPHRASE="tea")
     result = run("sign", package, "--key", key)
     assert result.exit_code == 2
-    assert "put it into MODPACK_KEY_PASSPHRASE, or call at a terminal" in result.output
+    assert "Set MODPACK_KEY_PASSPHRASE, or run the command in a terminal." in result.output
     result = run("sign", package, "--key", key, MODPACK_KEY_PASSPHRASE="coffee")
     assert result.exit_code == 2
     assert "the passphrase is wrong" in result.output

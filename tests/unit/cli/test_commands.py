@@ -1,4 +1,4 @@
-"""The commands, each in a module of its own that is imported when the command is asked for."""
+"""The list of commands. Each is a module that is imported on first use."""
 
 from __future__ import annotations
 
@@ -13,21 +13,30 @@ import modpack.cli
 from modpack.cli import cli
 
 
-def test_every_module_that_holds_a_command_is_one_by_its_name():
+def test_commands_match_modules_of_cli():
     modules = {each.name for each in pkgutil.iter_modules(modpack.cli.__path__)}
     assert set(cli.commands) == {name for name in modules if not name.startswith("_")}
     assert len(cli.commands) == len(set(cli.commands))
     assert all(command.name == name for name, command in cli.commands.items())
 
 
-def test_help_tells_what_each_command_does():
-    shown = CliRunner().invoke(cli, ["--help"]).stdout
+def test_help_shows_whole_summaries_in_80_columns():
+    lines = CliRunner().invoke(cli, ["--help"]).stdout.splitlines()
     for name, command in cli.commands.items():
-        assert f"  {name} " in shown
-        assert command.get_short_help_str(limit=60) in shown
+        summary = command.help.partition("\n")[0]
+        assert f"  {name:<12}  {summary}" in lines
+        assert summary.endswith(".")
+    assert max(map(len, lines)) <= 80
 
 
-def test_an_unknown_command_is_told_with_the_one_that_was_meant():
+def test_help_groups_commands_under_headings():
+    shown = CliRunner().invoke(cli, ["--help"]).stdout
+    headings = ("Create packages:", "Inspect packages:", "Sign and verify packages:")
+    assert list(map(shown.index, headings)) == sorted(map(shown.index, headings))
+    assert "\nCommands:" not in shown
+
+
+def test_unknown_command_suggests_closest():
     with pytest.raises(KeyError):
         cli.commands["inspec"]
     shown = CliRunner().invoke(cli, ["inspec"])
@@ -35,7 +44,7 @@ def test_an_unknown_command_is_told_with_the_one_that_was_meant():
     assert "No such command 'inspec'. Did you mean 'inspect'?" in shown.stderr
 
 
-def test_what_other_commands_need_is_not_imported(tmp_path):
+def test_command_does_not_import_other_commands(tmp_path):
     code = (
         "import sys\n"
         "from click.testing import CliRunner\n"
