@@ -42,7 +42,7 @@ class Owner(str, Enum):
     """torch and modpack: whatever loads a package has them."""
     INSTALLED = "installed"
     """An installed distribution that is not an editable install."""
-    BOUND = "bound"
+    NOT_PORTABLE = "not-portable"
     """An installed distribution that a preset leaves where it is: it has compiled code, or
     something that stays there requires it."""
     LOCAL = "local"

@@ -15,20 +15,20 @@ _MAX_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))
 
 
-def is_awake(module: object) -> bool:
+def is_loaded(module: object) -> bool:
     """Return whether a module is loaded, unlike those that LazyLoader loads on first access."""
     kind = type(module)
     return issubclass(kind, ModuleType) and kind.__getattribute__ is ModuleType.__getattribute__
 
 
-def is_plain(value: Any) -> bool:
+def is_constant(value: Any) -> bool:
     """Return whether a value is immutable and can be written as a literal."""
     if type(value) is tuple:
-        return all(map(is_plain, value))
+        return all(map(is_constant, value))
     return type(value) in _ATOMS
 
 
-def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
+def resolve_name(name: str, namespace: Mapping[str, Any]) -> Any:
     """Resolve a dotted name through modules and classes only. Return None if it has no value."""
     first, *others = name.split(".")
     found: Any = namespace.get(first)
@@ -37,7 +37,7 @@ def resolved(name: str, namespace: Mapping[str, Any]) -> Any:
     return found
 
 
-def home_of(value: Any) -> str:
+def defining_module(value: Any) -> str:
     """Return the module that defines a function or a class, or an empty string if unknown."""
     if is_a(value, FunctionType):
         return str(value.__globals__.get("__name__", ""))
@@ -45,7 +45,7 @@ def home_of(value: Any) -> str:
     return found if isinstance(found, str) else ""
 
 
-def functions_in(value: Any) -> Iterator[FunctionType]:
+def unwrap_functions(value: Any) -> Iterator[FunctionType]:
     """Yield the functions that a possibly decorated object wraps, outermost first."""
     todo: list[Any] = [value]
     seen: set[int] = set()
@@ -80,15 +80,15 @@ def _wrapped(value: Any) -> Iterator[Any]:
         yield value.func
 
 
-def codes_in(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
+def nested_codes(code: CodeType, deep: bool = True) -> Iterator[CodeType]:
     """Yield nested code objects; those of generic classes and functions are one level deeper."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield inner
             if deep or inner.co_name.startswith("<generic parameters"):
-                yield from codes_in(inner, deep)
+                yield from nested_codes(inner, deep)
 
 
-def absolute(file: str) -> str:
+def absolute_file(file: str) -> str:
     """Return the absolute path of a code's file. The names of cells are returned unchanged."""
     return file if file.startswith("<") else str(Path(file).absolute())

@@ -27,7 +27,7 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
-from modpack.exporting.live_code import absolute, codes_in, functions_in, is_awake
+from modpack.exporting.live_code import absolute_file, is_loaded, nested_codes, unwrap_functions
 from modpack.exporting.live_state import LiveModule, SourceMismatch
 from modpack.pickling.functions import same_code
 
@@ -77,7 +77,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
         is_plain = type(sys.modules.get(module)) is ModuleType
         read = file if is_python_s else None
         compared = LiveModule(live, defined, read, package.defined, is_plain)
-        deviations = list(compared.deviations())
+        deviations = list(compared.mismatches())
         changed += _notes(module, file, deviations, package) if deviations else ()
     yield from changed
 
@@ -85,7 +85,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
 def _running(location: Location) -> Mapping[str, object]:
     """The namespace of the loaded module that comes from a place; empty if none does."""
     module = sys.modules.get(location.module)
-    if location.kind is not CodeKind.SOURCE or not is_awake(module):
+    if location.kind is not CodeKind.SOURCE or not is_loaded(module):
         return {}
     live = module_dict(module)
     # A loader may have read another file than its spec said.
@@ -118,7 +118,7 @@ def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[s
     except (SyntaxError, ValueError, RecursionError):
         return None
     codes: dict[str, list[CodeType]] = {}
-    for code in codes_in(compiled):
+    for code in nested_codes(compiled):
         codes.setdefault(code.co_name, []).append(code)
     others: dict[str, int] = {}
     for function in _functions_of(live, file):
@@ -158,7 +158,7 @@ def _named(names: list[str]) -> str:
 
 def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionType]:
     """The functions that a file defines, as far as its module and their classes hold them."""
-    here = absolute(file)
+    here = absolute_file(file)
     todo: list[Any] = list(live.values())
     seen: set[int] = set()
     for value in todo:  # which grows
@@ -166,8 +166,8 @@ def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionTyp
             continue
         seen.add(id(value))
         if not is_a(value, type):
-            found = functions_in(value)
-            yield from (each for each in found if absolute(each.__code__.co_filename) == here)
+            found = unwrap_functions(value)
+            yield from (each for each in found if absolute_file(each.__code__.co_filename) == here)
         elif vars(value).get("__module__") == live.get("__name__"):
             todo += vars(value).values()
 

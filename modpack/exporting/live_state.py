@@ -21,7 +21,7 @@ from modpack.core.names import root_of
 from modpack.core.scan import Body, Definitions, Initializer, Literal, Rebinding, Row
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
-from modpack.exporting.live_code import functions_in, home_of, is_plain, resolved
+from modpack.exporting.live_code import defining_module, is_constant, resolve_name, unwrap_functions
 
 _MISSING: Final = object()
 _UNKNOWN: Final = object()
@@ -38,17 +38,17 @@ _WRAPPERS: tuple[tuple[type, str], ...] = (
 """Python's own wrappers of functions, and the attribute with the function."""
 
 
-def shown(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe a value in a few words. Texts are never shown, because they may be passwords.
 
-    >>> shown(4), shown("secret"), shown((1, "a")), shown(len)
+    >>> describe_value(4), describe_value("secret"), describe_value((1, "a")), describe_value(len)
     ('4', 'another text', 'another tuple', "the built-in function 'len'")
     """
     if is_a(value, (str, bytes)):
         return "another text"
     if type(value) is tuple:
         return "another tuple"
-    if is_plain(value):
+    if is_constant(value):
         return (
             repr(value)
             if len(repr(value)) <= _MAX_REPR_LENGTH
@@ -96,7 +96,7 @@ def _object_mismatches(
     Yields:
         The attribute, a clause that describes it, and whether the object's methods set it.
     """
-    kind = resolved(str(call[0]), live)
+    kind = resolve_name(str(call[0]), live)
     if not is_a(kind, type) or type(value) is not kind:
         return
     made = _expected_attributes(kind, call[1:], named, inits)
@@ -107,11 +107,11 @@ def _object_mismatches(
     for name, before in expected.items():
         now = found.get(name, _UNKNOWN)  # unknown in a class with slots, for example
         if before is not _UNKNOWN and now is not _UNKNOWN and not _still_contains(before, now):
-            there = f" and not {shown(before)}" if is_plain(now) else ""
-            yield name, f"is {shown(now)}{there}", changed.get(name) == Rebinding.RUNNING
+            there = f" and not {describe_value(before)}" if is_constant(now) else ""
+            yield name, f"is {describe_value(now)}{there}", changed.get(name) == Rebinding.RUNNING
     for name in (each for each in found if each not in expected):
         if changed.get(name, Rebinding.ON_REQUEST) == Rebinding.ON_REQUEST:
-            yield name, f"was set to {shown(found[name])}", False
+            yield name, f"was set to {describe_value(found[name])}", False
 
 
 def _expected_attributes(
@@ -167,14 +167,14 @@ def _attributes_from_fields(
     if len(given) > len(names):
         return None
     arguments = {**dict(zip(names, given, strict=False)), **named}
-    made = {f.name: f.default if is_plain(f.default) else _UNKNOWN for f in fields}
+    made = {f.name: f.default if is_constant(f.default) else _UNKNOWN for f in fields}
     return made | {name: _constant_value(arguments[name]) for name in made if name in arguments}
 
 
 def _constant_value(literal: Literal) -> Any:
     """Return the value of a literal, or unknown if it is mutable."""
     made = _evaluate(literal)
-    return made if is_plain(made) else _UNKNOWN
+    return made if is_constant(made) else _UNKNOWN
 
 
 def _evaluate(literal: Literal) -> Any:
@@ -200,7 +200,7 @@ def _still_contains(first: Any, value: Any) -> bool:
         return len(value) >= len(first) and all(map(_still_contains, first, value))
     if isinstance(first, set):
         return bool(first <= value)
-    return is_plain(value) and repr(first) == repr(value)
+    return is_constant(value) and repr(first) == repr(value)
 
 
 class SourceMismatch(NamedTuple):
@@ -241,7 +241,7 @@ class LiveModule:
     inits: Mapping[str, Definitions]
     is_plain: bool
 
-    def deviations(self) -> Iterator[SourceMismatch]:
+    def mismatches(self) -> Iterator[SourceMismatch]:
         """Yield every name whose value differs from the source."""
         for path, body in self.defined.bodies.items():
             outside, _, name = path.rpartition(".")
@@ -321,7 +321,7 @@ class LiveModule:
     def _is_class(self, value: Any, path: str) -> bool:
         if not is_a(value, type):
             return value is not _MISSING and not is_a(value, FunctionType)
-        module, here = home_of(value), str(self.live.get("__name__"))
+        module, here = defining_module(value), str(self.live.get("__name__"))
         # Libraries set ``__module__`` of classes to the public module that users import.
         return value.__qualname__ == path and root_of(module) == root_of(here)
 
@@ -329,24 +329,26 @@ class LiveModule:
         self, value: Any, name: Literal, decorators: Sequence[Literal], scope: _Scope
     ) -> bool:
         """Return whether decorators may have made a value from a function."""
-        found = list(functions_in(value))
+        found = list(unwrap_functions(value))
         if value is not _MISSING and not found:
             return True
         if any(each.__globals__ is self.live and each.__code__.co_name == name for each in found):
             return True
-        makers = {root_of(home_of(resolved(str(each), self.live))) for each in decorators}
-        return any(root_of(home_of(each)) in makers for each in found)
+        makers = {
+            root_of(defining_module(resolve_name(str(each), self.live))) for each in decorators
+        }
+        return any(root_of(defining_module(each)) in makers for each in found)
 
     def _is_made_of(self, value: Any, name: str, scope: _Scope) -> bool:
         """Return whether Python, a metaclass, or a base made a value from a plain function."""
         bare = value.__func__ if is_a(value, (staticmethod, classmethod)) else value
         if is_a(bare, FunctionType) and self._is_own(bare, scope, name):
             return True
-        found = list(functions_in(bare))
+        found = list(unwrap_functions(bare))
         holds_own = any(self._is_own(each, scope, name) for each in found)
         if scope.is_special or self.file is None:
-            return holds_own or not found or home_of(found[0]) in scope.makers
-        return holds_own and home_of(found[0]) in scope.makers
+            return holds_own or not found or defining_module(found[0]) in scope.makers
+        return holds_own and defining_module(found[0]) in scope.makers
 
     def _is_own(self, function: FunctionType, scope: _Scope, name: str) -> bool:
         """Return whether a function is the one in the source. Its name may be mangled."""
@@ -360,7 +362,7 @@ class LiveModule:
         """Return whether a literal has a value, or class creation may have replaced it."""
         if literal == [] or _still_contains(_evaluate(literal), value):
             return True
-        return scope.is_special and not is_plain(value)
+        return scope.is_special and not is_constant(value)
 
     def _added_attributes(self, scope: _Scope, body: Body) -> Iterator[SourceMismatch]:
         """Yield attributes of a plain class that its statement does not define."""
@@ -374,8 +376,8 @@ class LiveModule:
                 is_made = value.__code__.co_filename.startswith("<") or name[:10] == "__annotate"
                 if is_made or (value.__globals__ is self.live and not scope.prefix):
                     continue
-            if is_function or (is_plain(value) and not name.startswith("__")):
-                yield scope.mismatch(name, f"was set to {shown(value)}", body.line, value)
+            if is_function or (is_constant(value) and not name.startswith("__")):
+                yield scope.mismatch(name, f"was set to {describe_value(value)}", body.line, value)
 
 
 class _Scope(NamedTuple):
@@ -400,14 +402,15 @@ class _Scope(NamedTuple):
     def changed(
         self, name: str, value: Any, line: int, literal: Literal | object = _MISSING
     ) -> SourceMismatch:
-        what = "was deleted" if value is _MISSING else f"is {shown(value)}"
-        is_shown = is_plain(literal) and is_plain(value) and not isinstance(literal, str)
-        before = f" and not {shown(literal)}" if is_shown else ""
+        what = "was deleted" if value is _MISSING else f"is {describe_value(value)}"
+        is_shown = is_constant(literal) and is_constant(value) and not isinstance(literal, str)
+        before = f" and not {describe_value(literal)}" if is_shown else ""
         return self.mismatch(name, what + before, line, value)
 
     def mismatch(self, name: str, what: str, line: int, value: Any) -> SourceMismatch:
-        found = next(functions_in(value), None)
-        module, here = home_of(found), self.names.get("__module__" if self.prefix else "__name__")
+        found = next(unwrap_functions(value), None)
+        module = defining_module(found)
+        here = self.names.get("__module__" if self.prefix else "__name__")
         is_own = found is not None and "<locals>" in found.__qualname__ and module == str(here)
         return SourceMismatch(self.prefix + name, what, line, bool(self.prefix), is_own, module)
 
@@ -422,8 +425,8 @@ def _class_scope(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> 
         or makes_subclasses
         or _is_named_tuple(kind)
     )
-    makers = {home_of(base) for base in (*type.mro(meta)[:-1], *bases)}
-    makers.update(home_of(resolved(each, live)) for each in body.decorators)
+    makers = {defining_module(base) for base in (*type.mro(meta)[:-1], *bases)}
+    makers.update(defining_module(resolve_name(each, live)) for each in body.decorators)
     if not is_special:
         makers.discard(kind.__module__)
     has_data = meta in _PLAIN_METACLASSES and not _is_named_tuple(kind)

@@ -24,8 +24,8 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
-from modpack.exporting.live_code import home_of, is_awake
-from modpack.exporting.live_state import shown
+from modpack.exporting.live_code import defining_module, is_loaded
+from modpack.exporting.live_state import describe_value
 from modpack.pickling.functions import SCRIPTS
 
 _STANDARD: Final = sys.stdlib_module_names
@@ -45,7 +45,7 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     for module, live in _patchable_modules(plan, classes):
         for name, function in _foreign_functions(live, root_of(module)):
             # If the replacing function is packaged, it replaces the original after loading too.
-            is_packaged = _is_packaged(home_of(function), plan)
+            is_packaged = _is_packaged(defining_module(function), plan)
             # Checks for uses first, because reading the imports of torch takes longer.
             if not is_packaged and _is_used(name, plan, walker, classes):
                 if not _imports_library_of(walker, module, function):
@@ -55,7 +55,7 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
         if _is_packaged(origin, plan) or root_of(origin) in _STANDARD:
             continue
         for name, function in _foreign_functions(vars(each), root_of(origin)):
-            if not _is_packaged(home_of(function), plan) and not _imports_library_of(
+            if not _is_packaged(defining_module(function), plan) and not _imports_library_of(
                 walker, origin, function
             ):
                 yield _patch_note(f"{origin}.{each.__qualname__}.{name}", function)
@@ -68,7 +68,7 @@ def _foreign_functions(names: Mapping[str, Any], root: str) -> Iterator[tuple[st
         if type(value) is FunctionType and value.__globals__ is not names:
             key = id(value.__globals__)
             if key not in known:
-                origin = home_of(value)
+                origin = defining_module(value)
                 top = root_of(origin)
                 # Functions of modules that do not exist are generated.
                 known[key] = top != root and top not in _STANDARD and origin in sys.modules
@@ -89,7 +89,7 @@ def _patchable_modules(
             wanted.update(dict.fromkeys(str(names.get("__name__")) for names in called))
     for module in wanted:
         live = sys.modules.get(module)
-        if root_of(module) not in _STANDARD and not _is_packaged(module, plan) and is_awake(live):
+        if root_of(module) not in _STANDARD and not _is_packaged(module, plan) and is_loaded(live):
             yield module, module_dict(live)
 
 
@@ -110,7 +110,7 @@ def _pickled_classes(plan: Plan) -> Iterator[type]:
 
 def _imports_library_of(walker: Walker, module: str, function: FunctionType) -> bool:
     """Return whether a module's or its package's source imports a function's library."""
-    root = root_of(home_of(function))
+    root = root_of(defining_module(function))
     scans = (walker.scan(each) for each in (module, root_of(module)))
     return any(root_of(each.module) == root for scan in scans for each in scan.imports)
 
@@ -130,8 +130,8 @@ def _is_used(name: str, plan: Plan, walker: Walker, classes: Iterable[type]) -> 
 
 def _patch_note(path: str, function: FunctionType) -> Diagnostic:
     text = (
-        f"{path} was replaced in this process by {shown(function)}, but it is extern: packaged "
-        "code uses the one that is installed in the loading environment"
+        f"{path} was replaced in this process by {describe_value(function)}, but it is extern: "
+        "packaged code uses the one that is installed in the loading environment"
     )
     hint = (
         "Call the replacement in your own code, or replace the function in a module that the "

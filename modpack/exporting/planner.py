@@ -86,8 +86,8 @@ class Planner:
             native: Whether native extensions can be interned.
         """
         self._presets = tuple(presets)
-        asks = any(rule.owner is Owner.BOUND for rule in presets)
-        self._portability = Portability(self._installed, native) if asks else None
+        needs_portability = any(rule.owner is Owner.NOT_PORTABLE for rule in presets)
+        self._portability = Portability(self._installed, native) if needs_portability else None
         self.package_data.native = native
         self._reconsider()
 
@@ -341,18 +341,18 @@ class Planner:
         rules = [*self._rules, *self._presets]
         if module == "__main__":
             # The loading process runs another script, so only a rule that names it applies.
-            spelled = next((rule for rule in rules if rule.spells("__main__")), None)
+            explicit = next((rule for rule in rules if rule.spells("__main__")), None)
             edges = self.walker.graph.edges_to("__main__")
             is_pickled = any(edge.kind is ImportKind.PICKLE for edge in edges)
-            return spelled if spelled is not None or is_pickled else RUNNING_SCRIPT
+            return explicit if explicit is not None or is_pickled else RUNNING_SCRIPT
         owner = self._installed.owner(module, None)
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))
         if owner is Owner.INSTALLED and self._portability is not None:
             why = self._portability.why_not_portable(module, self.walker.locate(module))
             if why is not None:
-                rule = deciding_rule(rules, module, Owner.BOUND)
-                is_not_portable = rule is not None and rule.owner is Owner.BOUND
+                rule = deciding_rule(rules, module, Owner.NOT_PORTABLE)
+                is_not_portable = rule is not None and rule.owner is Owner.NOT_PORTABLE
                 return replace(rule, label=f"{rule}: {why}") if rule and is_not_portable else rule
         return deciding_rule(rules, module, owner)
 

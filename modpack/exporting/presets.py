@@ -30,7 +30,7 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
         _preset(Action.INTERN, Owner.LOCAL, "preset pinned: your own code is interned"),
     ),
     "hermetic": (
-        _preset(Action.EXTERN, Owner.BOUND, "preset hermetic"),
+        _preset(Action.EXTERN, Owner.NOT_PORTABLE, "preset hermetic"),
         _preset(
             Action.INTERN,
             Owner.INSTALLED,
@@ -72,7 +72,8 @@ class Portability:
         self._is_native = cache(index.is_compiled)
         self._reasons: dict[str, str] = {}
         self._visited: set[str] = set()
-        for root in sorted(RUNTIME_ROOTS, reverse=True):  # torch before what requires it
+        # Reversed, so that torch comes before the distributions that require it.
+        for root in sorted(RUNTIME_ROOTS, reverse=True):
             provider = index.named(root)
             if provider is not None:
                 self._mark_requirements(provider)

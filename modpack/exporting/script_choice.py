@@ -22,7 +22,13 @@ from typing import Any, NamedTuple
 
 from modpack.discovery.finder import is_a
 from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_as
-from modpack.exporting.live_code import absolute, codes_in, functions_in, is_plain, resolved
+from modpack.exporting.live_code import (
+    absolute_file,
+    is_constant,
+    nested_codes,
+    resolve_name,
+    unwrap_functions,
+)
 from modpack.pickling.base import Filling
 from modpack.pickling.functions import FUTURE_FLAGS, same_code
 
@@ -146,7 +152,7 @@ class DefinitionSelector:
         """Resolve a dotted name through modules and classes only. None for other expressions."""
         if not isinstance(expression, (ast.Name, ast.Attribute)):
             return None
-        return resolved(ast.unparse(expression), self.namespace)
+        return resolve_name(ast.unparse(expression), self.namespace)
 
     def _names(self, expression: ast.expr | None, value: Any) -> bool:
         """Return whether an expression names an object that a definition or an import created."""
@@ -251,7 +257,7 @@ class DefinitionSelector:
 
         A decorated object that contains no function of that name is accepted.
         """
-        made = list(functions_in(value))
+        made = list(unwrap_functions(value))
         for function in made:
             code = self._code_of(statement, function.__code__.co_flags & FUTURE_FLAGS)
             if code is not None and same_code(code, function.__code__):
@@ -276,11 +282,11 @@ class DefinitionSelector:
         self, method: FunctionType, statement: TopLevelStatement, body: CodeType
     ) -> bool:
         """Return whether a class statement contains a method's code, or the code is generated."""
-        file = absolute(method.__code__.co_filename)
-        if not any(file == absolute(cell.file) for cell in self.script.cells):
+        file = absolute_file(method.__code__.co_filename)
+        if not any(file == absolute_file(cell.file) for cell in self.script.cells):
             return True  # generated, by a decorator or a metaclass
-        inside = file == absolute(statement.cell.file)
-        return inside and any(same_code(code, method.__code__) for code in codes_in(body))
+        inside = file == absolute_file(statement.cell.file)
+        return inside and any(same_code(code, method.__code__) for code in nested_codes(body))
 
     def _is_base(self, kind: type, base: ast.expr) -> bool:
         found = self._resolved(base)
@@ -300,7 +306,7 @@ class DefinitionSelector:
             self._compiled[cell, flags] = module
         module = self._compiled[cell, flags]
         lines = (statement.line, statement.node.lineno)
-        for code in codes_in(module, deep=False) if module is not None else ():
+        for code in nested_codes(module, deep=False) if module is not None else ():
             if code.co_name == statement.binds[0] and code.co_firstlineno in lines:
                 return code
         return None
@@ -394,7 +400,7 @@ def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
     if _has_code_of(live, method, body):
         return True
     own = f"{kind.__qualname__}.{method.name}"
-    return not any(each.__qualname__ == own for each in functions_in(live))
+    return not any(each.__qualname__ == own for each in unwrap_functions(live))
 
 
 def _has_code_of(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
@@ -402,9 +408,9 @@ def _has_code_of(live: Any, method: ast.FunctionDef, body: CodeType) -> bool:
     lines = (method.lineno, *(each.lineno for each in method.decorator_list))
     return any(
         same_code(code, each.__code__)
-        for code in codes_in(body, deep=False)
+        for code in nested_codes(body, deep=False)
         if code.co_name == method.name and code.co_firstlineno in lines
-        for each in functions_in(live)
+        for each in unwrap_functions(live)
     )
 
 
@@ -417,7 +423,7 @@ def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
 def _own_methods(kind: type) -> Iterator[FunctionType]:
     """Yield the functions of a class whose code was defined in its body."""
     for value in vars(kind).values():
-        for function in functions_in(value):
+        for function in unwrap_functions(value):
             owner, _, name = function.__qualname__.rpartition(".")
             if owner == kind.__qualname__ and name == function.__code__.co_name:
                 yield function
@@ -435,7 +441,7 @@ def flags_of(value: Any) -> int:
     here = getattr(value, "__module__", None)
     parts = list(vars(value).values()) if is_a(value, type) else [value]
     for part in parts:
-        for function in functions_in(part):
+        for function in unwrap_functions(part):
             if function.__module__ == here:
                 return function.__code__.co_flags & FUTURE_FLAGS
     return 0
@@ -447,7 +453,7 @@ def _literal_of(value: Any) -> str | None:
     >>> _literal_of((1, "a")), _literal_of([1]), _literal_of(float("nan"))
     ("(1, 'a')", None, None)
     """
-    text = repr(value) if is_plain(value) and _is_finite(value) else None
+    text = repr(value) if is_constant(value) and _is_finite(value) else None
     return text if text is not None and len(text) <= _MAX_LITERAL_LENGTH else None
 
 

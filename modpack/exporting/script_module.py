@@ -33,7 +33,7 @@ from modpack.discovery.script import (
     value_comment,
 )
 from modpack.errors import ObjMismatchError
-from modpack.exporting.live_code import absolute
+from modpack.exporting.live_code import absolute_file
 from modpack.exporting.script_choice import (
     CapturedName,
     CaptureMethod,
@@ -411,7 +411,7 @@ def executed_cells(namespace: Mapping[str, object]) -> tuple[Cell, ...]:
     """
     files: dict[str, str] = {}
     for name in _executed_files(namespace):
-        files.setdefault(absolute(name), name)
+        files.setdefault(absolute_file(name), name)
     texts = ("".join(linecache.getlines(name, dict(namespace))) for name in files.values())
     cells = [Cell(name, text) for name, text in zip(files.values(), texts, strict=True)]
     history = namespace.get("_ih")
