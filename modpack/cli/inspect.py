@@ -73,7 +73,7 @@ def _show_tree(file: str, as_json: bool) -> None:
         records = [{"record": name, "size_bytes": size} for name, size in sizes.items()]
         write_json({"records": records})
     else:
-        write(printable(str(Directory.of(file, sizes)), keep="\n") + "\n")
+        write(printable(str(Directory.from_names(file, sizes)), keep="\n") + "\n")
 
 
 def _show_source(file: str, module: str, as_json: bool) -> None:

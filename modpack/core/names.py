@@ -1,7 +1,7 @@
-"""Names of modules, resources and records; patterns over them; and file names as a tree.
+"""Names of modules, resources, and records; patterns over them; and trees of file names.
 
-In patterns, ``*`` stays within one component, and ``**`` stands for any number of whole
-components, none included. The notation is torch.package's.
+In patterns, ``*`` matches within one component, and ``**`` matches any number of whole components,
+including none. The notation is torch.package's.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 MAX_COMPONENTS: Final = 64
-"""Components of the longest module path, as of the longest name of a record."""
+"""Maximum number of components of a module path or a record name."""
 _MAX_CHARACTERS: Final = 4096
 _COMPARED = 1000
 
 
 def root_of(module: str) -> str:
-    """The first component of a module path.
+    """Return the first component of a module path.
 
     >>> root_of("torch.nn.functional")
     'torch'
@@ -29,10 +29,10 @@ def root_of(module: str) -> str:
 
 
 def parents(module: str) -> Iterator[str]:
-    """The packages that contain a module, innermost first.
+    """Yield the Python packages that contain a module, innermost first.
 
-    A path that is too deep for any module has none: all of them together would be as long as the
-    square of the path.
+    Yields nothing for paths with too many components, because the total length of all parents
+    grows with the square of the path's length.
 
     >>> list(parents("a.b.c"))
     ['a.b', 'a']
@@ -46,7 +46,7 @@ def parents(module: str) -> Iterator[str]:
 
 
 def dotted(path: str, name: str) -> str:
-    """A path of module or attribute names, which may be empty, with one more name.
+    """Return a path of module or attribute names, possibly empty, with one more name.
 
     >>> dotted("a.b", "c"), dotted("", "c")
     ('a.b.c', 'c')
@@ -55,7 +55,7 @@ def dotted(path: str, name: str) -> str:
 
 
 def is_within(module: str, package: str) -> bool:
-    """Whether ``module`` is ``package`` or lies below it.
+    """Return whether ``module`` is ``package`` or is below it.
 
     >>> is_within("a.b", "a"), is_within("ab", "a")
     (True, False)
@@ -64,11 +64,11 @@ def is_within(module: str, package: str) -> bool:
 
 
 RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
-"""What the torch distribution installs, and modpack: present wherever a package is loaded."""
+"""Packages of the torch distribution, and modpack, which every loading environment has."""
 
 
 def is_stdlib(module: str) -> bool:
-    """Whether a module belongs to the standard library of this Python.
+    """Return whether a module belongs to the standard library of this Python.
 
     >>> is_stdlib("sys"), is_stdlib("concurrent.futures"), is_stdlib("torch")
     (True, True, False)
@@ -78,9 +78,9 @@ def is_stdlib(module: str) -> bool:
 
 
 def is_everywhere(module: str) -> bool:
-    """Whether a module is there wherever a package is loaded: of Python, of torch, or modpack.
+    """Return whether every loading environment has a module: Python's, torch's, or modpack's.
 
-    So is ``__main__``, whatever runs there.
+    This includes ``__main__``.
 
     >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
     (True, True, False)
@@ -89,15 +89,15 @@ def is_everywhere(module: str) -> bool:
 
 
 def require_module_name(module: object, argument: str = "module_name") -> str:
-    """Check an argument that must be a module path, and return it.
+    """Check that an argument is a module path, and return it.
 
     Args:
-        module: the argument's value.
-        argument: its name, for the error.
+        module: The argument's value.
+        argument: The argument's name, for the error.
 
     Raises:
-        TypeError: it is no string.
-        ValueError: a component is empty, or holds a path separator.
+        TypeError: If it is not a string.
+        ValueError: If a component is empty or contains a path separator.
 
     >>> require_module_name("a.b")
     'a.b'
@@ -112,7 +112,7 @@ def require_module_name(module: object, argument: str = "module_name") -> str:
 
 
 def why_too_long(module: str) -> str | None:
-    """Why a text is too long for a module path, or None if it is not.
+    """Return the reason why a text is too long for a module path, or None.
 
     >>> why_too_long("a.b")
     >>> why_too_long("a" + 64 * ".b")
@@ -127,7 +127,7 @@ def why_too_long(module: str) -> str | None:
 
 
 def package_folder(package: str) -> str:
-    """The folder of a package in an archive.
+    """Return the folder of a Python package in an archive.
 
     >>> package_folder("a.b")
     'a/b'
@@ -136,7 +136,7 @@ def package_folder(package: str) -> str:
 
 
 def module_record(module: str, is_package: bool) -> str:
-    """The record that holds a module's source.
+    """Return the record of a module's source.
 
     >>> module_record("a.b", True), module_record("a.b", False)
     ('a/b/__init__.py', 'a/b.py')
@@ -145,7 +145,7 @@ def module_record(module: str, is_package: bool) -> str:
 
 
 def normalized_distribution(name: str) -> str:
-    """A distribution's name as PEP 503 compares it.
+    """Return a distribution's name, normalized according to PEP 503.
 
     >>> normalized_distribution("Typing_Extensions")
     'typing-extensions'
@@ -154,20 +154,20 @@ def normalized_distribution(name: str) -> str:
 
 
 def join_record(folder: str, name: str) -> str:
-    """A record name from a folder, which may be empty, and a name in it."""
+    """Return the record name of a folder, which may be empty, and a name in it."""
     return f"{folder}/{name}" if folder else name
 
 
 def resource_record(package: object, resource: object) -> str:
-    """The record that holds a resource.
+    """Return the record of a resource.
 
     Args:
-        package: the package it belongs to, as a module path; ``""`` is the top folder.
-        resource: its name; ``/`` makes subfolders.
+        package: Module path of the resource's Python package; ``""`` for the top folder.
+        resource: Name of the resource; ``/`` separates folders.
 
     Raises:
-        TypeError: one of them is no string.
-        ValueError: one of them is no proper name, or leads outside the package.
+        TypeError: If one of them is not a string.
+        ValueError: If one of them is not a valid name, or leads outside the package.
 
     >>> resource_record("a.b", "vocabulary.txt")
     'a/b/vocabulary.txt'
@@ -183,11 +183,11 @@ def resource_record(package: object, resource: object) -> str:
 
 
 def similar_modules(module: str, known: Collection[str]) -> list[str]:
-    """Up to three known module paths that somebody may have meant, the likeliest first.
+    """Return up to three known module paths that are similar to a module path, closest first.
 
     Args:
-        module: what they wrote.
-        known: the module paths that there are.
+        module: The module path.
+        known: The known module paths.
 
     >>> similar_modules("shop.tll", ["shop", "shop.till", "numpy"])
     ['shop.till', 'shop']
@@ -196,31 +196,31 @@ def similar_modules(module: str, known: Collection[str]) -> list[str]:
     >>> similar_modules("shop.till.Till.ring", ["shop", "shop.till", "numpy"])
     ['shop.till']
     """
-    around = [package for package in parents(module) if package in known][:1]
+    parent = [package for package in parents(module) if package in known][:1]
     last = module.rpartition(".")[2]
     same_end = [each for each in known if each.rpartition(".")[2] == last]
-    # Comparing is slow: of many modules, those in the same package are compared, then others.
+    # Comparing is slow: modules in the same package come first, and only _COMPARED are compared.
     package, root = module.rpartition(".")[0], root_of(module)
     near = sorted(known, key=lambda m: (m.rpartition(".")[0] != package, root_of(m) != root))
     close = difflib.get_close_matches(module, near[:_COMPARED], n=3, cutoff=0.7)
-    return list(dict.fromkeys([*same_end, *close, *around]))[:3]
+    return list(dict.fromkeys([*same_end, *close, *parent]))[:3]
 
 
 GlobPattern = str | Iterable[str]
-"""One pattern, or several of which any may match."""
+"""One pattern or several."""
 
 
 class GlobGroup:
-    """A set of patterns: matches what an include pattern matches and no exclude pattern does.
+    """A set of patterns: matches names that an include pattern and no exclude pattern matches.
 
     Args:
-        include: one pattern or several; of an empty list, nothing matches.
-        exclude: one pattern or several; none by default.
-        separator: what parts components: ``"."`` for module paths, ``"/"`` for files.
+        include: One pattern or several. An empty list matches nothing.
+        exclude: One pattern or several; none by default.
+        separator: Separator of components: ``"."`` for module paths, ``"/"`` for files.
 
     Raises:
-        TypeError: a pattern is no string.
-        ValueError: a pattern has an empty component, or ``**`` is only a part of one.
+        TypeError: If a pattern is not a string.
+        ValueError: If a pattern has an empty component, or ``**`` is only part of a component.
 
     >>> group = GlobGroup("mylib.**", exclude="mylib.tests.**")
     >>> group.matches("mylib"), group.matches("mylib.net.conv"), group.matches("mylib.tests.t1")
@@ -238,7 +238,7 @@ class GlobGroup:
 
     @cached_property
     def _included(self) -> re.Pattern[str] | None:
-        """Compiled when it is needed: whoever reads a plan matches nothing."""
+        """Compiled on first use: reading a plan matches no names."""
         return _compiled(self.include, self.separator)
 
     @cached_property
@@ -246,29 +246,11 @@ class GlobGroup:
         return _compiled(self.exclude, self.separator)
 
     def matches(self, candidate: str) -> bool:
-        """Whether the group matches a whole module path or file path."""
+        """Return whether the group matches a whole module path or file path."""
         text = self.separator + candidate
         if not (self._included and self._included.fullmatch(text)):
             return False
         return not (self._excluded and self._excluded.fullmatch(text))
-
-    def literally(self, root: str) -> GlobGroup:
-        """The group with only those include patterns that have ``root`` as first component.
-
-        >>> GlobGroup(["torch.**", "**"]).literally("torch")
-        GlobGroup('torch.**')
-        """
-        literal = [p for p in self.include if p.partition(self.separator)[0] == root]
-        return GlobGroup(literal, exclude=self.exclude, separator=self.separator)
-
-    def spells(self, candidate: str) -> bool:
-        """Whether it matches by a pattern that has the first component literally.
-
-        >>> GlobGroup("torch.**").spells("torch.nn"), GlobGroup("**").spells("torch.nn")
-        (True, False)
-        """
-        root = candidate.partition(self.separator)[0]
-        return self.matches(candidate) and self.literally(root).matches(candidate)
 
     def __str__(self) -> str:
         shown = _shown(self.include)
@@ -309,7 +291,7 @@ def _listed(given: object, argument: str) -> list[object]:
 
 def _checked(pattern: object, argument: str, separator: str) -> str:
     if not isinstance(pattern, str):
-        raise TypeError(f"{argument} must hold patterns (str), not {type(pattern).__name__}")
+        raise TypeError(f"{argument} must contain patterns (str), not {type(pattern).__name__}")
     for component in pattern.split(separator):
         if not component:
             raise ValueError(f"{argument}: the pattern {pattern!r} has an empty component")
@@ -321,7 +303,7 @@ def _checked(pattern: object, argument: str, separator: str) -> str:
 
 
 def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None:
-    """One expression for all patterns, over candidates that start with a separator."""
+    """Compile all patterns into one expression over candidates that start with a separator."""
     if not patterns:
         return None
     mark, rest = re.escape(separator), f"[^{re.escape(separator)}]"
@@ -336,14 +318,14 @@ def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None
 
 
 class Directory:
-    """A folder or a file in a package. Printing it shows the tree.
+    """A folder or a file in a package. Printing a folder shows its tree.
 
     Attributes:
-        name: its name, without the path to it.
-        is_dir: whether it is a folder.
-        children: what is in it, by name, sorted.
+        name: Name without the path.
+        is_dir: Whether it is a folder.
+        children: Contents of the folder by name, sorted.
 
-    >>> tree = Directory.of("net", ["mylib/__init__.py", "mylib/net.py"])
+    >>> tree = Directory.from_names("net", ["mylib/__init__.py", "mylib/net.py"])
     >>> print(tree)
     net
     └── mylib
@@ -359,16 +341,16 @@ class Directory:
         self.children: dict[str, Directory] = {}
 
     @staticmethod
-    def of(
+    def from_names(
         name: str, files: Iterable[str], include: GlobPattern = "**", exclude: GlobPattern = ()
     ) -> Directory:
         """Build the tree of some files.
 
         Args:
-            name: the name of the top folder.
-            files: paths with ``/``, relative to it.
-            include: patterns over whole paths; ``**`` crosses folders.
-            exclude: patterns for files to leave out.
+            name: Name of the top folder.
+            files: Paths relative to the top folder, with ``/`` as separator.
+            include: Patterns over whole paths; ``**`` matches across folders.
+            exclude: Patterns of files to omit.
         """
         wanted = GlobGroup(include, exclude=exclude, separator="/")
         top = Directory(name, True)
@@ -378,10 +360,10 @@ class Directory:
         return top
 
     def has_file(self, filename: str) -> bool:
-        """Whether the tree holds a file or folder, given by its path from here.
+        """Return whether the tree contains a file or folder with this relative path.
 
         Raises:
-            TypeError: ``filename`` is no string.
+            TypeError: If ``filename`` is not a string.
         """
         if not isinstance(filename, str):
             raise TypeError(f"filename must be a path (str), not {type(filename).__name__}")
@@ -412,11 +394,11 @@ class Directory:
 
 
 class Allowance(NamedTuple):
-    """Where something may be that looks like a secret.
+    """A location that may contain a possible secret.
 
     Attributes:
-        where: a pattern of module paths, or, with a ``/`` in it, of records.
-        fingerprint: of the only text that may be there; None for any.
+        where: Pattern of module paths; of records if it contains ``/``.
+        fingerprint: Fingerprint of the only allowed text; None allows any text.
 
     >>> Allowance("shop.*", None).admits("shop.till", "0" * 12)
     True
@@ -425,27 +407,28 @@ class Allowance(NamedTuple):
     where: str
     fingerprint: str | None
 
-    def admits(self, place: str, fingerprint: str) -> bool:
-        """Whether a text may be in a module or a record."""
+    def admits(self, location: str, fingerprint: str) -> bool:
+        """Return whether a module or a record may contain a text with this fingerprint."""
         if self.fingerprint not in (None, fingerprint):
             return False
         if self.where == "**":
             return True
         separator = "/" if "/" in self.where else "."
-        if separator == "." and "/" in place:
-            return False  # a pattern of modules, whose * would match a whole path
-        return GlobGroup(self.where, separator=separator).matches(place)
+        if separator == "." and "/" in location:
+            return False  # the * of a module pattern would match a whole path
+        return GlobGroup(self.where, separator=separator).matches(location)
 
 
 def as_allowances(given: GlobPattern, argument: str = "allow_secrets_in") -> tuple[Allowance, ...]:
-    """Allowances as a user writes them: ``PATTERN``, or ``PATTERN#FINGERPRINT``.
+    """Parse allowances: ``PATTERN``, or ``PATTERN#FINGERPRINT``.
 
     Args:
-        given: one or several.
-        argument: what to call them in errors.
+        given: One allowance or several.
+        argument: Name of the argument, for errors.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError: If an allowance is not a string.
+        ValueError: If an allowance is not valid.
 
     >>> as_allowances("shop.till#0123456789ab")
     (Allowance(where='shop.till', fingerprint='0123456789ab'),)
@@ -455,11 +438,11 @@ def as_allowances(given: GlobPattern, argument: str = "allow_secrets_in") -> tup
 
 def _allowance(given: object, argument: str) -> Allowance:
     if not isinstance(given, str):
-        raise TypeError(f"{argument} must hold patterns (str), not {type(given).__name__}")
+        raise TypeError(f"{argument} must contain patterns (str), not {type(given).__name__}")
     where, mark, fingerprint = given.partition("#")
     if mark and not re.fullmatch("[0-9a-f]{12}", fingerprint):
         raise ValueError(
-            f"{argument}: in {given!r}, what follows # must be a fingerprint: 12 hex digits, as "
-            "the message about the secret shows them"
+            f"{argument}: the text after # in {given!r} must be a fingerprint of 12 hex digits, as "
+            "shown in the error about the secret"
         )
     return Allowance(_checked(where, argument, "/" if "/" in where else "."), fingerprint or None)

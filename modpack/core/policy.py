@@ -1,22 +1,22 @@
-"""What a loader trusts: policies, which belong to whoever loads a package, never to the package.
+"""Trust policies: restrictions that the loader, never the package, sets.
 
-Without code a package is data, and cannot do anything. With code it can do everything: a policy is
-no sandbox. A policy in a file is the table ``[trust]`` of a TOML document:
+A package without code is data and cannot execute anything. Code can do everything that the process
+can: a policy is not a sandbox. A policy file is a TOML document with the table ``[trust]``:
 
 .. code-block:: toml
 
     [trust]
     allow_code = true
-    externs = ["numpy.**"]
-    hook_kinds = ["forward", "forward_pre"]
-    native = false
-    signers = [{ name = "release", key = "keys/release.pub" }]
+    allow_externs = ["numpy.**"]
+    allow_hook_kinds = ["forward", "forward_pre"]
+    allow_native = false
+    require_signature_from = [{ name = "release", key = "keys/release.pub" }]
 
-Each key is a field of :class:`TrustPolicy`, by its very name, so that what an error says about a
-field can be done in a file as well; what is left out is as in :class:`TrustPolicy`.
+Each key is the name of a field of :class:`TrustPolicy`, so that errors about a field also apply to
+a file. Missing keys have the defaults of :class:`TrustPolicy`.
 
-Public keys of signers are SubjectPublicKeyInfo in PEM form (RFC 7468), which RFC 8410 makes the
-same 12 bytes and then the key for every Ed25519 key: they are told apart without any cryptography.
+Public keys are SubjectPublicKeyInfo in PEM form (RFC 7468). For Ed25519, RFC 8410 makes that a
+constant prefix of 12 bytes and then the key, so modpack parses them without a crypto library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.json_values import (
@@ -52,64 +52,64 @@ T = TypeVar("T")
 
 PUBLIC_LABEL: Final = "PUBLIC KEY"
 ED25519: Final = bytes.fromhex("302a300506032b6570032100")
-"""How the SubjectPublicKeyInfo of an Ed25519 key starts."""
+"""The constant prefix of the SubjectPublicKeyInfo of an Ed25519 key."""
 _KEY_BYTES: Final = 32
 _BLOCK: Final = r"(?s:-----BEGIN ([A-Z0-9 ]+)-----\s(.*?)-----END \1-----)"
-_MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
+_CREATE_KEY: Final = "Create a key pair with: modpack keygen"
 
 
 def public_key_bytes(text: str) -> bytes:
-    """The 32 bytes of an Ed25519 public key.
+    """Return the 32 bytes of an Ed25519 public key.
 
     Args:
-        text: the key, as PEM.
+        text: The key, as PEM.
 
     Raises:
-        ValueError: it is none; the text says why, and what to do.
+        ValueError: If it is not an Ed25519 public key; the text includes the fix.
     """
     label, body = pem_block(text)
     if "PRIVATE" in label:
         raise ValueError(
-            "it is a private key, which nobody but its owner should have. Remedy: give the public "
-            "one, which modpack keygen writes as NAME.pub"
+            "expected a public key, got a private key, which only its owner should have. Use the "
+            "public key, which modpack keygen writes to NAME.pub."
         )
     if label != PUBLIC_LABEL:
-        raise ValueError(f"it holds a {label}, and no public key. {_MAKE_ONE}")
+        raise ValueError(f"expected a public key, got {label!r}. {_CREATE_KEY}")
     try:
         content = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error as failure:
-        raise ValueError(f"its PEM is damaged. {_MAKE_ONE}") from failure
+        raise ValueError(f"the PEM data is damaged. {_CREATE_KEY}") from failure
     if len(content) != len(ED25519) + _KEY_BYTES or not content.startswith(ED25519):
-        raise ValueError(f"it is a public key, but not one of Ed25519. {_MAKE_ONE}")
+        raise ValueError(f"the public key is not an Ed25519 key. {_CREATE_KEY}")
     return content[len(ED25519) :]
 
 
 def pem_block(text: str) -> tuple[str, str]:
-    """Label and body of the one PEM block in a text.
+    """Return label and body of the only PEM block in a text.
 
     Raises:
-        ValueError: there is none, or more than one; the text says what to do.
+        ValueError: If there is no block, or more than one; the text includes the fix.
     """
     found = re.findall(_BLOCK, text)
     if "OPENSSH PRIVATE KEY" in text or text.lstrip().startswith("ssh-"):
-        raise ValueError(f"it is a key of OpenSSH, and PEM is needed. {_MAKE_ONE}")
+        raise ValueError(f"expected a key in PEM form, got an OpenSSH key. {_CREATE_KEY}")
     if not found:
-        raise ValueError(f"it is no key in PEM form. {_MAKE_ONE}")
+        raise ValueError(f"no key in PEM form found. {_CREATE_KEY}")
     if len(found) > 1:
-        raise ValueError("it holds more than one key. Remedy: give each its own file")
+        raise ValueError(f"expected one key, got {len(found)}. Store each key in its own file.")
     label, body = found[0]
     return label, body
 
 
 VERIFY_LEVELS: Final = ("code", "full")
-"""What can be compared with its digests on loading, from less to more."""
+"""The levels of verification on loading, the stricter one last."""
 
 PATTERN_FIELDS: Final = ("allow_externs", "allow_stdlib", "allow_hook_kinds")
-"""The fields of a policy that hold patterns."""
+"""The fields of a policy that contain patterns."""
 _RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
-"""What is there wherever a package is loaded."""
+"""Packages that every loading environment has."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
-"""What no module can do without."""
+"""Modules that every module needs."""
 CODE_FROM_ANYONE: Final = (
     "the trust policy allows code without a signature: any package can execute any code"
 )
@@ -119,15 +119,15 @@ _SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
 
 @dataclass(frozen=True)
 class Signer:
-    """Someone whose signature a policy accepts.
+    """A signer whose signature a policy accepts.
 
     Attributes:
-        name: what people call the key's owner.
-        public_key: the Ed25519 public key, as PEM text (SubjectPublicKeyInfo).
+        name: Name of the key's owner, used in messages.
+        public_key: The Ed25519 public key, as PEM text (SubjectPublicKeyInfo).
 
     Raises:
-        TypeError: one of them is no text.
-        ValueError: the name is empty, or the key is no Ed25519 public key.
+        TypeError: If a field is not a string.
+        ValueError: If the name is empty, or the key is not an Ed25519 public key.
     """
 
     name: str
@@ -137,23 +137,26 @@ class Signer:
         require_type(self.name, str, "name", "a str")
         require_type(self.public_key, str, "public_key", "PEM text (str)")
         if not self.name.strip():
-            raise ValueError("name must say whose key it is; it is empty")
-        public_key_bytes(self.public_key)
+            raise ValueError("name must not be empty")
+        try:
+            public_key_bytes(self.public_key)
+        except ValueError as failure:
+            raise ValueError(f"public_key: {failure}") from failure
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrustPolicy:
-    """What a package may ask of the process that loads it; checked before any of its code runs.
+    """Restrictions on a package, which modpack checks before any of its code runs.
 
-    By default a package may hold data, and no code. What is data is a short list of exact names
-    (tensors, containers, numbers, texts); everything else is code: sources, hooks, ScriptModules,
-    compiled modules, pickles that name anything else. Most models need code, and code runs with
-    all rights of the process: ``allow_code=True`` says that you trust whoever made the package.
-    ``signers`` says who that is.
+    By default, a package may contain data but no code. Data consists of tensors, containers,
+    numbers, and strings, from a short list of exact names. Everything else is code: sources,
+    hooks, ScriptModules, native extensions, and pickles with other names. Most models need code,
+    and code has all permissions of the process: set ``allow_code=True`` only if you trust the
+    publisher, and name the publisher's key in ``require_signature_from``.
 
-    The other restrictions are patterns in the language of rules (``numpy.**``): one, several, or
-    None for no restriction. They tell apart honest packages; code that wants to get around them
-    can. torch and modpack are always there, and so is the language itself (``builtins``).
+    The other restrictions are patterns as in rules (``numpy.**``): one, several, or None for no
+    restriction. They describe honest packages; malicious code can evade them. torch, modpack, and
+    the language itself (``builtins``) are always allowed.
 
     Attributes:
         allow_code: Whether the package may contain code. Unless a signature is required, that
@@ -168,19 +171,20 @@ class TrustPolicy:
         require_signature_from: Signers, one of whom must have signed the package. The default, an
             empty tuple, requires no signature.
         allow_native: Whether the package may contain native extensions and libraries.
-        verify: ``"code"`` compares everything but tensors with its digests on loading, ``"full"``
-            the tensors as well. By default ``"full"`` if signatures are demanded, for they speak
-            for the tensors too, else ``"code"``.
+        verify: Records to compare with their digests on loading: ``"code"`` for all except
+            tensors, ``"full"`` for all. The default, None, means ``"full"`` if a signature is
+            required, because signatures cover the tensors, and ``"code"`` otherwise.
 
     Raises:
-        TypeError, ValueError: a value is none of these, or two do not go together; they are named.
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is invalid, or two values contradict each other.
 
     >>> policy = TrustPolicy(allow_externs="numpy.**", allow_hook_kinds=("forward", "forward_pre"))
     >>> policy.allows_extern("numpy.linalg"), policy.allows_extern("requests")
     (True, False)
     >>> TrustPolicy(allow_hook_kinds="forwards")
     Traceback (most recent call last):
-    ValueError: hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
+    ValueError: allow_hook_kinds: no kind of hook matches 'forwards'. Did you mean 'forward'?
     """
 
     allow_code: bool = False
@@ -190,7 +194,7 @@ class TrustPolicy:
     allow_hook_kinds: tuple[str, ...] | None = None
     require_signature_from: tuple[Signer, ...] = ()
     allow_native: bool = True
-    verify: str | None = None
+    verify: Literal["code", "full"] | None = None
 
     def __post_init__(self) -> None:
         for name in (*PATTERN_FIELDS, "allow_pickle_globals"):
@@ -225,30 +229,30 @@ class TrustPolicy:
         """Read a policy from the table ``[trust]`` of a TOML file.
 
         Args:
-            path: the file. Paths of keys in it are relative to its folder.
+            path: The file. Paths of keys in it are relative to its folder.
 
         Raises:
-            PolicyNotFoundError: there is no such file; a FileNotFoundError, too.
-            PolicyError: it cannot be read, or something in it is wrong; all of it is told.
+            PolicyNotFoundError: If the file does not exist. Also a FileNotFoundError.
+            PolicyError: If the file is unreadable or invalid; the error lists all problems.
         """
         file = Path(path)
         try:
             document = read_toml(file)
         except FileNotFoundError as failure:
-            raise PolicyNotFoundError(str(file), ("there is no such file",)) from failure
+            raise PolicyNotFoundError(str(file), ("no such file",)) from failure
         except BrokenTomlError as failure:
             raise PolicyError(str(file), (str(failure),)) from failure
         except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
             reason = getattr(failure, "strerror", None) or str(failure)
-            raise PolicyError(str(file), (f"the policy cannot be read: {reason}",)) from failure
-        reading = _Reading(file.parent)
-        policy = reading.policy(document)
-        if reading.problems:
-            raise PolicyError(str(file), tuple(reading.problems))
+            raise PolicyError(str(file), (f"cannot read the policy: {reason}",)) from failure
+        parser = _PolicyParser(file.parent)
+        policy = parser.parse(document)
+        if parser.problems:
+            raise PolicyError(str(file), tuple(parser.problems))
         return policy
 
     def allows_extern(self, module: str) -> bool:
-        """Whether a module from outside the package may be imported.
+        """Return whether a package may import a module of the loading environment.
 
         >>> TrustPolicy(allow_externs=()).allows_extern("os")
         True
@@ -262,7 +266,7 @@ class TrustPolicy:
         return _allows(self.allow_stdlib if is_standard else self.allow_externs, module)
 
     def allows_hook(self, kind: str) -> bool:
-        """Whether a package may have hooks of a kind."""
+        """Return whether a package may have hooks of a kind."""
         return _allows(self.allow_hook_kinds, kind)
 
 
@@ -276,7 +280,7 @@ def _group(patterns: tuple[str, ...]) -> GlobGroup:
 
 
 def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
-    """What an argument lists, or the one thing that it is."""
+    """Return the items of an argument that is one item or several."""
     items = [given] if isinstance(given, kind) else given
     if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
         raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
@@ -284,7 +288,7 @@ def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple
 
 
 def _texts(given: object, field: str) -> tuple[str, ...] | None:
-    """The patterns or names of a field, each of which is one."""
+    """Return the checked patterns or names of a field."""
     if given is None and field in PATTERN_FIELDS:
         return None
     noun = "name" if field == "allow_pickle_globals" else "pattern"
@@ -303,18 +307,17 @@ def _texts(given: object, field: str) -> tuple[str, ...] | None:
 def _check_text(text: str, field: str) -> None:
     """Check a pattern or a name of a field; the error does not name the field.
 
-    A pattern of kinds of hooks has to match one: a misspelled kind would allow nothing, and nobody
-    would know why.
+    A pattern of hook kinds has to match one, because a misspelled kind would allow nothing.
 
     Raises:
-        ValueError: it is none.
+        ValueError: If it is not valid.
     """
     if field == "allow_pickle_globals":
         parts = text.split(".")
         if len(parts) < 2 or not all(part.isidentifier() for part in parts):
             raise ValueError(
-                f"{text!r} is no exact name such as 'numpy.dtype'; patterns are not allowed here, "
-                "for nobody knows all that they match"
+                f"{text!r} is not an exact name such as 'numpy.dtype'. Patterns are not allowed, "
+                "because they could match names that execute code."
             )
         return
     try:
@@ -324,7 +327,7 @@ def _check_text(text: str, field: str) -> None:
     if field != "allow_hook_kinds" or any(map(group.matches, HOOK_KINDS)):
         return
     similar = difflib.get_close_matches(text, sorted(HOOK_KINDS), n=1)
-    hint = f"Did you mean {similar[0]!r}?" if similar else "There are forward, forward_pre and more"
+    hint = f"Did you mean {similar[0]!r}?" if similar else "Known kinds: forward, forward_pre, ..."
     raise ValueError(f"no kind of hook matches {text!r}. {hint}")
 
 
@@ -340,15 +343,15 @@ _KEYS: Final = (
 _MAX_KEY_BYTES: Final = 1 << 16
 
 
-class _Reading:
-    """One file, read to its end whatever is wrong with it."""
+class _PolicyParser:
+    """Parses one file completely, and collects all problems in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.problems: list[str] = []
 
-    def policy(self, document: Mapping[str, object]) -> TrustPolicy:
-        """The policy, if nothing is wrong; that stands among the problems otherwise."""
+    def parse(self, document: Mapping[str, object]) -> TrustPolicy:
+        """Return the policy; a default one if there are problems."""
         table = document.get(_TABLE)
         if not isinstance(table, Mapping):
             is_there = _TABLE in document
@@ -356,15 +359,15 @@ class _Reading:
             self.problems.append(f"the table [{_TABLE}] {found}")
             return TrustPolicy()
         others = [key for key in document if key != _TABLE]
-        self.problems += [f"{key}: nothing but the table [{_TABLE}] is read here" for key in others]
+        self.problems += [f"{key}: unexpected key outside the table [{_TABLE}]" for key in others]
         self.problems += unknown_keys(table, _KEYS, _TABLE)
         patterns = {field: self._texts(table, field) for field in PATTERN_FIELDS}
         allow_code = self._truth(table, "allow_code", False)
         names = self._texts(table, "allow_pickle_globals") or ()
         if allow_code and names:
             self.problems.append(
-                f"{_TABLE}.allow_pickle_globals: it adds names for packages without code, but "
-                "allow_code is true. Set only one of the two."
+                f"{_TABLE}.allow_pickle_globals is for packages without code, but allow_code is "
+                "true. Set only one of the two."
             )
         native = self._truth(table, "allow_native", True)
         verify = self._verify(table.get("verify"))
@@ -385,7 +388,7 @@ class _Reading:
         )
 
     def _texts(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
-        """The patterns or names of a field; None if it is missing or wrong."""
+        """Return the patterns or names of a field; None if it is missing or invalid."""
         value = table.get(field)
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
@@ -406,9 +409,11 @@ class _Reading:
             self._expected(field, "true or false", value)
         return value is True
 
-    def _verify(self, value: object) -> str | None:
-        if value is None or value in VERIFY_LEVELS:
-            return str(value or "")
+    def _verify(self, value: object) -> Literal["code", "full"] | None:
+        if value == "code" or value == "full":
+            return value
+        if value is None:
+            return None
         known = " or ".join(f'"{level}"' for level in VERIFY_LEVELS)
         shown = f'"{value}"' if isinstance(value, str) else kind_in_toml(value)
         self.problems.append(f"{_TABLE}.verify: must be {known}, not {shown}")
@@ -440,9 +445,9 @@ class _Reading:
         try:
             return Signer(name, self._key(key))
         except OSError as failure:
-            reason = f"{self._folder / key} cannot be read: {failure.strerror or failure}"
+            reason = f"cannot read {self._folder / key}: {failure.strerror or failure}"
         except ValueError as failure:
-            reason = f"{self._folder / key}: {failure}"
+            reason = f"{self._folder / key}: {str(failure).removeprefix('public_key: ')}"
         self.problems.append(f"{_TABLE}.{path}.key: {reason}")
         return None
 
@@ -451,20 +456,20 @@ class _Reading:
         if isinstance(value, str) and value.strip():
             return value
         if key not in table:
-            self.problems.append(f"{_TABLE}.{path}: has no {key!r}")
+            self.problems.append(f"{_TABLE}.{path}: missing key {key!r}")
         else:
-            self._expected(f"{path}.{key}", "a string that says something", value)
+            self._expected(f"{path}.{key}", "a non-empty string", value)
         return None
 
     def _key(self, name: str) -> str:
         with (self._folder / name).open("rb") as file:
             content = file.read(_MAX_KEY_BYTES + 1)
         if len(content) > _MAX_KEY_BYTES:
-            raise ValueError("it is too large for a key")
+            raise ValueError(f"a key has at most {_MAX_KEY_BYTES} bytes")
         try:
             return content.decode("ascii")
         except UnicodeDecodeError:
-            return ""  # no PEM, and told as that
+            return ""  # reported as "no key in PEM form"
 
     def _expected(self, key: str, expected: str, value: object) -> None:
         self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")
@@ -572,6 +577,6 @@ def _shown_names(names: Sequence[str]) -> str:
 
 
 def _shown(name: str) -> str:
-    """A name from a package, which may be anything."""
+    """Return the quoted, shortened form of a name from a package."""
     text = repr(name)
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

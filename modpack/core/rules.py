@@ -1,8 +1,8 @@
-"""Rules: which action a pattern stands for, which rule decides a module, and dead rules.
+"""Rules: actions and patterns, the rule that decides a module, and shadowed rules.
 
-The first rule that matches wins. Before all rules, the standard library and torch are
-extern, unless a rule spells their name: ``intern("**")`` does not take the standard library
-along, while ``deny("subprocess")`` does deny it.
+The first rule that matches wins. Before all rules, the standard library and torch are extern,
+unless a rule names them: ``intern("**")`` does not include the standard library, but
+``deny("subprocess")`` denies that module.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ class Action(str, Enum):
     """The decision about one module."""
 
     INTERN = "intern"
-    """Take its source along."""
+    """Include its source in the package."""
     EXTERN = "extern"
-    """Import it from where the package is loaded."""
+    """Import it from the loading environment."""
     MOCK = "mock"
-    """Replace it by a stand-in that fails when it is really used."""
+    """Replace it with a mock, which raises an error when it is used."""
     DENY = "deny"
-    """Refuse to make a package that needs it."""
+    """Reject a package that needs it."""
 
     @property
     def past(self) -> str:
-        """The participle, for sentences: ``interned``, ``externed``, ``mocked``, ``denied``."""
+        """The past participle: ``interned``, ``externed``, ``mocked``, ``denied``."""
         return "denied" if self is Action.DENY else f"{self.value}ed"
 
 
 class Owner(str, Enum):
-    """Who is responsible for a module in the environment that exports it."""
+    """The owner of a module in the export environment."""
 
     STDLIB = "stdlib"
-    """Python itself."""
+    """Python's standard library."""
     RUNTIME = "runtime"
-    """torch and modpack: whatever loads a package has them."""
+    """torch and modpack, which every loading environment has."""
     INSTALLED = "installed"
     """An installed distribution that is not an editable install."""
     NOT_PORTABLE = "not-portable"
-    """An installed distribution that a preset leaves where it is: it has compiled code, or
-    something that stays there requires it."""
+    """An installed distribution that presets keep extern, because it has native code or an
+    extern distribution requires it."""
     LOCAL = "local"
-    """Nobody else: the user's own code, editable installs, loose files."""
+    """The user's own code, editable installs, and single files."""
 
 
 _MAX_STEPS = 300_000
-"""Positions to look at before the search is given up: well below a second."""
+"""Positions to examine before the search gives up, which takes well below a second."""
 
 _STRANGE = "\ue000"
-"""A letter that no pattern names."""
+"""A letter that no pattern contains."""
 
 
 def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
-    """Whether everything that ``later`` matches is matched by one of ``earlier``.
+    """Return whether everything that ``later`` matches is matched by one of ``earlier``.
 
-    Decides the inclusion of the languages by searching for a counterexample, letter by
-    letter, in all patterns at once; a few likely ones are tried first. Gives up and says
-    False when the search grows too large.
+    Decides the inclusion of the languages by searching for a counterexample, letter by letter, in
+    all patterns at once, after trying a few likely ones. Returns False if the search becomes too
+    large.
 
     >>> covers([GlobGroup("a.**")], GlobGroup("a.*.c"))
     True
@@ -81,7 +81,7 @@ def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
 
 
 def _near(earlier: Sequence[GlobGroup], later: GlobGroup) -> list[GlobGroup]:
-    """Those patterns whose first component can be the same as that of the later one."""
+    """Return the earlier patterns whose first component can equal that of the later one."""
     root = later.include[0].partition(later.separator)[0]
     found = []
     for group in earlier:
@@ -119,7 +119,7 @@ def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
 
 
 def _samples(group: GlobGroup) -> Iterator[str]:
-    """Some of what a group matches: names that are as odd as its patterns allow."""
+    """Yield some names that a group matches, with components that no other pattern contains."""
     for pattern in group.include:
         components = pattern.split(group.separator)
         for filling in ([], [_STRANGE], [_STRANGE, _STRANGE]):
@@ -184,7 +184,7 @@ class _Machine:
 
 
 def _tokens(pattern: str, separator: str) -> list[str]:
-    """A pattern over candidates that start with a separator: letters, ``*`` and ``**``."""
+    """Split a pattern over candidates that start with a separator into letters, ``*``, ``**``."""
     tokens: list[str] = []
     for component in pattern.split(separator):
         tokens.extend(["**"] if component == "**" else [separator, *component])
@@ -192,7 +192,7 @@ def _tokens(pattern: str, separator: str) -> list[str]:
 
 
 class RuleOrigin(str, Enum):
-    """Where a rule comes from."""
+    """The origin of a rule."""
 
     USER = "user"
     PRESET = "preset"
@@ -203,15 +203,15 @@ class RuleOrigin(str, Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of the rule book.
+    """One rule of an export.
 
     Attributes:
-        action: what happens to a module that it matches.
-        pattern: the module paths that it matches.
-        allow_empty: whether it may match nothing at all.
-        origin: who made it.
-        owner: if given, only modules of this owner match.
-        label: how it is shown; made from the other fields if empty.
+        action: Action for modules that the rule matches.
+        pattern: Module paths that the rule matches.
+        allow_empty: Whether the rule may match no module.
+        origin: Origin of the rule.
+        owner: Owner of the modules that the rule matches; None for all owners.
+        label: Text that represents the rule; empty to derive it from the other fields.
     """
 
     action: Action
@@ -222,17 +222,28 @@ class Rule:
     label: str = ""
 
     def matches(self, module: str, owner: Owner) -> bool:
-        """Whether the rule speaks about a module."""
+        """Return whether the rule matches a module of this owner."""
         if self.owner is not None and self.owner is not owner:
             return False
         return self.pattern.matches(module)
 
-    def spells(self, module: str) -> bool:
-        """Whether the rule matches a module by a pattern that has its root literally."""
-        return self.pattern.spells(module)
+    def names_explicitly(self, module: str) -> bool:
+        """Return whether the rule matches a module by a pattern that starts with its literal root.
+
+        >>> torch, everything = Rule(Action.DENY, GlobGroup("torch.**")), IMPLICIT[0]
+        >>> torch.names_explicitly("torch.nn"), everything.names_explicitly("torch.nn")
+        (True, False)
+        """
+        return _with_root(self.pattern, root_of(module)).matches(module)
 
     def __str__(self) -> str:
         return self.label or f"{self.action.value}({self.pattern})"
+
+
+def _with_root(group: GlobGroup, root: str) -> GlobGroup:
+    """Return the group with only the include patterns whose first component is ``root``."""
+    named = [pattern for pattern in group.include if root_of(pattern) == root]
+    return GlobGroup(named, exclude=group.exclude)
 
 
 IMPLICIT = (
@@ -251,27 +262,27 @@ IMPLICIT = (
         label="implicit: torch and modpack are extern",
     ),
 )
-"""What every package leaves to the place where it is loaded."""
+"""Modules that are extern in every package."""
 
 RUNNING_SCRIPT = Rule(
     Action.EXTERN,
     GlobGroup("__main__"),
     origin=RuleOrigin.IMPLICIT,
-    label="implicit: whatever script runs is extern",
+    label="implicit: the running script is extern",
 )
-"""For code that imports ``__main__`` to look at the script that runs, wherever it does."""
+"""For code that imports ``__main__`` to inspect the running script."""
 
 UNRECORDED = "not recorded"
-"""What is shown for the rule of a module in packages that do not tell it."""
+"""The rule that is shown for a module if the package does not record it."""
 
 
 def saved(module: str, why: str = "saved explicitly by name") -> Rule:
-    """The rule of a module whose source was given."""
+    """Return the rule of a module that was saved by name."""
     return Rule(Action.INTERN, GlobGroup(module), origin=RuleOrigin.SAVED, label=why)
 
 
 def inherited(action: Action, parent: str, child: str) -> Rule:
-    """The rule of a package that no rule names but that a decided module lies in."""
+    """Return the rule of a package that no rule names, derived from a decided module in it."""
     return Rule(
         action,
         GlobGroup(parent),
@@ -281,16 +292,16 @@ def inherited(action: Action, parent: str, child: str) -> Rule:
 
 
 def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | None:
-    """The rule that decides a module: the first that matches, or None.
+    """Return the rule that decides a module: the first that matches, or None.
 
     Args:
-        rules: the user's and presets' rules, in order.
-        module: the module path.
-        owner: who is responsible for it where it is exported.
+        rules: Rules of the user and of presets, in order.
+        module: The module path.
+        owner: Owner of the module in the export environment.
     """
     implicit = next((rule for rule in IMPLICIT if rule.matches(module, owner)), None)
     for rule in rules:
-        if rule.matches(module, owner) and (implicit is None or rule.spells(module)):
+        if rule.matches(module, owner) and (implicit is None or rule.names_explicitly(module)):
             return rule
     return implicit
 
@@ -304,16 +315,16 @@ class ShadowedRule:
 
     def __str__(self) -> str:
         by = " and ".join(str(rule) for rule in self.covered_by)
-        return f"{self.rule} can never match: everything that it names is already decided by {by}"
+        return f"{self.rule} can never match: {by} already decides all modules that it matches"
 
 
 def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Iterator[ShadowedRule]:
-    """Find the rules that no module can reach, because earlier ones match all they match.
+    """Find the rules that can never match, because earlier rules match the same modules.
 
     Args:
-        rules: the rules, in order.
-        is_implicit: whether the modules of a root are extern unless a rule spells them: no
-            pattern but such a one covers them.
+        rules: The rules, in order.
+        is_implicit: Returns whether the modules of a root are extern unless a rule names the root
+            explicitly. Only rules that name it shadow each other.
     """
     for position, rule in enumerate(rules):
         earlier = [r for r in rules[:position] if r.owner in (None, rule.owner)]
@@ -328,7 +339,10 @@ def _covered(earlier: Sequence[Rule], later: Rule, is_implicit: Callable[[str], 
     patterns = later.pattern.include
     roots = {root for p in patterns if is_implicit(root := root_of(p))}
     others = [p for p in patterns if root_of(p) not in roots]
-    parts = [(later.pattern.literally(r), [e.pattern.literally(r) for e in earlier]) for r in roots]
+    parts = [
+        (_with_root(later.pattern, root), [_with_root(e.pattern, root) for e in earlier])
+        for root in roots
+    ]
     if others:
         group = GlobGroup(others, exclude=later.pattern.exclude)
         parts.append((group, [e.pattern for e in earlier]))

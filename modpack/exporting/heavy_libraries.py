@@ -139,7 +139,8 @@ class _Weights:
     def is_asked_for(self, name: str) -> bool:
         """Whether a rule of the user's interns a distribution by its name."""
         decisions = (self._plan.decisions[m] for m in self._interned if self._owner.get(m) == name)
-        return any(d.rule.origin is RuleOrigin.USER and d.rule.spells(d.module) for d in decisions)
+        rules = ((d.rule, d.module) for d in decisions)
+        return any(r.origin is RuleOrigin.USER and r.names_explicitly(m) for r, m in rules)
 
     def chain_to(self, name: str) -> list[str]:
         """The shortest chain of imports from what was saved into a distribution."""

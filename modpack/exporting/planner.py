@@ -184,7 +184,7 @@ class Planner:
         """Return the rule of a module. A folder of saved resources is interned by default."""
         if not self.walker.is_folder(module):
             return rule
-        if rule is not None and (rule.action is Action.INTERN or rule.spells(module)):
+        if rule is not None and (rule.action is Action.INTERN or rule.names_explicitly(module)):
             return rule
         return saved(module, "resources are saved in it")
 
@@ -341,7 +341,7 @@ class Planner:
         rules = [*self._rules, *self._presets]
         if module == "__main__":
             # The loading process runs another script, so only a rule that names it applies.
-            explicit = next((rule for rule in rules if rule.spells("__main__")), None)
+            explicit = next((rule for rule in rules if rule.names_explicitly("__main__")), None)
             edges = self.walker.graph.edges_to("__main__")
             is_pickled = any(edge.kind is ImportKind.PICKLE for edge in edges)
             return explicit if explicit is not None or is_pickled else RUNNING_SCRIPT
@@ -376,4 +376,4 @@ class Planner:
 
     def has_explicit_rule(self, module: str) -> bool:
         """Return whether a rule of the user names a module literally."""
-        return any(rule.spells(module) for rule in self._rules)
+        return any(rule.names_explicitly(module) for rule in self._rules)

@@ -233,7 +233,7 @@ class MissingModules:
         """
         if rule is not None and rule.origin is RuleOrigin.IMPLICIT:
             return None
-        if rule is not None and rule.action is not Action.INTERN and rule.spells(module):
+        if rule is not None and rule.action is not Action.INTERN and rule.names_explicitly(module):
             return None
         edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
         if rule is None or rule.origin is RuleOrigin.PRESET:

@@ -1,20 +1,20 @@
 """The cache: a package's code and resources as real files, written once.
 
-A tree is named by a digest of its contents, so that it never changes, and packages that differ in
-nothing but tensors share one. It is made beside its final place and renamed into it; of two
-processes that make the same one, one wins and the other uses the winner's. A tree that belongs to
-another user, or that others may write to, is not used: its code would run here. One whose files
-were changed, or were lost with the machine's power, is made again.
+A cache entry is a directory tree, named by a digest of its contents. Packages that differ only in
+tensors share an entry. An entry is created next to its final path and renamed; if two processes
+create the same entry, the first rename wins and both use it. An entry that belongs to another
+user, or that others can write to, is not used, because loading a package executes its files. An
+entry whose files were changed, or lost in a power failure, is re-created.
 
-A *stamp* sums up a tree's digest, and the inodes, sizes and times of all its files. The system
-changes the time of a change of an inode (ctime) itself, whoever changes the file, and nobody sets
-it back. A stamp holds for one boot of the machine: after a power failure files may lack what was
-not yet on the disk, although their inodes say nothing of it. Then, and whenever the stamp is not
-that of the files, the files themselves are compared.
+A *stamp* is a digest of an entry's digest and the inodes, sizes, and times of all its files. The
+kernel updates the change time of an inode (ctime) on every change, and programs cannot set it. A
+stamp is valid for one boot of the machine: after a power failure, a file can lack data that was
+not flushed, although its inode looks complete. If there is no valid stamp, the files themselves
+are compared with the package.
 
-A *lease* is a file in which a process notes the trees that it uses, and which it keeps locked. The
-lock goes when the last of the process and its forked children ends, however it ends. What a lease
-names is neither pruned nor swept away.
+A *lease* is a locked file in which a process lists the entries that it uses. The kernel releases
+the lock when the process and its last forked child have ended, for any reason. Entries in a lease
+are not removed.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ except ImportError:  # pragma: no cover - Windows, where files in use cannot be 
     fcntl = None  # type: ignore[assignment]
 
 FILES = "files"
-"""The folder of a tree that holds the package's files."""
+"""The folder of a tree with the package's files."""
 CODE = "code"
-"""The one that holds what they were compiled into."""
+"""The folder of a tree with compiled code."""
 USED = "used"
-"""A file of a tree: the time of its last change is that of the tree's last use."""
+"""A file of a tree whose modification time is the time of the tree's last use."""
 TEMPORARY = ".tmp"
-"""The suffix of folders that are being made, or removed."""
+"""Suffix of folders that are being created or removed."""
 _RECORD = "tree.json"
 _STAMPS = "stamps"
 _LEASES = "leases"
 _LEASE = ".lease"
 _BYTECODE = "__pycache__"
-"""Where Python looks for what it takes for a source, and may not compare with it."""
+"""Python would run bytecode from here instead of the source, without comparing the two."""
 
 _log = logging.getLogger(__name__)
 _Read = Callable[[str], bytes]
 
 
 class TreeRecord(NamedTuple):
-    """What a tree was made of.
+    """The contents of a tree when it was created.
 
     Attributes:
-        name: the package file's name.
-        files: size in bytes and sha256 of each file, by its name below the tree.
+        name: Name of the package file.
+        files: Size in bytes and SHA-256 of each file, by its path below the tree.
     """
 
     name: str
@@ -82,7 +82,7 @@ class TreeRecord(NamedTuple):
 
 
 def read_record(tree: Path) -> TreeRecord | None:
-    """What a tree was made of; None if that cannot be told any more."""
+    """Return the record of a tree; None if it is missing or unreadable."""
     try:
         return from_json(TreeRecord, json.loads((tree / _RECORD).read_bytes()), "the record")
     except (OSError, ValueError, TypeError, RecursionError):
@@ -91,7 +91,7 @@ def read_record(tree: Path) -> TreeRecord | None:
 
 @functools.cache
 def boot() -> str:
-    """Which boot of the machine this is; empty where the system does not tell."""
+    """Return an identifier of this boot of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
     except OSError:
@@ -99,14 +99,14 @@ def boot() -> str:
 
 
 def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
-    """Note that a tree's files are right as they are, if the cache can be written to.
+    """Record that a tree's files are intact.
 
     Args:
-        tree: the tree.
-        digest: of what it was made of, whatever it is called now.
-        names: its files.
+        tree: The tree.
+        digest: Digest of its contents. The folder may still have a temporary name.
+        names: Its files.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the cache may be read-only
         folder = tree / _STAMPS
         folder.mkdir(mode=0o700, exist_ok=True)
         making = folder / f"{os.urandom(4).hex()}.tmp"
@@ -118,10 +118,11 @@ def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
 
 
 def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:
-    """Whether a tree's files are those that were found right for a package.
+    """Return whether a tree's files are unchanged since :func:`put_stamp`.
 
     Raises:
-        FileNotFoundError, NotADirectoryError: there is no such tree, or it lacks files.
+        FileNotFoundError: If the tree or one of its files is missing.
+        NotADirectoryError: If a file is in the place of a folder.
     """
     now = _stamp(tree, digest, names)
     try:
@@ -135,7 +136,7 @@ def _stamp(tree: Path, digest: str, names: Iterable[str]) -> str:
     os.lstat(folder)  # there may be no files in it
     lines = [f"{digest}\n"]
     for name in names:
-        now = os.lstat(f"{folder}{os.sep}{name}")  # what a link leads to may change without it
+        now = os.lstat(f"{folder}{os.sep}{name}")  # a symlink's target can change without it
         facts = f"({now.st_ino}, {now.st_mode}, {now.st_size}, {now.st_mtime_ns})"
         lines.append(f"{name}\0{facts}{now.st_ctime_ns}\n")
     return hashlib.blake2b("".join(lines).encode(), digest_size=20).hexdigest()
@@ -145,10 +146,10 @@ class _Lease(NamedTuple):
     """The lease of this process in one cache.
 
     Attributes:
-        descriptor: of its file. Daemons close all that they inherit, and the number may then be of
-            anything else.
-        file: device and inode, which tell whether it still is of that.
-        names: what the lease names.
+        descriptor: Descriptor of its file. A daemon closes all inherited descriptors, and the
+            number can then belong to another file.
+        file: Device and inode, which show whether the descriptor still belongs to the lease.
+        names: The names in the lease.
     """
 
     descriptor: int
@@ -156,7 +157,7 @@ class _Lease(NamedTuple):
     names: set[str]
 
     def is_held(self) -> bool:
-        """Whether its file is open, and still in its folder."""
+        """Return whether its file is still open and still exists."""
         try:
             status = os.fstat(self.descriptor)
         except OSError:
@@ -169,14 +170,14 @@ _held: dict[Path, _Lease] = {}
 
 
 def hold(cache: Path, name: str) -> None:
-    """Keep something in the cache for as long as this process lives.
+    """Keep an entry in the cache until this process ends.
 
-    Where the cache cannot be written to, or has no locks, nothing happens: others cannot prune it
-    there either.
+    Does nothing if the cache is read-only or its file system has no locks, because other processes
+    cannot prune such a cache either.
 
     Args:
-        cache: the cache folder.
-        name: what is used: the digest of a tree, or the name of a folder in the making.
+        cache: The cache folder.
+        name: The digest of a tree, or the name of a temporary folder.
     """
     try:
         lease = _held.get(cache)
@@ -189,38 +190,38 @@ def hold(cache: Path, name: str) -> None:
                 lease = _held[cache] = _new_lease(cache)
             text = "".join(f"\n{each}\n" for each in wanted).encode()
             if os.write(lease.descriptor, text) < len(text):
-                raise OSError("only a part of it could be written")
+                raise OSError("the lease was only partly written")
         lease.names.update(wanted)
     except OSError as failure:
-        _log.debug("the use of %s is not noted in %s: %s", name, cache, failure)
+        _log.debug("cannot lease %s in %s: %s", name, cache, failure)
 
 
 @contextlib.contextmanager
 def exclusive(cache: Path) -> Iterator[None]:
-    """Keep all others from taking something into use.
+    """Keep other processes from adding leases.
 
     Raises:
-        CacheError: there are no locks where the cache is.
+        CacheError: If the cache cannot be locked.
     """
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(_locked(cache, shared=False))
         except OSError as failure:
             raise CacheError(
-                f"the cache {cache} cannot be locked ({failure.strerror or failure}), so that "
-                "nobody can tell what of it is in use. When no program uses it, remove the folder "
-                "by hand"
+                f"{cache}: the cache cannot be locked ({failure.strerror or failure}), so modpack "
+                "cannot determine which entries are in use",
+                hint="Remove the folder by hand when no program uses it.",
             ) from failure
         yield
 
 
 def in_use(cache: Path) -> set[str]:
-    """What living processes use; to be called under :func:`exclusive`.
+    """Return the names that running processes use; call this under :func:`exclusive`.
 
     Leases of processes that have ended are removed.
 
     Raises:
-        CacheError: a process uses something, and could not say what, because the disk was full.
+        CacheError: If a process could not write its lease, because the disk was full.
     """
     names: set[str] = set()
     for file in (cache / _LEASES).glob(f"*{_LEASE}"):
@@ -228,15 +229,17 @@ def in_use(cache: Path) -> set[str]:
             text = _held_text(file)
             if text is not None and not text.endswith("\n"):
                 raise CacheError(
-                    f"a process uses the cache {cache}, whose disk was too full to note what of it."
-                    " Make room elsewhere, or end the programs that use packages, and try again"
+                    f"{cache}: a running process uses the cache but could not record which "
+                    "entries, because the disk was full",
+                    hint="Free disk space elsewhere, or stop the programs that use packages. Then "
+                    "try again.",
                 )
             names.update((text or "").split("\n"))
     return names - {""}
 
 
 def _held_text(file: Path) -> str | None:
-    """What a lease says; None if its process has ended, and it with it."""
+    """Return the text of a lease. If its process has ended, remove the lease and return None."""
     descriptor = os.open(file, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -253,7 +256,7 @@ def _new_lease(cache: Path) -> _Lease:
     file = cache / _LEASES / f"{os.urandom(8).hex()}{_LEASE}"
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    status = os.fstat(descriptor)  # stays open, and locked, as long as the process lives
+    status = os.fstat(descriptor)  # stays open and locked until the process ends
     return _Lease(descriptor, (status.st_dev, status.st_ino), set())
 
 
@@ -264,7 +267,7 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
     folder = cache / _LEASES
     if not folder.is_dir():
         make_private(folder)
-    require_trusted_folder(folder)  # who could keep everybody waiting
+    require_trusted_folder(folder)  # another user could hold the lock forever
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
@@ -275,36 +278,37 @@ def _locked(cache: Path, shared: bool) -> Iterator[None]:
 
 _lock = threading.Lock()
 _temporary: dict[str, Path] = {}
-"""The trees of this process alone, by digest."""
+"""Trees outside the cache that only this process uses, by digest."""
 
 
 def trees_folder(cache: Path) -> Path:
-    """Where trees are in a cache folder."""
+    """Return the folder of a cache that contains the trees."""
     return cache / "trees" / "v2"
 
 
 def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "") -> Path:
-    """Make sure that a package's tree exists, and return the folder with its files.
+    """Create a package's tree if it does not exist, and return the folder with its files.
 
     Args:
-        digest: of the records: names the tree.
-        records: the package's records, with their sizes in bytes; names are relative and checked.
-            Bytecode stays out: Python would run it in place of the source that everybody reads.
-        read: returns a record's verified contents.
-        name: the package file's name, for people who look into the cache.
+        digest: Digest of the records, which names the tree.
+        records: The package's records with their sizes in bytes. Names are relative and checked.
+            Bytecode is not unpacked: Python would run it instead of the source.
+        read: Returns a record's verified contents.
+        name: Name of the package file, shown by ``modpack cache``.
 
     Raises:
-        CacheError: neither the cache nor a temporary folder can be written.
+        CacheError: If neither the cache nor a temporary folder is writable.
     """
     records = {r: size for r, size in records.items() if _BYTECODE not in r.casefold().split("/")}
     try:
         return _in_cache(cache_folder(), digest, records, read, name) / FILES
-    except ArchiveError:  # the package's fault, not the cache's, and a RuntimeError as well
+    except ArchiveError:  # also a RuntimeError, but not a problem of the cache
         raise
     except (OSError, RuntimeError) as failure:
         _log.warning(
-            "the cache cannot be used (%s); unpacking into a temporary folder for this "
-            "process. Set MODPACK_CACHE_DIR to a folder that you alone can write to, to avoid that",
+            "the cache cannot be used (%s); the package is unpacked into a temporary folder for "
+            "this process. To avoid this, set MODPACK_CACHE_DIR to a folder that only you can "
+            "write to.",
             failure,
         )
         return _for_this_process(digest, records, read, failure)
@@ -315,18 +319,18 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
     tree = folder / digest
     if folder.is_dir():
         _refuse_strangers_above(folder)
-        hold(cache, digest)  # before looking: from here on nobody prunes it
-        was_there = tree.exists()  # if not, another process may finish it any moment
+        hold(cache, digest)  # first, so that no process prunes the tree while it is checked
+        existed = tree.exists()  # if False, another process can create it at any moment
         if _is_right(tree, records, read):
             with contextlib.suppress(OSError):  # the cache may be read-only
                 os.utime(tree / USED)
             return tree
-        if was_there:
-            _log.warning("files in %s were changed since they were unpacked: made again", tree)
+        if existed:
+            _log.warning("%s: files were modified in the cache; the entry is re-created", tree)
     make_private(folder)
     _refuse_strangers_above(folder)
     hold(cache, digest)
-    making = _temporary_place(cache, digest)
+    making = _temporary_path(cache, digest)
     making.mkdir(mode=0o700)
     try:
         _make(making, digest, records, read, name)
@@ -338,27 +342,27 @@ def _in_cache(cache: Path, digest: str, records: Mapping[str, int], read: _Read,
 
 
 def _refuse_strangers_above(folder: Path) -> None:
-    """Refuse trees that somebody else could have put there, or exchanged.
+    """Refuse a folder of trees in which another user could create or replace entries.
 
     Raises:
-        OSError: it is not safe to use them.
+        OSError: If it is not safe to use.
     """
     require_trusted_path(folder.parent)
     require_trusted_folder(folder)
 
 
-def _temporary_place(cache: Path, digest: str) -> Path:
-    """A place beside the trees that nobody sweeps away while this process lives."""
-    place = trees_folder(cache) / f"{digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}"
-    hold(cache, place.name)
-    return place
+def _temporary_path(cache: Path, digest: str) -> Path:
+    """Return a leased path next to the trees for a temporary folder."""
+    path = trees_folder(cache) / f"{digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}"
+    hold(cache, path.name)
+    return path
 
 
 def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
-    """Whether a tree holds what the package does; cleaners of caches may have taken files from it.
+    """Return whether a tree's files are those of the package.
 
     Raises:
-        OSError: it is not safe to use.
+        OSError: If the tree is not safe to use.
     """
     try:
         require_trusted_folder(tree)
@@ -368,14 +372,14 @@ def _is_right(tree: Path, records: Mapping[str, int], read: _Read) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     if changed:
-        _log.debug("%s in %s was changed", changed[0], tree)
+        _log.debug("%s: %s was modified", tree, changed[0])
         return False
     put_stamp(tree, tree.name, records)
     return True
 
 
 def _has_content(file: Path, content: bytes) -> bool:
-    # What a link leads to may change without the link.
+    # A symlink's target can change without the symlink.
     return stat.S_ISREG(file.lstat().st_mode) and file.read_bytes() == content
 
 
@@ -391,14 +395,14 @@ def _make(making: Path, digest: str, records: Mapping[str, int], read: _Read, na
 
 
 def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read: _Read) -> None:
-    """Rename a finished tree into its place, unless another process was first."""
+    """Rename a finished tree to its final path, unless another process was faster."""
     try:
         making.rename(tree)
         return
     except OSError:
         if _is_right(tree, records, read):
             return
-    aside = _temporary_place(cache, tree.name)
+    aside = _temporary_path(cache, tree.name)
     with exclusive(cache):
         if tree.exists() and not _is_right(tree, records, read):
             tree.rename(aside)
@@ -408,9 +412,9 @@ def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read
 
 
 def sweep(cache: Path, used: set[str]) -> list[Path]:
-    """What processes that have ended left half made; it is renamed by nobody and can be removed.
+    """Return the temporary folders of ended processes, which can be removed.
 
-    To be called under :func:`.exclusive`.
+    Call this under :func:`.exclusive`.
     """
     left = trees_folder(cache).glob(f"*{TEMPORARY}")
     return [each for each in left if each.name not in used and not each.is_symlink()]
@@ -421,7 +425,7 @@ def _sweep_if_possible(cache: Path) -> None:
         with exclusive(cache):
             left = sweep(cache, in_use(cache))
     except CacheError as failure:
-        _log.debug("leftovers stay: %s", failure)
+        _log.debug("temporary folders are not removed: %s", failure)
         return
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
@@ -435,15 +439,16 @@ def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why:
                 _temporary[digest] = _temporary_tree(records, read)
             except OSError as failure:
                 raise CacheError(
-                    f"the package's code can be unpacked neither into the cache ({why}) "
-                    f"nor into a temporary folder ({failure}). Set MODPACK_CACHE_DIR to a "
-                    "folder with enough space that you alone can write to"
+                    f"the package can be unpacked neither into the cache ({why}) nor into a "
+                    f"temporary folder ({failure})",
+                    hint="Set MODPACK_CACHE_DIR to a folder with enough space that only you can "
+                    "write to.",
                 ) from failure
         return _temporary[digest]
 
 
 def _is_complete(tree: Path, records: Mapping[str, int]) -> bool:
-    """Whether cleaners of temporary folders have left this process's tree alone."""
+    """Return whether no cleaner of temporary folders has removed files of this process's tree."""
     try:
         return all((tree / name).stat().st_size == size for name, size in records.items())
     except (FileNotFoundError, NotADirectoryError):
@@ -467,11 +472,11 @@ def _remove(tree: Path, owner: int) -> None:
 
 
 def _write(folder: Path, records: Mapping[str, int], read: _Read) -> dict[str, tuple[int, str]]:
-    """Write the files; returns size and sha256 of what was written."""
-    is_flushed = not boot()  # no later boot could be told from this one
+    """Write the files; return size and SHA-256 of each."""
+    is_flushed = not boot()  # without a boot id, a stamp would be valid after a power failure
     written = dict[str, tuple[int, str]]()
-    for place in {record.rpartition("/")[0] for record in records}:
-        (folder / place).mkdir(parents=True, exist_ok=True)
+    for parent in {record.rpartition("/")[0] for record in records}:
+        (folder / parent).mkdir(parents=True, exist_ok=True)
     for record in records:
         content = read(record)
         with open(f"{folder}{os.sep}{record}", "wb") as file:  # noqa: PTH123 - there are many

@@ -1,4 +1,4 @@
-"""Looking after the cache: what is in it, what of it is right, and what of it may go."""
+"""Listing, verifying, and pruning the cache."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 @dataclass(frozen=True)
 class CachedTree:
-    """Unpacked files, of one package or of several that have the same.
+    """A cache entry: the unpacked files of one package, or of several with the same files.
 
     Attributes:
-        digest: names what is in it.
-        name: the name of the package file that it was unpacked from; None if that is not known any
-            more.
-        files: how many files it has, compiled code included.
-        size_bytes: what they take.
-        used: when it was used last, in seconds since 1970.
-        folder: where it is.
+        digest: Digest of the contents.
+        name: Name of the package file that it was unpacked from; None if unknown.
+        files: Number of files, including compiled code.
+        size_bytes: Total size of the files.
+        used: Time of the last use, in seconds since 1970.
+        folder: Its path.
     """
 
     digest: str
@@ -56,11 +55,11 @@ class CachedTree:
 
 @dataclass(frozen=True)
 class Scans:
-    """What sources say about imports, kept from one export to the next.
+    """Cached results of scanning sources for imports, reused by later exports.
 
     Attributes:
-        files: how many there are.
-        size_bytes: what they take.
+        files: Number of files.
+        size_bytes: Total size of the files.
     """
 
     files: int = 0
@@ -69,13 +68,13 @@ class Scans:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning did.
+    """The result of :func:`prune`.
 
     Attributes:
-        removed: the trees that are gone.
-        kept: those that would have gone, but are in use.
-        scans: the scans that are gone.
-        leftovers: how many half-made folders of processes that have ended are gone.
+        removed: The removed trees.
+        kept: Trees that were selected but are in use.
+        scans: The removed scans.
+        leftovers: Number of removed temporary folders of ended processes.
     """
 
     removed: tuple[CachedTree, ...] = ()
@@ -85,15 +84,15 @@ class Pruned:
 
     @property
     def freed_bytes(self) -> int:
-        """What trees and scans took."""
+        """Total size of the removed trees and scans."""
         return sum(tree.size_bytes for tree in self.removed) + self.scans.size_bytes
 
 
 def list_trees(cache: Path) -> tuple[CachedTree, ...]:
-    """All trees, what was used last first.
+    """Return all cache entries, most recently used first.
 
     Args:
-        cache: the cache folder; it need not be there.
+        cache: The cache folder, which may not exist.
     """
     found = (_tree(each) for each in _tree_folders(cache))
     trees = [tree for tree in found if tree is not None]
@@ -101,13 +100,13 @@ def list_trees(cache: Path) -> tuple[CachedTree, ...]:
 
 
 def list_scans(cache: Path) -> Scans:
-    """How much is kept of what sources say."""
+    """Return number and size of the cached scans."""
     sizes = [size for _, size, _ in _scan_files(cache)]
     return Scans(len(sizes), sum(sizes))
 
 
 def damaged_files(tree: CachedTree) -> tuple[str, ...]:
-    """The files of a tree that are not what was unpacked; all of them if that is not known."""
+    """Return the files of a tree that were modified; the record itself if it is unreadable."""
     record = read_record(tree.folder)
     if record is None:
         return ("tree.json",)
@@ -131,20 +130,20 @@ def prune(
     max_size: int | None = None,
     everything: bool = False,
 ) -> Pruned:
-    """Remove what is not needed. What a living process uses stays, whatever is asked for.
+    """Remove selected trees, except those that a running process uses.
 
-    What dead processes left half made goes in any case.
+    Temporary folders of ended processes are always removed.
 
     Args:
-        cache: the cache folder; it need not be there.
-        digests: digests of trees, or how these begin.
-        older_than: remove what was not used for so many seconds.
-        max_size: then remove what was not used for longest, until the rest takes so many bytes.
-        everything: remove all.
+        cache: The cache folder, which may not exist.
+        digests: Digests of trees, or their prefixes.
+        older_than: Remove trees that were not used for this many seconds.
+        max_size: Then remove the least recently used trees until the rest fits, in bytes.
+        everything: Whether to remove all trees.
 
     Raises:
-        CacheError: there are no locks where the cache is, so that nobody can tell what is in use.
-        ModpackError: no tree, or more than one, has a digest that begins so.
+        CacheError: If the cache cannot be locked, or a tree cannot be removed.
+        ModpackError: If a prefix matches no tree, or several.
     """
     if not cache.is_dir():
         return Pruned()
@@ -173,14 +172,14 @@ def _too_many(
     going: set[str],
     max_size: int | None,
 ) -> set[str]:
-    """The trees that must go as well, for the cache to be small enough."""
+    """Return more trees to remove until the cache fits into ``max_size``."""
     if max_size is None:
         return set()
     trees = list(trees)
     total = sum(t.size_bytes for t in trees if t.digest not in going)
     total += list_scans(cache).size_bytes
     found: set[str] = set()
-    for tree in reversed(trees):  # what was not used for longest is last
+    for tree in reversed(trees):  # the least recently used is last
         if total > max_size and tree.digest not in settled:
             found.add(tree.digest)
             total -= tree.size_bytes
@@ -188,13 +187,13 @@ def _too_many(
 
 
 def _put_aside(tree: CachedTree) -> bool:
-    """Take a tree out of everybody's sight; its files are removed when nobody waits for that."""
+    """Rename a tree under the lock; its files are removed after the lock is released."""
     aside = tree.folder.with_name(f"{tree.digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}")
     try:
         tree.folder.rename(aside)
     except OSError as failure:
         reason = failure.strerror or failure
-        raise CacheError(f"{tree.folder} cannot be removed: {reason}") from failure
+        raise CacheError(f"{tree.folder}: cannot remove the cache entry: {reason}") from failure
     return True
 
 
@@ -232,12 +231,12 @@ def _tree(folder: Path) -> CachedTree | None:
         name = record.name if record is not None else None
         size = sum(size for size, _ in files)
         return CachedTree(folder.name, name or None, len(files), size, _last_use(folder), folder)
-    except FileNotFoundError:  # somebody else removes it
+    except FileNotFoundError:  # another process removes it
         return None
 
 
 def _last_use(tree: Path) -> float:
-    """When a tree was used last, in seconds since 1970; never after now, whatever clocks said."""
+    """Return the time of the last use, in seconds since 1970; a time in the future becomes now."""
     try:
         used = (tree / USED).stat().st_mtime
     except OSError:
@@ -253,7 +252,7 @@ def _tree_folders(cache: Path) -> list[Path]:
 
 
 def _scan_files(cache: Path) -> Iterator[tuple[str, int, float]]:
-    """Path, size in bytes, and time of change of each scan; what else lies there is not ours."""
+    """Yield path, size in bytes, and modification time of each scan; ignore other files."""
     folders = [cache / "scans"]
     for pattern in _SCAN_FOLDERS:
         inner = (each for folder in folders for each in _entries(folder))
@@ -265,7 +264,7 @@ def _scan_files(cache: Path) -> Iterator[tuple[str, int, float]]:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """The folders in a folder; no link is followed, for it may lead out of the cache."""
+    """Return the folders in a folder, without symlinks, which could lead out of the cache."""
     if folder.is_symlink():
         return []
     try:
@@ -275,9 +274,9 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[tuple[str, int, float]]:
-    """Each file's path, size in bytes, and time of change."""
-    for place, _, names in os.walk(folder):
+    """Yield path, size in bytes, and modification time of each file."""
+    for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                status = os.lstat(os.path.join(place, name))  # noqa: PTH118 - there are many
-                yield os.path.join(place, name), status.st_size, status.st_mtime  # noqa: PTH118
+                status = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - there are many
+                yield os.path.join(parent, name), status.st_size, status.st_mtime  # noqa: PTH118

@@ -1,8 +1,7 @@
-"""What is asked of a package before any of its code runs: its contents, place, and policy.
+"""Checks of a package before any of its code runs: digests, environment, platform, trust policy.
 
-How much of it is compared with its digests, which of its saved objects it is about, whether this
-is where it can be loaded, and whether it asks for more than the loader's policy allows. What a
-policy is needed for is imported with one: most loads have none.
+Also finds a package's main resource and namespace. The modules of trust policies are imported only
+if there is a policy, because most loads have none.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ ON_MISMATCH: Final = ("warn", "error", "ignore")
 
 
 def require_policy(policy: object) -> None:
-    """Check a public argument that is a policy, or None.
+    """Check the public argument ``policy``.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: If it is neither a policy nor None.
     """
     if policy is not None:
         from modpack.core.policy import TrustPolicy
@@ -70,14 +69,15 @@ def require_on_mismatch(on_mismatch: object) -> None:
 
 
 def level_of(verify: object, policy: TrustPolicy | None) -> str:
-    """How much to compare: what an argument or what a policy says, whichever is more.
+    """Return the stricter verification level of an argument and a policy.
 
     Args:
-        verify: the argument.
-        policy: the policy, if there is one.
+        verify: The public argument ``verify``.
+        policy: The policy, or None.
 
     Raises:
-        TypeError, ValueError: the argument is none.
+        TypeError: If ``verify`` is not a string.
+        ValueError: If ``verify`` is not a level.
     """
     require_type(verify, str, "verify", "'code' or 'full'")
     if verify not in _VERIFY_LEVELS:
@@ -86,16 +86,16 @@ def level_of(verify: object, policy: TrustPolicy | None) -> str:
 
 
 def require_contents(archive: Archive, level: str) -> None:
-    """Compare a package with its manifest, and whatever is read of it afterwards.
+    """Compare a package's records with its manifest, now and when they are read later.
 
     An archive of torch.package has no manifest: ``"full"`` checks the CRC-32 of its records.
 
     Args:
-        archive: the package.
-        level: ``"code"`` for everything but storages, ``"full"`` for the storages too.
+        archive: The package.
+        level: ``"code"`` for all records except storages, ``"full"`` for all records.
 
     Raises:
-        ArchiveError: something is not as it should be; all of it is told.
+        ArchiveError: If records are damaged or missing; the error lists all of them.
     """
     manifest, names = read_manifest(archive), archive.names()
     is_all = level == "full"
@@ -107,83 +107,83 @@ def require_contents(archive: Archive, level: str) -> None:
         problems = find_unreadable(archive, names, usable_cores())
         if problems:
             listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-            raise ArchiveError(archive.path, f"records cannot be read: {listed}")
+            raise ArchiveError(archive.path, f"unreadable records: {listed}")
 
 
 def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
-    """Compare storages of a package with its manifest, if that is asked for.
+    """Compare storages of a package with its manifest if the level is ``"full"``.
 
     Args:
-        archive: the package.
-        keys: those that will be used.
-        level: ``"full"``, or nothing is compared.
+        archive: The package.
+        keys: Keys of the storages.
+        level: ``"code"`` or ``"full"``.
 
     Raises:
-        ArchiveError: some are not as they should be; all of them are told.
+        ArchiveError: If storages are damaged; the error lists all of them.
     """
     if level == "full":
         records = (layout.storage_name(key) for key in dict.fromkeys(keys))
         _compare(archive, [record for record in records if archive.has(record)], True)
 
 
-def _compare(archive: Archive, names: Iterable[str], is_much: bool) -> None:
+def _compare(archive: Archive, names: Iterable[str], is_large: bool) -> None:
     manifest = read_manifest(archive)
     if manifest is not None:
-        workers = usable_cores() if is_much else 1
-        # A storage with its sha256 has its crc32, unless somebody lied about that in the zip.
-        verify_records(archive, manifest, names, workers, with_crc=not is_much)
+        workers = usable_cores() if is_large else 1
+        # A valid SHA-256 implies a valid CRC-32 unless the zip header is forged.
+        verify_records(archive, manifest, names, workers, with_crc=not is_large)
 
 
 def find_entry(archive: Archive) -> tuple[str, str]:
-    """The main saved object of a package, or its only one, as package and resource.
+    """Return package and resource of a package's main resource, or of its only saved object.
 
-    Packages of torch.package do not list their objects: there, a single ``.pkl`` file counts.
+    Packages of torch.package do not list their objects; there, a single ``.pkl`` file counts.
 
     Raises:
-        ModpackError: there is none, or there are several; they are listed.
-        ArchiveError: it names one that it does not list.
+        ModpackError: If there is no saved object, or several without a main one.
+        ArchiveError: If the main resource is not among the saved objects.
     """
-    objects = read_objects(archive) if archive.has(layout.ENTRY) else _guessed(archive)
+    objects = read_objects(archive) if archive.has(layout.ENTRY) else _list_pickles(archive)
     main = objects.main
-    if main is not None and main not in objects.pickles:  # no look at these has seen it
-        reason = f"its main object {main!r:.200} is not among its saved objects"
+    if main is not None and main not in objects.pickles:
+        reason = f"the main resource {main!r:.200} is not among the saved objects"
         raise ArchiveError(archive.path, reason, layout.ENTRY)
     if objects.entry is not None:
         return objects.entry
     if not objects.pickles:
         raise ModpackError(
-            f"{archive.path}: the package contains no saved object. Open it with "
-            "modpack.PackageImporter, which imports its modules and reads its resources"
+            f"{archive.path}: the package contains no saved object",
+            hint="Open it with modpack.PackageImporter to import modules or read resources.",
         )
     listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in objects.pickles)
     raise ModpackError(
-        f"{archive.path} does not say which of its saved objects to load; name one. "
-        f"It holds:{listed}"
+        f"{archive.path}: the package has several saved objects and no main resource:{listed}",
+        hint="Pass package and resource of one of them.",
     )
 
 
 def find_namespace(archive: Archive) -> str:
-    """The namespace in which a package says that it works; private if it does not say.
+    """Return the namespace that a package records; private if it records none.
 
     Raises:
-        ArchiveError: it says something else.
+        ArchiveError: If the record is not the name of a namespace.
     """
     if not archive.has(layout.ENTRY):
         return "private"
     namespace = read_objects(archive).namespace
     if namespace not in NAMESPACES:
-        raise ArchiveError(archive.path, f"names no namespace with {namespace!r}", layout.ENTRY)
+        raise ArchiveError(archive.path, f"unknown namespace {namespace!r}", layout.ENTRY)
     return namespace
 
 
-def _guessed(archive: Archive) -> Objects:
+def _list_pickles(archive: Archive) -> Objects:
     pickles = [n for n in archive.names() if n.endswith(".pkl") and not n.startswith(".data/")]
     split = (name.rpartition("/") for name in pickles)
     return Objects(tuple((folder.replace("/", "."), resource) for folder, _, resource in split))
 
 
-_told: set[str] = set()
-"""The digests of packages whose environments this process has warned of."""
+_warned: set[str] = set()
+"""Digests of the packages whose environments this process has already warned about."""
 _lock = threading.Lock()
 
 
@@ -193,18 +193,18 @@ def compare_environment(
     externs: Sequence[str],
     verify: Manifest | None = None,
 ) -> EnvironmentComparison:
-    """What a package was made with, beside what is here.
+    """Compare a package's export environment with this one.
 
-    The package's graph is read only if something is missing, to tell whether it matters.
+    The package's graph is read only if a module is missing, to decide whether that matters.
 
     Args:
-        archive: the package.
-        recorded: where it was made.
-        externs: its extern modules.
-        verify: its manifest, if the records have not been checked yet.
+        archive: The package.
+        recorded: The export environment.
+        externs: The package's extern modules.
+        verify: The manifest, if the records have not been checked yet.
 
     Raises:
-        ArchiveError: its graph is damaged.
+        ArchiveError: If the graph is damaged.
     """
     comparison = compare(recorded, externs)
     if comparison.missing and archive.has(layout.GRAPH):
@@ -233,25 +233,26 @@ def check_environment(
     from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
-    told = tuple(
+    differences = tuple(
         (printable(row.name), printable(row.recorded or "extern"), printable(row.installed_text))
         for row in rows
     )
-    about = (source, told, pip_install_command(rows))
+    arguments = (source, differences, pip_install_command(rows))
     if is_error:
-        raise EnvironmentMismatchError(*about)
+        raise EnvironmentMismatchError(*arguments)
     with _lock:
-        is_told = digest in _told
-        _told.add(digest)
-    if not is_told:
-        warnings.warn(EnvironmentMismatchWarning(*about), stacklevel=stacklevel_outside_package())
+        is_first = digest not in _warned
+        _warned.add(digest)
+    if is_first:
+        warning = EnvironmentMismatchWarning(*arguments)
+        warnings.warn(warning, stacklevel=stacklevel_outside_package())
 
 
 def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
-    """Refuse a package with compiled modules that were built for something else.
+    """Refuse a package with native extensions for another platform.
 
     Raises:
-        PlatformMismatchError: they cannot run here.
+        PlatformMismatchError: If they cannot run on this platform.
     """
     built_for = recorded.native
     if built_for is not None and not built_for.runs_on(NativeTag.current()):
@@ -259,19 +260,19 @@ def refuse_other_platforms(source: str, recorded: RecordedEnvironment) -> None:
 
 
 def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
-    """Refuse a package that asks for what a policy does not allow; nothing of it is executed.
+    """Refuse a package that requires something a policy does not allow. Executes no code.
 
     Args:
-        archive: the package; all but its tensors is as its manifest says.
-        policy: what the loader allows.
-        path: its file or folder, which a signature may lie beside; anything else if it has none.
+        archive: The package, whose records except storages are verified.
+        policy: The loader's policy.
+        path: The package's file or folder, which can have a detached signature next to it. Any
+            other object has none.
 
     Raises:
-        TrustError: tells all that is not allowed.
-        SignatureError: nothing is wrong but the signature.
-        ArchiveError: a record is damaged.
+        TrustError: If the policy does not allow something; the error lists all of it.
+        SignatureError: If only the signature is missing or invalid.
+        ArchiveError: If a record is damaged.
     """
-    # Most loads do without.
     from modpack.security.code_listing import find_package_violations, list_code
 
     code = None if policy.allow_code else list_code(archive, read_manifest(archive))
@@ -287,11 +288,11 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
 
 
 def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> None:
-    """Refuse a package that nobody of those signed who have to, if anybody has to.
+    """Refuse a package without a valid signature of a signer that the policy requires.
 
     Raises:
-        SignatureError: there is no signature, or none that holds.
-        ModpackError: the extra ``sign`` is not installed.
+        SignatureError: If the signature is missing or invalid.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     if policy.require_signature_from:
         from modpack.security.signing import check_signatures
@@ -304,12 +305,12 @@ def require_hook_kinds(source: str, policy: TrustPolicy, hooks: Iterable[tuple[s
     """Refuse hooks of kinds that a policy does not allow.
 
     Args:
-        source: the package file.
-        policy: what the loader allows.
-        hooks: the kind and the name of each.
+        source: The package file.
+        policy: The loader's policy.
+        hooks: Kind and name of each hook.
 
     Raises:
-        TrustError: names them.
+        TrustError: If a kind is not allowed; the error lists all of them.
     """
     from modpack.core.policy import violations
 

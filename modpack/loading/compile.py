@@ -1,24 +1,23 @@
-"""Compile packaged modules, ahead of their import where that is faster, and keep their code.
+"""Compile packaged modules, partly ahead of their import, and store their code.
 
-``import mylib.ops`` in a packaged function means the packaged ``mylib``. When Python runs the
-statement, the module's own ``__import__`` sees to that. A tracer such as torch.compile does not
-run it: it reads the bytecode and imports by itself, under the real name, from the host. A
-relative import cannot be taken for anything else, so that is what such a statement is compiled
-into. The source file, its line numbers and the imports at module level stay as they are.
-``sys.modules["mylib"]`` means the packaged ``mylib`` as well: ``sys.modules`` becomes a name that
-packaged modules find among their builtins, and that knows the package's names.
+``import mylib.ops`` in a packaged function means the packaged ``mylib``. When Python executes the
+statement, the module's own ``__import__`` finds that module. A tracer such as torch.compile only
+reads the bytecode, and imports the module by its real name from the host. Such statements are
+therefore compiled into relative imports. The source file, its line numbers, and imports at module
+level stay unchanged. ``sys.modules["mylib"]`` means the packaged ``mylib``, too: ``sys.modules``
+is compiled into a builtin of packaged modules that translates the package's names.
 
-The code that one import has compiled goes into one file: two thousand files take longer to make
-than all their contents to write. Code is kept only if its source was the package's; what is taken
-from there needs no look at the source, whose tree was compared when the package was opened. Each
-piece has a digest, so that one that was cut off or changed is compiled again.
+The code that one import compiles is stored in one file: creating 2,000 files takes longer than
+writing their contents. Code is stored only if its source is the package's. Stored code is used
+without reading the source, because the tree was compared when the package was opened. Each piece
+of code has a digest, so that a truncated or modified piece is compiled again.
 
-A first import of 1,000 modules takes 1.33 s instead of 1.04 without the helper, another process
-that compiles from the far end what the import will ask for (benchmark rows import-1000 and
-import-3000). It compiles only sources that are the package's, and its answers have the digests of
-their pieces: they are believed as files in the cache are. Whatever becomes of a helper costs time
-only. Both processes map one file, in which the import notes what it compiles itself; the answers
-are another, which the import reads where it has grown. Neither file has a name.
+A helper process compiles the modules that an import will need, starting with the last. Without it,
+a first import of 1,000 modules takes 1.33 s instead of 1.04 s (benchmark rows import-1000 and
+import-3000). It compiles only sources of the package, and the digests of its answers are checked
+like those of files in the cache. If a helper fails, only time is lost. Both processes map one file
+in which the import marks modules that it compiles itself. The answers are in another file, which
+the import reads as it grows. Neither file has a name.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Not compiled here: most loads find all code compiled, and compile nothing (row first-load).
+# Not compiled to regular expressions here: most loads compile no module (row first-load).
 _SYS_MODULES = rb"sys\s*\.\s*modules"
 _IMPORTED = rb"\bfrom\b([\w.\s]+?)\bimport\b|\bimport\b([^;#\r]*)"
-"""What a line of source imports: ``from THIS import``, or ``import THIS, AND_THIS as that``."""
+"""The modules that a line imports: ``from THIS import``, or ``import THIS, AND_THIS as that``."""
 _ABSOLUTE = rb"\s*(\w+(?:\s*\.\s*\w+)*)(?:\s+as\s+\w+)?\s*"
 _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -79,28 +78,29 @@ def compile_module(
     """Compile a packaged module's source.
 
     Args:
-        source: the source, in any encoding that it declares (PEP 263).
-        file: the path that tracebacks show.
-        package: the module's ``__package__``; its first component is the namespace.
-        is_ours: whether an absolute module path must not reach the host.
-        optimize: as :func:`compile` takes it.
+        source: The source, in any encoding that it declares (PEP 263).
+        file: The path that tracebacks show.
+        package: The module's ``__package__``, whose first component is the namespace.
+        is_ours: Returns whether an absolute module path must not be imported from the host.
+        optimize: As for :func:`compile`.
 
     Raises:
-        SyntaxError, ValueError: the source is no Python.
+        SyntaxError: If the source is not valid Python.
+        ValueError: If the source contains null bytes.
     """
-    # A tree costs twice what compiling the text does: most sources need none.
+    # Building a syntax tree takes twice as long as compiling the text; most sources need none.
     looks_up = re.search(_SYS_MODULES, source) is not None
     if looks_up or _may_import_ours(source, is_ours):
         try:
             tree = ast.parse(source, file)
             changed = _make_relative(tree, package.count(".") + 1, is_ours)
-            renaming = _RelativeImportTransformer()
+            transformer = _ModulesTransformer()
             if looks_up:
-                renaming.visit(tree)
-            if changed or renaming.changed:
+                transformer.visit(tree)
+            if changed or transformer.changed:
                 code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
-        except RecursionError:  # nested too deeply for a tree; compiling text goes deeper
+        except RecursionError:  # too deeply nested for a tree; compiling the text may still work
             pass
     return _compiled(source, file, optimize)
 
@@ -111,14 +111,14 @@ def _compiled(source: bytes, file: str, optimize: int) -> CodeType:
 
 
 def _may_import_ours(source: bytes, is_ours: Callable[[str], bool]) -> bool:
-    """Whether a statement that is not at the margin may import a packaged module.
+    """Return whether an indented statement may import a packaged module.
 
-    Judged by the lines in which the word stands, in docstrings as well: only a No is sure.
+    Looks at all lines with the word ``import``, including docstrings, so only False is certain.
     """
     for word in re.finditer(rb"import", source):
         start, end = source.rfind(b"\n", 0, word.start()) + 1, source.find(b"\n", word.end())
         line = source[start : end if end >= 0 else len(source)]
-        if b"\\" in line or b"\\" in source[max(start - 3, 0) : start]:  # of several lines
+        if b"\\" in line or b"\\" in source[max(start - 3, 0) : start]:  # continued on another line
             return True
         is_alone = line.startswith((b"import", b"from")) and not (b":" in line or b";" in line)
         if not is_alone and _line_imports_ours(line, is_ours):
@@ -139,8 +139,8 @@ def _line_imports_ours(line: bytes, is_ours: Callable[[str], bool]) -> bool:
     return False
 
 
-class _RelativeImportTransformer(ast.NodeTransformer):
-    """Reads and subscripts of ``sys.modules``; ``sys.modules = ...`` is left as it is."""
+class _ModulesTransformer(ast.NodeTransformer):
+    """Replaces ``sys.modules``, except as the target of an assignment."""
 
     changed = False
 
@@ -158,7 +158,7 @@ class _RelativeImportTransformer(ast.NodeTransformer):
 
 
 def _make_relative(tree: ast.Module, level: int, is_ours: Callable[[str], bool]) -> bool:
-    """Replace the import statements of functions in place; tells whether there were any."""
+    """Replace the import statements of functions in place; return whether there were any."""
     changed = False
     for block in _function_blocks(tree):
         relative = [new for old in block for new in _relative(old, level, is_ours)]
@@ -169,7 +169,7 @@ def _make_relative(tree: ast.Module, level: int, is_ours: Callable[[str], bool])
 
 
 def _function_blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
-    """All lists of statements that run in a function's scope; class bodies are none."""
+    """Yield all lists of statements that run in a function's scope, but not in class bodies."""
     waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
     while waiting:
         node, in_function = waiting.pop()
@@ -187,7 +187,7 @@ def _function_blocks(tree: ast.Module) -> Iterator[list[ast.stmt]]:
 
 
 def _relative(statement: ast.stmt, level: int, is_ours: Callable[[str], bool]) -> list[ast.stmt]:
-    """The statements in place of one, which is the only one if it imports nothing packaged."""
+    """Return the statements that replace one, or only that one if it imports nothing packaged."""
     made: list[ast.stmt] = []
     if isinstance(statement, ast.ImportFrom) and not statement.level:
         if is_ours(statement.module or ""):
@@ -200,14 +200,15 @@ def _relative(statement: ast.stmt, level: int, is_ours: Callable[[str], bool]) -
 
 
 def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
-    """``import a.b.c``, or ``import a.b.c as d``."""
+    """Return the replacement of ``import a.b.c``, or of ``import a.b.c as d``."""
     parent, _, last = alias.name.rpartition(".")
     if alias.asname:
         bound = ast.ImportFrom(parent or None, [ast.alias(last, alias.asname)], level)
     else:
         bound = ast.ImportFrom(None, [ast.alias(root_of(alias.name))], level)
     return [
-        # Every module has a __doc__: this imports a.b.c, whatever a.b says that its c is.
+        # Every module has a __doc__, so this imports the module a.b.c even if a.b.c is also an
+        # attribute of a.b that is not a module.
         ast.ImportFrom(alias.name, [ast.alias("__doc__", _UNUSED)], level),
         ast.Delete([ast.Name(_UNUSED, ast.Del())]),
         bound,
@@ -215,35 +216,35 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 
 _FORM = 1
-"""Counts up whenever files of this kind, or the code in them, are made in another way."""
+"""Version of the files and of the code in them. Increase it with every change."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10
-"""Bytes of a file up to which reading it is faster than mapping it."""
+"""Size in bytes up to which reading a file is faster than mapping it."""
 _HEADER = struct.Struct("<Q32s")
-"""Size and sha256 of the list of what is in a file. The list follows, then the pieces of code."""
+"""Size and SHA-256 of a file's table of contents, which follows, and then the pieces of code."""
 
 _Key = tuple[str, str]
-"""A module's path, and its record."""
+"""A module's path and record."""
 _Piece = tuple[memoryview, bytes]
-"""Marshalled code in the content of a file, and its sha256."""
+"""Marshalled code in the content of a file, and its SHA-256."""
 
 
 def code_store(tree: Path, prefix: str, index: ModuleIndex) -> BytecodeCache | None:
-    """Where the code of a package's modules is kept; None if it is not.
+    """Return the store of a package's compiled code; None if code is not stored.
 
     Args:
-        tree: the folder with its files.
-        prefix: what goes before the package's module paths, or ``""`` for real names.
-        index: the package's modules.
+        tree: The folder with the package's files.
+        prefix: The prefix of the package's module paths, or ``""`` for real names.
+        index: The package's modules.
     """
-    is_of_this_process = tree.name != FILES
-    if is_of_this_process or sys.implementation.cache_tag is None:
+    is_temporary = tree.name != FILES
+    if is_temporary or sys.implementation.cache_tag is None:
         return None
     return BytecodeCache(tree, prefix, index)
 
 
 class BytecodeCache:
-    """The code of one tree, for one Python and one kind of namespace; see :func:`code_store`."""
+    """The compiled code of one tree, for one Python version and one kind of namespace."""
 
     def __init__(self, tree: Path, prefix: str, index: ModuleIndex) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
@@ -252,18 +253,18 @@ class BytecodeCache:
         self._tree = tree
         self._index = index
         self._folder = tree.parent / CODE / variant
-        self._owner = f"{variant} {tree}"  # code knows the path of its source
+        self._owner = f"{variant} {tree}"  # code contains the path of its source
         self._kept: Mapping[_Key, _Piece] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
         self._ahead = CompileAhead(tree, prefix, index)
 
     def get(self, module: str, file: str) -> CodeType | None:
-        """The code of a module; None if it is not kept, and was not compiled ahead either.
+        """Return the code of a module; None if it is neither stored nor compiled ahead.
 
         Args:
-            module: its path.
-            file: its source.
+            module: The module's path.
+            file: Its source file.
         """
         if self._kept is None:
             self._kept = self._pieces()
@@ -278,28 +279,28 @@ class BytecodeCache:
         return _code(piece)
 
     def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
-        """Keep code, from the next :meth:`write` on; unless it is not of the package's source.
+        """Store code with the next :meth:`write`, unless the source is not the package's.
 
         Args:
-            module: the module's path.
-            file: its source.
-            source: what was compiled.
-            code: what has become of it.
+            module: The module's path.
+            file: Its source file.
+            source: The compiled source.
+            code: The resulting code.
         """
         record = self._record(file)
         if self._known_sources().get(record) == (len(source), hashlib.sha256(source).hexdigest()):
-            with contextlib.suppress(ValueError):  # nested too deeply
+            with contextlib.suppress(ValueError):  # too deeply nested
                 self._new[module, record] = marshal.dumps(code)
 
     def write(self) -> None:
-        """An import has ended: write what is new, if the cache can be written to."""
+        """Write the new code at the end of an import, if the cache is writable."""
         self._ahead.end()
         if self._new:
             new, self._new = self._new, {}
             try:
                 self._write(new)
             except OSError as failure:
-                _log.debug("compiled code is not kept in %s: %s", self._folder, failure)
+                _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
 
     def _known_sources(self) -> Mapping[str, tuple[int, str]]:
         if self._sources is None:
@@ -308,7 +309,7 @@ class BytecodeCache:
         return self._sources
 
     def _waiting(self) -> list[Task]:
-        """The modules whose code is not kept."""
+        """Return the modules whose code is not stored."""
         sources, kept, waiting = self._known_sources(), self._kept or {}, list[Task]()
         for module, entry in self._index.entries.items():
             key = module, entry.record
@@ -332,7 +333,7 @@ class BytecodeCache:
 
     def _write(self, new: Mapping[_Key, bytes]) -> None:
         make_private(self._folder)
-        # Of processes that have imported the same, each writes the same file.
+        # Processes that import the same modules write the same file.
         name = hashlib.blake2b(repr(sorted(new)).encode(), digest_size=16).hexdigest()
         making = self._folder / f"{os.urandom(8).hex()}.tmp"
         try:
@@ -350,19 +351,19 @@ def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:
 
 
 def _read(file: Path, owner: str) -> Mapping[_Key, _Piece]:
-    """The pieces in a file; none if it is damaged, or of another tree."""
+    """Return the pieces in a file; none if it is damaged or belongs to another tree."""
     try:
         with file.open("rb", buffering=0) as opened:
             if os.fstat(opened.fileno()).st_size <= _SMALL:
                 content = memoryview(opened.read())
-            else:  # of many modules few may be wanted
+            else:  # only a few of many modules may be needed
                 content = memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
         size, digest = _HEADER.unpack_from(content)
         start = _HEADER.size + size
         contents = content[_HEADER.size : start]
         its_owner, listed = marshal.loads(contents) if _sha256(contents) == digest else ("", ())
     except (OSError, ValueError, struct.error) as failure:  # gone, or empty
-        _log.debug("%s holds no code: %s", file, failure)
+        _log.debug("%s: cannot read compiled code: %s", file, failure)
         return {}
     pieces = dict[_Key, _Piece]()
     for key, length, digest in listed if its_owner == owner else ():
@@ -374,7 +375,7 @@ def _read(file: Path, owner: str) -> Mapping[_Key, _Piece]:
 def _code(piece: bytes | memoryview) -> CodeType | None:
     try:
         found = marshal.loads(piece)
-    except (EOFError, TypeError, ValueError):  # whole, but of another make
+    except (EOFError, TypeError, ValueError):  # intact, but written by another version
         return None
     return found if isinstance(found, CodeType) else None
 
@@ -384,30 +385,30 @@ def _sha256(content: bytes | memoryview) -> bytes:
 
 
 _ANSWER = struct.Struct("<II32s")
-"""Before each piece of code: the number of its task, and the piece's size and sha256."""
+"""Header of each piece of code: the number of its task, and the piece's size and SHA-256."""
 _LINES = compile("name = 0", "", "exec").co_linetable.hex()
 PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} {_LINES}"
-"""For whom code is; it may know the columns of tracebacks or not (``-X no_debug_ranges``)."""
+"""The kind of code that this Python compiles, with or without columns (``-X no_debug_ranges``)."""
 
 Task = tuple[str, str, bool, int, str]
-"""A module's path, its record, whether it is a package; size and sha256 of its source."""
+"""A module's path, its record, whether it is a package, and size and SHA-256 of its source."""
 Job = tuple[str, str, str, int, tuple[str, ...], tuple[str, ...], list[Task]]
-""":data:`PYTHON`, the tree, the namespace's prefix, the level of optimization, the first components
-of the package's modules and of its extern ones, and the tasks."""
+""":data:`PYTHON`, the tree, the namespace's prefix, the optimization level, the first components of
+the package's modules and of its extern modules, and the tasks."""
 _START: Final = f"{FIND_MODPACK}; from modpack.loading.compile import main; main()"
 _MISSES: Final = 8
-"""Modules that one import had to compile, before more of them are expected."""
+"""Number of modules that an import compiles itself before it starts a helper."""
 _WORTH_A_START: Final = 200
-"""Modules that wait. A helper compiles its first one when the import has compiled a hundred."""
+"""Number of waiting modules that justify a helper. Starting one takes as long as compiling 100."""
 
 
 class CompileAhead:
-    """Has a package's modules compiled before they are asked for, where that is faster.
+    """Compiles a package's modules in a helper process before they are imported.
 
     Args:
-        tree: the folder with the package's files.
-        prefix: what goes before the package's module paths, or ``""`` for real names.
-        index: the package's modules.
+        tree: The folder with the package's files.
+        prefix: The prefix of the package's module paths, or ``""`` for real names.
+        index: The package's modules.
     """
 
     def __init__(self, tree: Path, prefix: str, index: ModuleIndex) -> None:
@@ -419,12 +420,11 @@ class CompileAhead:
         self._is_off = not hasattr(os, "pread")  # Windows
 
     def take(self, key: _Key, waiting: Callable[[], list[Task]]) -> bytes | None:
-        """The marshalled code of a module; None if it is to be compiled here.
+        """Return the marshalled code of a module; None if the caller has to compile it.
 
         Args:
-            key: the module.
-            waiting: gives all modules whose code is not kept, in the order in which they will
-                probably be asked for.
+            key: The module.
+            waiting: Returns all modules without stored code, in the probable order of import.
         """
         if self._helper is None:
             self._misses += 1
@@ -435,11 +435,11 @@ class CompileAhead:
         return None if helper is None else helper.take(key)
 
     def end(self) -> None:
-        """An import has come to its end: so does the helper, wherever it is."""
+        """Stop the helper at the end of an import."""
         helper, self._helper, self._misses = self._helper, None, 0
         if helper is not None:
             helper.end()
-            self._is_off = not helper.has_helped  # imports are too short for it
+            self._is_off = not helper.has_helped  # imports are too short for a helper
 
     def _start(self, waiting: Callable[[], list[Task]]) -> _Helper | None:
         tasks = waiting() if usable_cores() >= 2 and helpers_enabled() else []
@@ -455,13 +455,15 @@ class CompileAhead:
 
 
 class _Helper:
-    """A process that compiles, and its answers.
+    """A process that compiles modules, and its answers.
 
     Attributes:
-        has_helped: whether any of them was used.
+        has_helped: Whether an answer was used.
 
     Raises:
-        OSError, RuntimeError, ValueError: no process can be started.
+        OSError: If no process can be started.
+        RuntimeError: If no process can be started.
+        ValueError: If no process can be started.
     """
 
     def __init__(self, job: Job) -> None:
@@ -473,28 +475,28 @@ class _Helper:
         self._position = 0
         self._answers: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         try:
-            self._process, self._is_ours = _started(job, self._answers)
+            self._process, self._is_taken = _start(job, self._answers)
         except BaseException:
             self._answers.close()
             raise
-        self._asker = os.getpid()
+        self._owner = os.getpid()
 
     def take(self, key: _Key) -> bytes | None:
         number = self._numbers.get(key)
         if number is None:
             return None
         if number not in self._pieces:
-            self._listen()
+            self._read_answers()
         piece = self._pieces.pop(number, None)
         if piece is None:
-            self._is_ours[number] = 1
+            self._is_taken[number] = 1
         else:
             self.has_helped = True
         return piece
 
     def end(self) -> None:
-        """End it. A forked child leaves it to its parent."""
-        if os.getpid() != self._asker:
+        """Stop the process. A forked child leaves this to its parent."""
+        if os.getpid() != self._owner:
             self._process.returncode = 0
             self._answers.close()
             return
@@ -502,64 +504,64 @@ class _Helper:
         with self._lock:
             self._answers.close()
 
-    def _listen(self) -> None:
-        """Take in what was said since the last time."""
-        # Without waiting: a forked child has nobody who would free a lock that it got locked.
+    def _read_answers(self) -> None:
+        """Read the answers that were written since the last call."""
+        # Do not block: no thread releases a lock that a forked child inherited locked.
         if not self._lock.acquire(blocking=False):
             return
         try:
             file = self._answers.fileno()
             grown = os.fstat(file).st_size - self._position
             if grown > 0:
-                self._note(os.pread(file, grown, self._position))
+                self._parse(os.pread(file, grown, self._position))
         except (OSError, ValueError) as failure:  # closed, or damaged
             self._position = sys.maxsize
-            _log.debug("a helper is not heard any more: %s", failure)
+            _log.debug("cannot read more answers of a helper: %s", failure)
         finally:
             self._lock.release()
 
-    def _note(self, said: bytes) -> None:
+    def _parse(self, data: bytes) -> None:
         position = 0
-        while len(said) - position >= _ANSWER.size:
-            number, size, digest = _ANSWER.unpack_from(said, position)
+        while len(data) - position >= _ANSWER.size:
+            number, size, digest = _ANSWER.unpack_from(data, position)
             start = position + _ANSWER.size
             if number >= len(self._numbers):
-                raise ValueError("it speaks of something else")
-            if len(said) - start < size:  # still being written
+                raise ValueError(f"unknown task {number}")
+            if len(data) - start < size:  # still being written
                 break
-            piece = said[start : start + size]
+            piece = data[start : start + size]
             if _sha256(piece) != digest:
-                raise ValueError("what it says is damaged")
+                raise ValueError(f"digest mismatch in the answer to task {number}")
             self._pieces[number] = piece
             position = start + size
         self._position += position
 
 
-def _started(job: Job, answers: IO[bytes]) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
-    """The process, and the notes that it sees of what is compiled here."""
+def _start(job: Job, answers: IO[bytes]) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
+    """Start the process; return it and the shared marks of modules that the import compiles."""
     count = len(job[-1])
     with tempfile.TemporaryFile() as file:
         file.write(bytes(count) + marshal.dumps(job))
         file.flush()
         file.seek(0)
-        notes = mmap.mmap(file.fileno(), count)
-        return start_helper(_START, [str(count), str(os.getpid())], file, answers), notes
+        marks = mmap.mmap(file.fileno(), count)
+        return start_helper(_START, [str(count), str(os.getpid())], file, answers), marks
 
 
 def main() -> None:
-    """Do what the standard input says, and put what was compiled into the standard output.
+    """Compile the modules of a job on stdin, and write their code to stdout.
 
-    The input is a file that both processes map: a byte for each task, then the job. The asker sets
-    the byte when it compiles the module itself.
+    The input is a file that both processes map: a byte for each task, then the job. The importing
+    process sets the byte when it compiles the module itself.
     """
-    count, asked_by = int(sys.argv[2]), int(sys.argv[3])
+    count, owner = int(sys.argv[2]), int(sys.argv[3])
     gc.disable()  # syntax trees have no cycles
-    # Whoever imports a module is told what the compiler warns of: such modules are left to him.
+    # Skip modules with compiler warnings, so that the importing process shows the warnings.
     warnings.simplefilter("error")
     shared = memoryview(mmap.mmap(0, 0, access=mmap.ACCESS_READ))
     job: Job = marshal.loads(shared[count:])
     if job[0] == PYTHON:
-        compile_all(job, shared, lambda: os.getppid() == asked_by, _answer)
+        compile_all(job, shared, lambda: os.getppid() == owner, _answer)
 
 
 def compile_all(
@@ -568,13 +570,13 @@ def compile_all(
     is_wanted: Callable[[], bool],
     answer: Callable[[int, bytes], None],
 ) -> None:
-    """Compile what is to be compiled, the last first.
+    """Compile the modules of a job, the last one first.
 
     Args:
-        job: the modules, and all that their code depends on.
-        is_done: for each task whether somebody else has taken it.
-        is_wanted: asked before each of them.
-        answer: takes the number of a task, and its marshalled code.
+        job: The modules, and everything that their code depends on.
+        is_done: For each task, whether the importing process has taken it.
+        is_wanted: Returns whether to continue; called before each task.
+        answer: Called with the number of a task and its marshalled code.
     """
     _, tree, prefix, optimize, roots, extern_roots, tasks = job
     stays = partial(keeps, roots=frozenset(roots), extern_roots=frozenset(extern_roots))
@@ -584,7 +586,7 @@ def compile_all(
         if not is_done[number]:
             try:
                 piece = _compiled_for(tasks[number], tree, prefix, optimize, stays)
-            except Exception:  # whoever imports it is told
+            except Exception:  # the importing process raises it
                 continue
             if piece is not None:
                 answer(number, piece)
@@ -593,7 +595,7 @@ def compile_all(
 def _compiled_for(
     task: Task, tree: str, prefix: str, optimize: int, stays: Callable[[str], bool]
 ) -> bytes | None:
-    """The marshalled code of a module; None if its source is not what the package has."""
+    """Return the marshalled code of a module; None if its source is not the package's."""
     module, record, is_package, size, sha256 = task
     file = f"{tree}{os.sep}{record.replace('/', os.sep)}"
     source = Path(file).read_bytes()

@@ -1,8 +1,7 @@
-"""Which distributions packaged code sees as installed (:mod:`importlib.metadata`).
+"""The distributions that packaged code sees as installed (:mod:`importlib.metadata`).
 
-First those whose metadata is in the package; then those of the host, except for what the packaged
-code could not import: a library that looks installed and cannot be imported would be worse than
-one that is not there.
+These are the distributions whose metadata is in the package, then those of the host, except for
+distributions that packaged code cannot import: code would take them for installed and then fail.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from modpack.core.names import normalized_distribution as normalized
 
 _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _PROVIDED = ("torch", "modpack")
-"""Whatever loads a package has them, and what they require."""
+"""Every loading environment has them and their requirements."""
 
 
 class VisibleDistributions:
@@ -27,9 +26,9 @@ class VisibleDistributions:
 
     Args:
         module: :mod:`importlib.metadata`, or a copy of it.
-        index: tells what the package holds and what it takes from the host.
-        tree: the folder with the package's files.
-        load: imports a module by the path that packaged code writes.
+        index: Returns the index of the package's modules.
+        tree: The folder with the package's files.
+        load: Imports a module by the path that packaged code writes.
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class VisibleDistributions:
         self._importable: dict[str, bool] = {}
 
     def all(self, name: str | None = None) -> Iterator[Any]:
-        """All of them, or those of one name; the package's own come first."""
+        """Yield all of them, or those of one name; the package's own come first."""
         wanted = None if name is None else normalized(name)
         held = self._index().distributions
         for its_name, folder in held.items():
@@ -55,10 +54,10 @@ class VisibleDistributions:
                     yield found
 
     def entry_points(self, group: str | None = None) -> Iterator[Any]:
-        """The entry points of all of them; of two of one name, the first counts.
+        """Yield all entry points; of two distributions with one name, only the first counts.
 
         Args:
-            group: what is looked for, if that is known. What is found holds other groups as well.
+            group: The requested group. The result contains other groups, too.
         """
         seen: set[str] = set()
         for found in self.all():
@@ -68,7 +67,7 @@ class VisibleDistributions:
                 yield from map(self._loading, found.entry_points)
 
     def packages(self) -> dict[str, list[str]]:
-        """The names of the distributions that provide each top-level package."""
+        """Return the names of the distributions that provide each top-level package."""
         provided: dict[str, list[str]] = defaultdict(list)
         for found in self.all():
             for root in _roots_of(found):
@@ -76,7 +75,7 @@ class VisibleDistributions:
         return dict(provided)
 
     def _is_visible(self, found: Any) -> bool:
-        """Whether packaged code may know that the host has a distribution."""
+        """Return whether packaged code may see a distribution of the host."""
         index = self._index()
         if not index.hides_distributions:
             return True
@@ -88,7 +87,7 @@ class VisibleDistributions:
 
     @cached_property
     def _required_on_host(self) -> frozenset[str]:
-        """What extern distributions require: they do not work without it."""
+        """The distributions that extern distributions require to work, and themselves."""
         pins = filter(None, self._index().externs.values())
         todo = [*_PROVIDED, *(pin.partition("==")[0] for pin in pins)]
         known: set[str] = set()
@@ -108,7 +107,7 @@ class VisibleDistributions:
         return [found.group(1) for found in named if found is not None]
 
     def _loading(self, entry: Any) -> Any:
-        """An entry point that loads as packaged code imports."""
+        """Return an entry point that loads with the imports of packaged code."""
         ours = self._entry_point(name=entry.name, value=entry.value, group=entry.group)
         vars(ours).update(dist=entry.dist)
         return ours
@@ -140,17 +139,17 @@ class VisibleDistributions:
 
 
 def metadata_functions(visible: VisibleDistributions, module: Any) -> dict[str, object]:
-    """What packaged code gets in place of a metadata module's functions.
+    """Return the functions that packaged code gets instead of a metadata module's.
 
     Args:
-        visible: the distributions that it sees.
-        module: the module.
+        visible: The distributions that packaged code sees.
+        module: The metadata module.
     """
 
     def distributions(**options: Any) -> Iterator[Any]:
         context = options.get("context")
         asked = options if context is None else vars(context)
-        if "path" in asked:  # in those folders, whoever asks
+        if "path" in asked:  # an explicit path is searched as usual
             return iter(module.distributions(**options))
         return visible.all(asked.get("name"))
 
@@ -184,7 +183,7 @@ def metadata_functions(visible: VisibleDistributions, module: Any) -> dict[str, 
 def _distribution_class(
     module: Any, distribution: Callable[[str], Any], distributions: Callable[..., Iterator[Any]]
 ) -> Any:
-    """The module's Distribution, whose class methods find what packaged code sees."""
+    """Return the module's Distribution with class methods that find the visible distributions."""
     real = module.Distribution
 
     class Seeing(type(real)):  # type: ignore[misc]
@@ -201,13 +200,13 @@ def _distribution_class(
 
 
 def _name_of(found: Any) -> str:
-    """A distribution's normalized name, off its folder's name where that tells it."""
+    """Return a distribution's normalized name, from its folder's name if possible."""
     name = getattr(found, "_normalized_name", None) or found.metadata["Name"] or ""
     return normalized(str(name))
 
 
 def _roots_of(found: Any) -> list[str]:
-    """The top-level modules of a distribution: those that it declares, or has files of."""
+    """Return the top-level modules of a distribution: declared ones, or those of its files."""
     declared = (found.read_text("top_level.txt") or "").split()
     if declared:
         return declared

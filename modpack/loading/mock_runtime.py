@@ -1,17 +1,16 @@
-"""Stand-ins for modules that were mocked out of this package when it was exported.
+"""Mocks of the modules that a rule replaced when this package was exported.
 
-modpack stores this file as ``_modpack_mock`` in every package that has mocked modules. Each
-mocked module hands out a `MockedObject` for whatever attribute it is asked for. Two rules
-decide what may be done with one:
+modpack stores this file as ``_modpack_mock`` in every package that has mocked modules. Every
+attribute of a mocked module is a `MockedObject`. Two rules decide which operations it allows:
 
-* What merely yields another stand-in (a call, subclassing, decorating) is tolerated while a
-  module of this package is being imported, so that code which never runs does not get in the
-  way. Attribute access and a place in an annotation are tolerated always.
-* What needs a real value (truth, length, arithmetic, ...) raises `MockedModuleUsed`, a
-  NotImplementedError, always: stopping is better than going on with a wrong value.
+* Operations whose result can be another mock (calls, subclassing, decorating) are allowed while
+  a module of this package is being imported, because the code may never use the result.
+  Attribute access and use in an annotation are always allowed.
+* Operations that need a real value (truth, length, arithmetic, ...) always raise
+  `MockedModuleUsed`, a NotImplementedError: an error is better than a wrong value.
 
-What packaged code does with stand-ins is kept in `touches`, for the self-test that a package is
-written with: code may well swallow the exception.
+`touches` records the operations of packaged code on mocks. The self-test of a package reads it,
+because code can swallow the exception.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from abc import ABCMeta
 from types import FrameType, ModuleType
 
 touches: dict[tuple[str, str, str, str, str, int], None] = {}
-"""What was done by now, in order: the mocked module, what was done with it (``loaded``,
-``named``, ``used``), then the name, the operation, the file and the line, as far as they apply."""
+"""The recorded operations, in order: mocked module, kind (``loaded``, ``named``, ``used``), name,
+operation, file, and line. Fields that do not apply are empty."""
 
 _MAX_TOUCHES = 10000
 
 
 class MockedModuleUsed(NotImplementedError):
-    """Something from a mocked module was really used.
+    """Code used an object of a mocked module in a way that needs the real one.
 
     Args:
-        name: what was used, as its importers call it (``numpy.linalg.norm``).
-        module: the mocked module it comes from (``numpy.linalg``).
-        rule: the rule that mocked the module (``mock('numpy.**')``).
-        chain: the importers through which the module is reached, the module itself last.
-        operation: what was done, as the verb of a sentence (``was called``).
-        place: which packaged code did it (``net, line 7``); empty if none did.
+        name: The object, as its importers name it (``numpy.linalg.norm``).
+        module: The mocked module that it belongs to (``numpy.linalg``).
+        rule: The rule that mocked the module (``mock('numpy.**')``).
+        chain: The chain of importers that leads to the module, with the module itself last.
+        operation: The operation, as a verb phrase (``was called``).
+        location: The packaged code that used it (``net:7``); empty if no packaged code did.
     """
 
     def __init__(
@@ -49,28 +48,28 @@ class MockedModuleUsed(NotImplementedError):
         rule: str,
         chain: tuple[str, ...],
         operation: str,
-        place: str = "",
+        location: str = "",
     ) -> None:
-        super().__init__(name, module, rule, chain, operation, place)
+        super().__init__(name, module, rule, chain, operation, location)
         self.name = name
         self.module = module
         self.rule = rule
         self.chain = chain
         self.operation = operation
-        self.place = place
+        self.location = location
 
     def __str__(self) -> str:
-        place = f"; used in {self.place}" if self.place else ""
+        location = f"{self.location}: " if self.location else ""
         return (
-            f"{self.name} {self.operation}, but {self.module} is mocked out in this package "
-            f"(rule: {self.rule}; reached through: {' -> '.join(self.chain)}{place}). "
-            f"Remedy: intern or extern {self.module!r} when exporting, or save a module of your "
-            f"own in its place: save_source_string({self.module!r}, ...)."
+            f"{location}{self.name} {self.operation}, but the module {self.module!r} is mocked in "
+            f"this package (rule: {self.rule}; imported through: {' -> '.join(self.chain)}). "
+            f"Intern or extern {self.module!r} when you export the package, or replace it with a "
+            f"module of your own: save_source_string({self.module!r}, ...)."
         )
 
 
 class _Origin(typing.NamedTuple):
-    """What a stand-in stands for, and why it is not here. Fields as in MockedModuleUsed."""
+    """The object that a mock replaces, and the reason. Fields as in MockedModuleUsed."""
 
     name: str
     module: str
@@ -83,13 +82,14 @@ class _Origin(typing.NamedTuple):
     def used(self, operation: str) -> MockedModuleUsed:
         frame = _packaged_frame()
         _note("used", self, operation, frame)
-        return MockedModuleUsed(*self, operation, _place(frame))
+        return MockedModuleUsed(*self, operation, _location(frame))
 
 
 def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObject:
-    """The stand-in whose attributes are those of a mocked module.
+    """Return the mock of a module.
 
-    Args: as in `MockedModuleUsed`; names are those of export, without any prefix given at load.
+    Args: As in `MockedModuleUsed`. Names are those of the export, without the prefix of a private
+        namespace.
     """
     origin = _Origin(module, module, rule, tuple(chain) or (module,))
     touches.setdefault((module, "loaded", "", "", "", 0))
@@ -99,53 +99,52 @@ def mocked_module(module: str, rule: str, chain: tuple[str, ...]) -> MockedObjec
 
 
 def _note(kind: str, origin: _Origin, operation: str, frame: FrameType | None) -> None:
-    """Keep what packaged code does with a stand-in, and where."""
+    """Record an operation of packaged code on a mock."""
     if len(touches) >= _MAX_TOUCHES:
         return
-    if frame is None and kind == "named":  # somebody outside looked through what there is
+    if frame is None and kind == "named":  # code outside the package listed the attributes
         return
-    place = ("", 0)
-    if frame is not None and kind == "used":  # for names, once is enough
-        place = (frame.f_code.co_filename, frame.f_lineno)
-    touches.setdefault((origin.module, kind, origin.name, operation, *place))
+    location = ("", 0)
+    if frame is not None and kind == "used":  # a name is recorded once, without a location
+        location = (frame.f_code.co_filename, frame.f_lineno)
+    touches.setdefault((origin.module, kind, origin.name, operation, *location))
 
 
 def _packaged_frame() -> FrameType | None:
-    """The innermost frame of this package's own code; None if there is none."""
+    """Return the innermost frame that runs this package's own code, or None."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_packaged(frame):
         frame = frame.f_back
     return frame
 
 
-def _place(frame: FrameType | None) -> str:
-    """Where a frame is, by the name that its module had at export."""
+def _location(frame: FrameType | None) -> str:
+    """Return module and line of a frame; the module's name is that of the export."""
     if frame is None:
         return ""
     name = str(frame.f_globals.get("__name__"))
     own = name[len(_PACKAGE) + 1 :] if _PACKAGE and name.startswith(_PACKAGE + ".") else name
-    return f"{own}, line {frame.f_lineno}"
+    return f"{own}:{frame.f_lineno}"
 
 
 def _is_packaged(frame: FrameType) -> bool:
-    """Whether the frame runs code of this package that is not that of its stand-ins."""
+    """Return whether a frame runs code of this package, other than that of its mocks."""
     names = frame.f_globals
-    is_stand_in = isinstance(names.get("_STAND_IN"), MockedObject)
-    return _is_ours(frame) and names is not globals() and not is_stand_in
+    is_mock = isinstance(names.get("_MOCK"), MockedObject)
+    return _is_ours(frame) and names is not globals() and not is_mock
 
 
 _PACKAGE = __name__.rpartition(".")[0]
-"""The name under which this package is loaded; empty if under real names."""
+"""The private namespace of this package; empty if its modules have their real names."""
 
 
 def _importing() -> bool:
-    """Whether this thread is in the middle of importing a module of this package.
+    """Return whether this thread is importing a module of this package.
 
-    The whole stack is walked: functions called by module-level code count as well, however
-    deep. A module's frame is on the stack exactly while it is being executed, so no flag of an
-    importer is needed, and once the import is over nothing is left to be found. The frames of
-    the program around the package (its script, a module of its own that is being imported and
-    runs the model meanwhile, another package) are passed by: for them the model is in use.
+    The search covers the whole stack, because module-level code can call functions. A module's
+    frame is on the stack exactly while the module is executed, so no importer has to set and
+    clear a flag. Frames of other code (the script, another package, a host module that runs the
+    model while it is imported) do not count: for them the model is in use.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -156,7 +155,7 @@ def _importing() -> bool:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether the frame runs code of a module of this package (importers mark those)."""
+    """Return whether a frame runs code of a module that an importer marked as this package's."""
     names = frame.f_globals
     if "__modpack__" not in names and "__torch_package__" not in names:
         return False
@@ -164,16 +163,16 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 def _is_evaluated(frame: FrameType) -> bool:
-    """Whether the frame runs a piece of text (eval, exec, doctest), not a module's file.
+    """Return whether a frame runs evaluated text (eval, exec, doctest) and not a module's file.
 
-    Such code is called ``<module>`` too and may run at any time.
+    Such code is also named ``<module>``, and can run at any time.
     """
     file = frame.f_code.co_filename
     return file.startswith("<") and file != frame.f_globals.get("__file__")
 
 
 def _evaluates_annotation() -> bool:
-    """Whether an annotation is evaluated late: as text (PEP 563) or lazily (PEP 649)."""
+    """Return whether an annotation is evaluated late: as text (PEP 563) or lazily (PEP 649)."""
     frame = sys._getframe(1)
     while frame.f_globals is globals() and frame.f_back is not None:
         frame = frame.f_back
@@ -183,7 +182,7 @@ def _evaluates_annotation() -> bool:
 
 
 def _is_type_like(value: object) -> bool:
-    """Whether the value makes sense in an annotation and hardly as data."""
+    """Return whether a value makes sense in an annotation and hardly as data."""
     if value is None or value is ... or isinstance(value, (type, MockedObject, _UsableModule)):
         return True
     if isinstance(value, (tuple, list)):
@@ -193,20 +192,22 @@ def _is_type_like(value: object) -> bool:
 
 
 class MockedObject:
-    """A stand-in for an object of a module that was mocked out of this package."""
+    """A mock of an object whose module was mocked when this package was exported."""
 
-    # Slots, because every other name belongs to the object that this one stands for.
+    # Slots, because every other name belongs to the mocked object.
     __slots__ = ("__dict__", "__weakref__", "_modpack_bases", "_modpack_origin")
 
-    __bases__ = ()  # for issubclass(stand_in, cls), which is False then and no TypeError
+    __bases__ = ()  # makes issubclass(mock, cls) False instead of a TypeError
 
     def __init__(self, origin: _Origin) -> None:
         self._modpack_origin = origin
-        self._modpack_bases: dict[type, type] = {}  # what subclasses get, by metaclass
+        self._modpack_bases: dict[
+            type, type
+        ] = {}  # the real base classes of subclasses, by metaclass
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        # singledispatch registers nothing but classes and asks isinstance(stand_in, type).
+        # singledispatch registers only classes and checks isinstance(mock, type).
         if sys._getframe(1).f_globals is vars(functools):
             return type
         return type(self)
@@ -220,7 +221,7 @@ class MockedObject:
         return repr(self)
 
     def __getattr__(self, name: str) -> object:
-        # Names like __path__, __wrapped__ or __deepcopy__ ask what an object can do: nothing.
+        # Names like __path__, __wrapped__ and __deepcopy__ query abilities; a mock has none.
         if name.startswith("__") and name.endswith("__") and name != "__version__":
             raise AttributeError(f"{self!r} has no attribute {name!r}")
         known = self.__dict__
@@ -231,7 +232,7 @@ class MockedObject:
         return known[name]
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """Raise, unless packaged code is being imported: then give another stand-in."""
+        """Return another mock while packaged code is imported; raise afterwards."""
         self._modpack_import_only("was called")
         if _is_class_statement(args):
             return _class_with_metaclass(self, *args)
@@ -258,7 +259,7 @@ class MockedObject:
         """Let exceptions through."""
 
     def __bool__(self) -> bool:
-        # TypeVar(bound=stand_in) asks "if bound:", meaning whether there is one (Python < 3.12).
+        # TypeVar(bound=mock) tests "if bound:" to see whether it was given (Python < 3.12).
         if sys._getframe(1).f_globals is vars(typing):
             return True
         raise self._modpack_used("was tested for truth")
@@ -270,10 +271,10 @@ class MockedObject:
         return self._modpack_union(other, self, other)
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type]:
-        return (_base_class(self, _metaclass_beside(bases)),)
+        return (_base_class(self, _compatible_metaclass(bases)),)
 
     def __instancecheck__(self, instance: object) -> bool:
-        return False  # nothing is an instance of a class that is not there
+        return False  # a missing class has no instances
 
     def __subclasscheck__(self, cls: object) -> bool:
         bases = tuple(self._modpack_bases.values())
@@ -293,7 +294,7 @@ class MockedObject:
 
 
 class _Decorated(MockedObject):
-    """A function or class of this package whose decorator is mocked: it cannot be used."""
+    """A function or class of this package that cannot be used, because its decorator is mocked."""
 
     __slots__ = ("_modpack_decorator",)
 
@@ -313,7 +314,7 @@ _Function = typing.Callable[..., object]
 
 
 def _function_of(definition: object) -> _Function:
-    """What was defined: the function inside a staticmethod or classmethod, or the thing itself."""
+    """Return the function inside a staticmethod or classmethod, or the definition itself."""
     return typing.cast(_Function, getattr(definition, "__func__", definition))
 
 
@@ -322,77 +323,77 @@ def _qualified_name(definition: object) -> str:
 
 
 def _attribute(origin: _Origin, name: str) -> object:
-    """The stand-in for an attribute: a class for exceptions, because ``except`` needs one.
+    """Return the mock of an attribute: a class for exceptions, because ``except`` needs one.
 
-    They are told by their names (PEP 8: class names, with the suffix "Error"), which is all that
-    is known; a class that is no exception behaves well enough as such a stand-in.
+    Only the name can show that an attribute is an exception (PEP 8: a class name with the suffix
+    "Error"). A wrong guess is harmless, because the class behaves like any other mock.
     """
-    stand_in = MockedObject(origin)
+    mock = MockedObject(origin)
     if name[:1].isupper() and name.endswith(("Error", "Exception", "Warning")):
         kind = Warning if name.endswith("Warning") else Exception
-        return _base_class(stand_in, _BaseType, kind)
-    return stand_in
+        return _base_class(mock, _BaseType, kind)
+    return mock
 
 
 class _BaseType(ABCMeta):
-    """The class of the classes that take the place of a mocked base class, and of their heirs.
+    """The metaclass of classes that replace a mocked base class, and of their subclasses.
 
     It derives from ABCMeta so that abstract classes can be mixed in.
     """
 
-    _modpack_stand_in: MockedObject
+    _modpack_mock: MockedObject
     _modpack_role: str
 
     def __init__(cls, *args: typing.Any, **kwargs: object) -> None:
         super().__init__(*args)
-        # On every heir, not only inherited: another base's __new__ might come first.
+        # Set on every subclass: the __new__ of another base might come first in the MRO.
         cls.__new__ = staticmethod(_no_instance)  # type: ignore[method-assign, assignment]
 
     @property
     def register(cls) -> object:  # type: ignore[override]
-        """Not ABCMeta's method: a mocked registry may well have one of that name."""
-        return getattr(cls._modpack_stand_in, "register")  # noqa: B009
+        """The mocked attribute, not ABCMeta's method: registries often have one of this name."""
+        return getattr(cls._modpack_mock, "register")  # noqa: B009
 
     def __getattr__(cls, name: str) -> object:
-        """What a class would inherit from the mocked one; private names are its own affair."""
+        """Return a mock for an attribute that a class would inherit, except for private names."""
         if name.startswith("_"):
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
-        return getattr(cls._modpack_stand_in, name)
+        return getattr(cls._modpack_mock, name)
 
 
 class _Base:
-    """What all classes that take the place of a mocked base class have in common."""
+    """Base of all classes that replace a mocked base class."""
 
     __slots__ = ()
 
     def __init_subclass__(cls, **keywords: object) -> None:
-        super().__init_subclass__()  # the keywords are for the mocked class
+        super().__init_subclass__()  # the mocked class would take the keywords
 
     def __class_getitem__(cls, item: object) -> object:
         inherited = getattr(super(), "__class_getitem__", None)
         return cls if inherited is None else inherited(item)
 
 
-def _base_class(stand_in: MockedObject, metaclass: type, kind: type = object) -> type:
-    """The real class that takes the place of a stand-in among bases; always the same one."""
+def _base_class(mock: MockedObject, metaclass: type, kind: type = object) -> type:
+    """Return the real class that replaces a mock among bases; always the same one."""
     bases = (_Base,) if kind is object else (_Base, kind)
-    origin = stand_in._modpack_origin
+    origin = mock._modpack_origin
     contents = {
         "__slots__": (),
         "__module__": origin.module,
         "__doc__": MockedObject.__doc__,
-        "_modpack_stand_in": stand_in,
+        "_modpack_mock": mock,
         "_modpack_role": "a base class",
     }
     made = metaclass(origin.name.rpartition(".")[2], bases, contents)
-    return stand_in._modpack_bases.setdefault(metaclass, made)
+    return mock._modpack_bases.setdefault(metaclass, made)
 
 
-def _metaclass_beside(bases: tuple[object, ...]) -> type:
-    """A metaclass that gets along with those of the other bases of the same class statement."""
+def _compatible_metaclass(bases: tuple[object, ...]) -> type:
+    """Return a metaclass without a conflict with those of the other bases of a class statement."""
     found = dict.fromkeys(type(getattr(base, "__origin__", base)) for base in bases)
     foreign = [meta for meta in found if issubclass(meta, type) and _is_foreign(meta)]
-    foreign.sort(key=lambda meta: -len(type.mro(meta)))  # the derived ones first
+    foreign.sort(key=lambda meta: -len(type.mro(meta)))  # derived metaclasses first
     return _combined_metaclass(*foreign) if foreign else _BaseType
 
 
@@ -406,27 +407,27 @@ def _combined_metaclass(*foreign: type) -> type:
 
 
 def _is_class_statement(args: tuple[object, ...]) -> bool:
-    """Whether a stand-in is called as the metaclass in ``class A(metaclass=stand_in)``."""
+    """Return whether a mock is called as the metaclass in ``class A(metaclass=mock)``."""
     return [type(arg) for arg in args] == [str, tuple, dict] and "__qualname__" in args[2]  # type: ignore[operator]
 
 
 def _class_with_metaclass(metaclass: MockedObject, *statement: typing.Any) -> type:
-    """The class that such a statement defines: it is there, but can have no instances."""
+    """Create the class that such a statement defines; it cannot have instances."""
     name, bases, contents = statement
-    base = _base_class(metaclass, _metaclass_beside(bases))
-    contents.update(_modpack_stand_in=metaclass, _modpack_role="the metaclass")
+    base = _base_class(metaclass, _compatible_metaclass(bases))
+    contents.update(_modpack_mock=metaclass, _modpack_role="the metaclass")
     made: type = type(base)(name, (*bases, base), contents)
     return made
 
 
 def _no_instance(cls: _BaseType, *args: object, **kwargs: object) -> object:
-    """The ``__new__`` of every class with a mocked base."""
-    stand_in = cls._modpack_stand_in
+    """Raise, or return a mock at import time: ``__new__`` of every class with a mocked base."""
+    mock = cls._modpack_mock
     operation = f"is {cls._modpack_role} of {cls.__qualname__}, which was instantiated"
-    if cls in stand_in._modpack_bases.values():  # the mocked class itself, not an heir
+    if cls in mock._modpack_bases.values():  # the mocked class itself, not a subclass
         operation = "was called"
-    stand_in._modpack_import_only(operation)
-    return MockedObject(stand_in._modpack_origin.child("(...)"))
+    mock._modpack_import_only(operation)
+    return MockedObject(mock._modpack_origin.child("(...)"))
 
 
 _NEEDS_A_VALUE = {
@@ -478,31 +479,31 @@ _install_refusals()
 
 
 class _UsableModule(ModuleType):
-    """The class of mocked submodules: each can be used as any other stand-in can.
+    """The class of mocked submodules, which support the same operations as other mocks.
 
     A package may bind a function or a class to the name of its submodule (``from .deco import
-    deco``). Its importers do not show which of the two they mean.
+    deco``), and its importers do not show which of the two they mean.
     """
 
     __bases__ = MockedObject.__bases__
     __class__ = vars(MockedObject)["__class__"]
 
     def __bool__(self) -> bool:
-        return True  # as modules, functions and classes are
+        return True  # like modules, functions, and classes
 
 
 def _make_usable(module: str, names: dict[str, typing.Any]) -> None:
-    """Let the module whose namespace is given be used as a stand-in."""
-    # torch.package's importer keeps its modules to itself.
+    """Let a module support the operations of a mock; ``names`` is its namespace."""
+    # torch.package's importer does not put its modules into sys.modules.
     find = getattr(getattr(names.get("__spec__"), "loader", None), "import_module", None)
-    here = sys.modules.get(names["__name__"]) if find is None else find(module)
-    if type(here) is ModuleType:
-        here.__class__ = _UsableModule
+    found = sys.modules.get(names["__name__"]) if find is None else find(module)
+    if type(found) is ModuleType:
+        found.__class__ = _UsableModule
 
 
 def _delegated(name: str) -> typing.Callable[..., object]:
     def use(self: ModuleType, *args: object, **kwargs: object) -> object:
-        return getattr(MockedObject, name)(vars(self)["_STAND_IN"], *args, **kwargs)
+        return getattr(MockedObject, name)(vars(self)["_MOCK"], *args, **kwargs)
 
     return use
 

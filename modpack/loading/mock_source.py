@@ -1,15 +1,15 @@
-"""Stand-ins for mocked modules, as source text.
+"""Source text of mocks.
 
-A package holds real source only, and so do its mocks: each mocked module becomes a small
-file made by :func:`mock_source`, and all of them import one shared file, the runtime, whose
-text is :func:`runtime_source`. Python's own import machinery loads them, an auditor can read
-them, and ``torch.package.PackageImporter`` loads them as well (if the archive declares extern
-the modules of the standard library that the runtime imports).
+Mocks are source files like all other modules of a package. :func:`mock_source` generates one
+small file for each mocked module, and all of them import one shared module, whose text is
+:func:`runtime_source`. Python's own import machinery loads them, and an auditor can read them.
+``torch.package.PackageImporter`` loads them too, if the archive declares the standard-library
+modules extern that the shared module imports.
 
-What cannot be tolerated at import time, because Python itself refuses it: a mocked base class
-together with an explicit ``metaclass=`` that is not related to ABCMeta, with ``Enum``, or in the
-definition of a ``Protocol``; and a class with real bases whose metaclass derives from a mocked
-one. Such modules fail to import with Python's own error.
+Python itself rejects some class definitions with mocks, so such modules fail to import with
+Python's own error: a mocked base class with an explicit ``metaclass=`` unrelated to ABCMeta, with
+``Enum``, or in the definition of a ``Protocol``; and a class with real bases whose metaclass
+derives from a mocked one.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from importlib import resources
 from modpack.archive.layout import RUNTIME_MODULE
 
 _TEMPLATE = '''\
-"""A stand-in for the module {shown_module}, which is not in this package.
+"""Mock of the module {shown_module}, which is not included in this package.
 
-It was mocked out when the package was exported.
 Rule: {shown_rule}
-Reached through: {shown_chain}
+Imported through: {shown_chain}
 
-Importing it, subclassing and decorating with what it hands out, and naming that in annotations
-all work; calling any of it once the import is over raises NotImplementedError.
+While packaged modules are imported, its attributes can be imported, subclassed, called, and used
+as decorators. Later calls raise NotImplementedError. Use in annotations is always allowed.
 """
 
 from {runtime} import mocked_module as _mocked_module
 
 __all__ = []
 
-_STAND_IN = _mocked_module(
+_MOCK = _mocked_module(
     module={module!r},
     rule={rule!r},
     chain={chain!r},
@@ -45,29 +44,28 @@ _ATTRIBUTES = '''\
 
 
 def __getattr__(name):
-    """Hand out a stand-in for any attribute (PEP 562)."""
-    return _STAND_IN.__getattr__(name)
+    """Return a mock for every attribute (PEP 562)."""
+    return _MOCK.__getattr__(name)
 '''
 
 _ATTRIBUTES_AND_SUBMODULES = '''\
 
-# These are modules of this package, whether mocked or real: they come before stand-ins.
+# Modules of this package, mocked or real. They take precedence over mocked attributes.
 _SUBMODULES = frozenset({submodules!r})
 
 
 def __getattr__(name):
-    """Import a submodule, or hand out a stand-in for any other attribute (PEP 562)."""
+    """Import a submodule, or return a mock for any other attribute (PEP 562)."""
     if name in _SUBMODULES:
         return __import__(name, globals(), None, ("__name__",), 1)
-    return _STAND_IN.__getattr__(name)
+    return _MOCK.__getattr__(name)
 '''
 
 
 def runtime_source() -> str:
-    """The source of the module that every mock imports, to be stored as :data:`RUNTIME_MODULE`.
+    """Return the source of the module that every mock imports, stored as :data:`RUNTIME_MODULE`.
 
-    Returns:
-        Python source. It needs only the standard library, and Python 3.8 or later.
+    It needs only the standard library, and Python 3.8 or later.
     """
     return resources.files(__package__).joinpath("mock_runtime.py").read_text(encoding="utf-8")
 
@@ -75,24 +73,24 @@ def runtime_source() -> str:
 def mock_source(
     module: str, rule: str, chain: tuple[str, ...], submodules: Iterable[str] = ()
 ) -> str:
-    """The source of the stand-in for one mocked module.
+    """Return the source of the mock of one module.
 
     Args:
-        module: absolute name of the module as its importers write it (``numpy.linalg``).
-        rule: the rule that mocked it, as the user wrote it (``mock('numpy.**')``).
-        chain: the modules through which it is reached, from a root of the package to
-            ``module`` itself (``("net", "mylib.model", "numpy.linalg")``).
-        submodules: names, relative to ``module`` and one component each, of modules in the
-            package that lie directly below it. ``from module import name`` then finds the
-            module; without them it finds a stand-in, even if the submodule is interned.
+        module: Absolute name of the module as its importers write it (``numpy.linalg``).
+        rule: The rule that mocked it, as the user wrote it (``mock('numpy.**')``).
+        chain: The chain of importers, from a root of the package to ``module`` itself
+            (``("net", "mylib.model", "numpy.linalg")``).
+        submodules: Names of the package's modules directly below ``module``, each one component.
+            ``from module import name`` then finds the module. Without them it finds a mock, even
+            if the submodule is interned.
 
     Returns:
-        Python source; every argument is embedded so that no text in it can become code.
+        Python source. Every argument is quoted, so that no text in it can become code.
 
     Example:
         >>> source = mock_source("numpy.linalg", "mock('numpy.**')", ("net", "numpy.linalg"))
         >>> print(source.splitlines()[0].strip('"'))
-        A stand-in for the module numpy.linalg, which is not in this package.
+        Mock of the module numpy.linalg, which is not included in this package.
     """
     head = _TEMPLATE.format(
         shown_module=_inside_docstring(module),
@@ -108,7 +106,7 @@ def mock_source(
 
 
 def _inside_docstring(text: str) -> str:
-    """Escape what could end a docstring or hide in it: quotes, backslashes, control codes."""
+    """Escape characters that could end a docstring or be invisible in it."""
     return "".join(map(_escaped, text))
 
 

@@ -1,10 +1,9 @@
-"""Namespaces: the names of a package's modules in ``sys.modules``, and where their imports lead.
+"""Namespaces: the names of a package's modules in ``sys.modules``, and their imports.
 
-Packaged modules get builtins of their own with this ``__import__``; the statement
-``import mylib`` then finds the packaged ``mylib``, whatever the host has under that name. The
-functions of the standard library that take module paths as strings get the same treatment,
-through views: what packaged code imports as ``importlib`` forwards everything to the real one
-except for those functions.
+Packaged modules get their own builtins with another ``__import__``, so that ``import mylib`` finds
+the packaged ``mylib`` even if the host has a module of that name. Functions of the standard library
+that take module paths as strings are replaced through proxies: the ``importlib`` that packaged code
+sees forwards all other names to the real module.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ NAMESPACES = ("private", "process")
 _lock = threading.Lock()
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _opened: set[str] = set()
-"""The trees that this process has opened."""
+"""Trees that this process has opened."""
 
 
 class ModuleProxy(ModuleType):
@@ -66,7 +65,7 @@ class ModuleProxy(ModuleType):
 
 
 def _translating(namespace: Namespace, module: object, *names: str) -> dict[str, object]:
-    """Functions of a module whose first argument may be a packaged module path."""
+    """Wrap functions of a module whose first argument can be a packaged module path."""
 
     def translating(function: Callable[..., Any]) -> Callable[..., Any]:
         def translated(anchor: Any = None, *arguments: Any, **options: Any) -> Any:
@@ -105,9 +104,9 @@ def _pkgutil(namespace: Namespace, module: Any) -> dict[str, object]:
     def walk_packages(
         path: Iterable[str] | None = None, prefix: str = "", onerror: Any = None
     ) -> Iterator[Any]:
-        place = namespace.full_name(prefix)  # the function imports what it finds below it
-        for found in module.walk_packages(path, place, onerror):
-            name = found.name if place == prefix else namespace.local_name(found.name)
+        full = namespace.full_name(prefix)  # the function imports packages below this prefix
+        for found in module.walk_packages(path, full, onerror):
+            name = found.name if full == prefix else namespace.local_name(found.name)
             yield found._replace(name=name)
 
     names = ("find_loader", "get_data", "get_loader", "resolve_name")
@@ -122,23 +121,23 @@ def _metadata(namespace: Namespace, module: Any) -> dict[str, object]:
     return metadata_functions(visible, module)
 
 
-_VIEWED: dict[str, Callable[[Namespace, Any], dict[str, object]]] = {
+_PROXIED: dict[str, Callable[[Namespace, Any], dict[str, object]]] = {
     "importlib": _importlib,
     "importlib.resources": _importlib_resources,
     "importlib.util": _importlib_util,
     "pkgutil": _pkgutil,
 }
-"""The standard library modules that packaged code sees through a view. One row each."""
+"""Standard-library modules that packaged code sees through a proxy, with the replaced names."""
 
 
 class LoadedModules(MutableMapping[str, ModuleType]):
-    """Forwards to ``sys.modules``; a path of the package leads to the package's module.
+    """``sys.modules`` for packaged code: a packaged module's own path finds that module.
 
     Code that looks itself up by its literal name, ``sys.modules["mylib.registry"]``, gets the
-    module that it means, which lives in the package's namespace.
+    module in the package's namespace.
 
     Args:
-        full_name: gives the name in ``sys.modules`` for a path that packaged code writes.
+        full_name: Returns the name in ``sys.modules`` of a path that packaged code writes.
 
     >>> LoadedModules(lambda name: name)["sys"] is sys
     True
@@ -166,11 +165,11 @@ class LoadedModules(MutableMapping[str, ModuleType]):
         return len(sys.modules)
 
     def copy(self) -> dict[str, ModuleType]:
-        """A snapshot with full names (:meth:`dict.copy`)."""
+        """Return a snapshot with full names (:meth:`dict.copy`)."""
         return dict(sys.modules)
 
     def _full(self, name: object) -> str:
-        # Whatever is no string gets the error that sys.modules gives.
+        # Other types raise the same error as in sys.modules.
         return self._full_name(name) if isinstance(name, str) else name  # type: ignore[return-value]
 
 
@@ -178,19 +177,19 @@ class Namespace:
     """The modules of one loaded package, and their imports.
 
     Args:
-        name: a plain identifier, unique in this process.
-        prefix: what goes before module paths in ``sys.modules``: ``name + "."`` in a private
+        name: A plain identifier, unique in this process.
+        prefix: The prefix of module paths in ``sys.modules``: ``name + "."`` in a private
             namespace, ``""`` in the process namespace.
-        source: the package file, for errors.
-        index: its modules.
-        tree: the folder with its files.
-        importer: put into the modules as ``__modpack__``, and what
-            ``import torch_package_importer`` gives to them.
+        source: The package file, for errors.
+        index: The package's modules.
+        tree: The folder with the package's files.
+        importer: The importer, which modules see as ``__modpack__`` and import as
+            ``torch_package_importer``.
 
     Attributes:
-        builtins: those of the package's modules.
-        on_miss: told of modules that are neither in the package nor may come from here, before
-            that is an error; it may add them (:meth:`use`).
+        builtins: The builtins of the package's modules.
+        on_miss: Called with a module that is not in the package and may not be imported from the
+            host, before that raises an error. It may add the module (:meth:`use`).
     """
 
     def __init__(
@@ -208,22 +207,22 @@ class Namespace:
         self.builtins: dict[str, Any] = {}
         self.on_miss: Callable[[str], None] | None = None
         self._importer = importer
-        self._views: dict[str, ModuleProxy] = {}
+        self._proxies: dict[str, ModuleProxy] = {}
         self._modules = LoadedModules(self.full_name)
         self._is_importing = self._is_large = False
-        self._ways: dict[str, ImportTarget] = {}
+        self._targets: dict[str, ImportTarget] = {}
         self._refresh_builtins()
 
     def _refresh_builtins(self) -> None:
-        """Take over what was added to the real builtins (:func:`gettext.install` does that)."""
-        # In one step: another thread must never find the real __import__ in there.
+        """Copy additions to the real builtins, such as those of :func:`gettext.install`."""
+        # In one step, so that no other thread sees the real __import__ in them.
         fresh = vars(builtins).copy()
         fresh["__import__"], fresh[MODULES_NAME] = self.import_statement, self._modules
         self.builtins.update(fresh)
 
     def use(self, index: ModuleIndex) -> None:
-        """From now on, this is what the package holds: more than before."""
-        self.finder.index, self._ways = index, {}
+        """Replace the index with one that has more modules."""
+        self.finder.index, self._targets = index, {}
         importlib.invalidate_caches()
 
     def import_statement(
@@ -234,10 +233,10 @@ class Namespace:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """What an import statement calls (the contract of :func:`__import__`)."""
-        # No helper functions around the imports: each would be a frame on the stack more for
-        # every module in a chain of imports. No generators as context managers either: these
-        # took half of the time of each import, and a module has many.
+        """Import for an import statement (the contract of :func:`__import__`)."""
+        # No helper functions around the imports: each would add a stack frame for every module
+        # in a chain of imports. No generator-based context managers: they took half of the time
+        # of each import, and a module has many.
         is_outermost, self._is_importing = not self._is_importing, True
         try:
             if level:
@@ -246,19 +245,19 @@ class Namespace:
                 except ModuleNotFoundError as failure:
                     self._explain(failure)
                     raise
-            way = self._ways.get(name) if type(name) is str else None
-            if way is None:
+            target = self._targets.get(name) if type(name) is str else None
+            if target is None:
                 if name == TORCH_IMPORTER_NAME:
                     return self._importer
-                if not name or not isinstance(name, str):  # its error
+                if not name or not isinstance(name, str):  # raises Python's error
                     return builtins.__import__(name, globals, locals, fromlist or (), 0)
-                way = self._way(name)
-            full, top = way
+                target = self._target(name)
+            full, top = target
             try:
                 found = builtins.__import__(full, globals, locals, fromlist or (), 0)
             except ModuleNotFoundError as failure:
                 if top is None:
-                    self._explain_absence_here(name, failure)
+                    self._explain_missing_extern(name, failure)
                 else:
                     self._explain(failure)
                 raise
@@ -266,7 +265,7 @@ class Namespace:
                 found = sys.modules[top]
             elif top is None and self.finder.index.policy is not None:
                 self._require_trust_in_parts(name, fromlist or ())
-            return self._view(found)
+            return self._proxy(found)
         finally:
             if is_outermost:
                 self._end_of_import()
@@ -275,15 +274,15 @@ class Namespace:
         """The redirected :func:`importlib.import_module`."""
         if name.startswith("."):
             if not package:
-                return importlib.import_module(name, package)  # its own error
+                return importlib.import_module(name, package)  # raises Python's error
             name = importlib.util.resolve_name(name, package)
-        return self._view(self.load(name))
+        return self._proxy(self.load(name))
 
     def find_spec(self, name: str, package: str | None = None) -> ModuleSpec | None:
-        """The redirected :func:`importlib.util.find_spec`: knows what the package knows."""
+        """The redirected :func:`importlib.util.find_spec`, which finds the package's modules."""
         if name.startswith("."):
             if not package:
-                return importlib.util.find_spec(name, package)  # its own error
+                return importlib.util.find_spec(name, package)  # raises Python's error
             name = importlib.util.resolve_name(name, package)
         self._seek(name)
         if self.finder.index.is_untrusted(self.local_name(name)) and not self._is_namespace(name):
@@ -297,7 +296,7 @@ class Namespace:
         return importlib.util.find_spec(name) if self._reaches_host(name) else None
 
     def import_module(self, name: str) -> ModuleType:
-        """Import a module by the path that the packaged code knows, or by its full name."""
+        """Import a module by the path that packaged code writes, or by its full name."""
         found: ModuleType = self.load(self.local_name(name))
         return found
 
@@ -318,71 +317,72 @@ class Namespace:
             try:
                 return importlib.import_module(name)
             except ModuleNotFoundError as failure:
-                self._explain_absence_here(name, failure)
+                self._explain_missing_extern(name, failure)
                 raise
         finally:
             if is_outermost:
                 self._end_of_import()
 
     def ready(self, name: str) -> ModuleType | None:
-        """What :meth:`import_module` gives if that is imported already; else None.
+        """Return the result of :meth:`import_module` if the module is imported already, or None.
 
         Raises:
-            ModuleNotFoundError: packaged code may not have it.
+            ModuleNotFoundError: If packaged code may not import it.
         """
         name = self.local_name(name)
         found = sys.modules.get(self.full_name(name))
-        is_being_made = getattr(getattr(found, "__spec__", None), "_initializing", False)
-        if found is None or is_being_made or name == TORCH_IMPORTER_NAME:
+        is_initializing = getattr(getattr(found, "__spec__", None), "_initializing", False)
+        if found is None or is_initializing or name == TORCH_IMPORTER_NAME:
             return None
         self.require_reach(name)
         return found
 
-    def _view(self, found: Any) -> Any:
-        """What packaged code sees of a module, or of whatever else an import gives."""
+    def _proxy(self, found: Any) -> Any:
+        """Return the proxy of an imported module, or the object itself if it has none."""
         name = getattr(found, "__name__", None)
         if not isinstance(name, str) or not isinstance(found, ModuleType):
             return found
-        make = _VIEWED.get(name)
+        make = _PROXIED.get(name)
         if make is None:
             names = found.__dict__
-            # In importlib.metadata, in its copies, and hardly anywhere else.
+            # Only importlib.metadata and copies of it have both names.
             if "packages_distributions" not in names or "MetadataPathFinder" not in names:
                 return found
             make = _metadata
-        if name not in self._views:
-            self._views[name] = ModuleProxy(found, make(self, found), self._view)
-        return self._views[name]
+        if name not in self._proxies:
+            self._proxies[name] = ModuleProxy(found, make(self, found), self._proxy)
+        return self._proxies[name]
 
     def full_name(self, name: str) -> str:
-        """The name in ``sys.modules`` of a module path that packaged code writes."""
+        """Return the name in ``sys.modules`` of a module path that packaged code writes."""
         return self.prefix + name if self._is_packaged(name) else name
 
     def local_name(self, name: str) -> str:
-        """The module path that packaged code writes for a full name; any other as it is."""
+        """Return the module path that packaged code writes for a full name."""
         return name[len(self.prefix) :] if name.startswith(self.prefix) else name
 
     def require_reach(self, name: str) -> None:
-        """Refuse a module path that is neither the package's nor one that it may take from here.
+        """Refuse a module that is not in the package and may not be imported from the host.
 
         Raises:
-            ModuleNotFoundError: tells the remedy.
+            ModuleNotFoundError: If the module is neither.
+            UntrustedImportError: If the trust policy does not allow it.
         """
         if not self._is_packaged(name) and not self._reaches_host(name):
             raise self.finder.index.make_import_error(self.finder.source, name)
         self._require_trust(name)
 
     def _require_trust(self, name: str) -> None:
-        """Refuse what would come from outside and the loader's policy does not allow.
+        """Refuse an extern module that the trust policy does not allow.
 
         Raises:
-            UntrustedImportError: tells the remedy.
+            UntrustedImportError: If the policy does not allow it.
         """
         if self.finder.index.policy is not None and not self._is_namespace(name):
             self.finder.index.require_trust(self.finder.source, self.local_name(name))
 
     def _require_trust_in_parts(self, name: str, parts: Sequence[str]) -> None:
-        """The same for modules that ``from name import part`` has brought in as parts."""
+        """Refuse untrusted submodules that ``from name import part`` imported."""
         for part in parts:
             if f"{name}.{part}" in sys.modules:
                 self._require_trust(f"{name}.{part}")
@@ -390,28 +390,25 @@ class Namespace:
     def _is_namespace(self, name: str) -> bool:
         return name == self.prefix[:-1]
 
-    def _way(self, name: str) -> ImportTarget:
-        """Where an absolute import leads; remembered, for one module is imported by many.
+    def _target(self, name: str) -> ImportTarget:
+        """Return the target of an absolute import, and cache it: modules are imported often.
 
         Raises:
-            ModuleNotFoundError: packaged code may not go there.
+            ModuleNotFoundError: If packaged code may not import the module.
         """
-        ways = self._ways  # those of the index that is asked now
+        targets = self._targets  # :meth:`use` replaces it together with the index
         self._seek(name)
         if self._is_packaged(name):
-            way = ImportTarget(self.prefix + name, self.prefix + root_of(name))
+            target = ImportTarget(self.prefix + name, self.prefix + root_of(name))
         else:
             self.require_reach(name)
-            way = ImportTarget(name, None)
-        if type(name) is str:  # what derives from it may be equal to anything
-            ways[name] = way
-        return way
+            target = ImportTarget(name, None)
+        if type(name) is str:  # a subclass can compare equal to any name
+            targets[name] = target
+        return target
 
     def _seek(self, name: str) -> None:
-        """Tell of a module that is neither the package's nor one that it takes from here.
-
-        A self-test can then supply it; elsewhere nobody listens.
-        """
+        """Report a missing module to ``on_miss``, through which a self-test can supply it."""
         if self.on_miss is not None and root_of(name) not in self.finder.index.roots:
             if not self._reaches_host(name):
                 self.on_miss(name)
@@ -420,7 +417,7 @@ class Namespace:
         return bool(self.prefix) and root_of(name) in self.finder.index.roots
 
     def _is_own(self, name: str) -> bool:
-        """Whether a full name is one of this namespace."""
+        """Return whether a full name belongs to this namespace."""
         if self.prefix:
             return is_within(name, self.prefix[:-1])
         return root_of(name) in self.finder.index.roots
@@ -429,7 +426,7 @@ class Namespace:
         return self._is_own(name) or self.finder.index.allows_host_import(name)
 
     def _mark(self, module: ModuleType) -> None:
-        """Put the package's globals into a module whose code is about to run."""
+        """Put the package's globals into a module before its code runs."""
         self._refresh_builtins()
         if self._is_importing and not self._is_large:
             self._is_large = True
@@ -439,15 +436,15 @@ class Namespace:
         )
 
     def _end_of_import(self) -> None:
-        """An import has come to its end; one in another thread may still be running."""
+        """Finish an outermost import; one in another thread may still be running."""
         self._is_importing = False
         if self._is_large:
             self._is_large = False
             restore_gc_threshold(self)
         self.finder.keep_code()
 
-    def _explain_absence_here(self, name: str, failure: ModuleNotFoundError) -> None:
-        """Raise what tells more about an import that went to the host, if there is more to tell."""
+    def _explain_missing_extern(self, name: str, failure: ModuleNotFoundError) -> None:
+        """Raise a more specific error for an import that went to the host, if there is one."""
         explained = failure
         try:
             self._explain(failure)
@@ -460,16 +457,16 @@ class Namespace:
             raise explained
 
     def _explain(self, failure: ModuleNotFoundError) -> None:
-        """Raise what tells what is missing from the package by the path that its code wrote."""
+        """Raise an error that names a missing packaged module by the path that its code wrote."""
         missing = failure.name or ""
-        told = self.finder.source in str(failure)
-        if not told and self._is_own(missing) and missing != self.prefix[:-1]:
+        is_explained = self.finder.source in str(failure)
+        if not is_explained and self._is_own(missing) and missing != self.prefix[:-1]:
             raise self.finder.index.make_import_error(
                 self.finder.source, self.local_name(missing)
             ) from failure
 
     def close(self) -> None:
-        """Take the package's modules out of ``sys.modules``; later imports of them fail."""
+        """Remove the package's modules from ``sys.modules``; later imports of them fail."""
         with _lock:
             if self.finder in sys.meta_path:
                 sys.meta_path.remove(self.finder)
@@ -477,8 +474,8 @@ class Namespace:
                 sys.modules.pop(name, None)
 
     def _names(self) -> set[str]:
-        """The names in ``sys.modules`` that lead to the package's modules, or did."""
-        # No call for each of them: once torch is imported they are thousands.
+        """Return the names in ``sys.modules`` of the package's modules, replaced ones included."""
+        # No function call per module: with torch there are thousands.
         loaded = list(sys.modules.items())
         importer = self._importer
         marked = {
@@ -488,7 +485,7 @@ class Namespace:
         }
         if self.prefix:
             named = {name for name, _ in loaded if name.startswith(self.prefix)}
-        else:  # whatever a module put into its own place
+        else:  # a module may have replaced itself in sys.modules
             named = sys.modules.keys() & _sources(self.finder.index)
         return {self.name, *marked, *named}
 
@@ -500,14 +497,14 @@ def open_namespace(
 
     Args:
         kind: ``"private"`` or ``"process"``.
-        digest: the package's digest; names the private namespace.
-        source: the package file, for errors.
-        index: its modules.
-        tree: the folder with its files.
-        importer: put into the modules as ``__modpack__``.
+        digest: The package's digest, which names the private namespace.
+        source: The package file, for errors.
+        index: The package's modules.
+        tree: The folder with the package's files.
+        importer: The importer, which modules see as ``__modpack__``.
 
     Raises:
-        NamespaceConflictError: real names are asked for, but some are taken.
+        NamespaceConflictError: If ``kind`` is ``"process"`` and some names are taken.
     """
     with _lock:
         name = _unused_name(f"modpack_{digest[:12]}")
@@ -517,21 +514,21 @@ def open_namespace(
         namespace = Namespace(name, prefix, source, index, tree, importer)
         sys.modules[name] = _parent_package(name, tree, importer)
         sys.meta_path.insert(0, namespace.finder)
-    _forget_listings(tree)
+    _refresh_finders(tree)
     return namespace
 
 
-def _forget_listings(tree: Path) -> None:
-    """Have the finders that know a folder of the tree list it anew: the tree may be a new one.
+def _refresh_finders(tree: Path) -> None:
+    """Make Python's finders list the tree's folders again, because the tree may be a new one.
 
-    All others keep what they know; to make them all ask again costs more than to open a package.
+    Invalidating all finders would take longer than opening a package.
     """
     folder = str(tree)
-    if folder not in _opened:  # no finder knows it
+    if folder not in _opened:  # no finder has listed it
         _opened.add(folder)
         return
-    for place, finder in list(sys.path_importer_cache.items()):
-        if place.startswith(folder) and isinstance(finder, FileFinder):
+    for path, finder in list(sys.path_importer_cache.items()):
+        if path.startswith(folder) and isinstance(finder, FileFinder):
             finder.invalidate_caches()
 
 
@@ -544,7 +541,7 @@ def _unused_name(wanted: str) -> str:
 
 
 def _parent_package(name: str, tree: Path, importer: object) -> ModuleType:
-    package = ModuleType(name, "The private parent of a package's modules.")
+    package = ModuleType(name, "Private parent of a package's modules.")
     spec = ModuleSpec(name, FolderLoader(tree, lambda module: None), is_package=True)
     spec.submodule_search_locations = [str(tree)]
     package.__spec__ = spec
@@ -573,5 +570,5 @@ def _folders_with_code(index: ModuleIndex) -> set[str]:
 
 
 def _has_file(module: ModuleType | None) -> bool:
-    """Whether a loaded module is a package with an ``__init__``: ours would mix with it."""
+    """Return whether a loaded module has an ``__init__``, with which ours would mix."""
     return getattr(module, "__dict__", {}).get("__file__") is not None

@@ -1,7 +1,4 @@
-"""Loading saved objects: the pickle, its hooks, and what is explained when one of them fails.
-
-Operators that a package needs and cannot bring along are checked before its code runs.
-"""
+"""Loading saved objects: their pickles, hooks, and required operators."""
 
 from __future__ import annotations
 
@@ -47,18 +44,18 @@ _CONFLICTS: Final = (
     r":(?P<line>\d+)",
     r"the operator (?P<name>[\w:.]+) already has an? .* at (?P<file>.+):(?P<line>\d+)",
 )
-"""What torch says where an operator, or a part of it, is registered for a second time."""
+"""Messages of torch when an operator, or a part of it, is registered for a second time."""
 
 
 @contextmanager
 def operator_conflicts_explained(source: str) -> Iterator[None]:
-    """Explain why packaged code cannot define an operator.
+    """Replace torch's error if packaged code defines an operator that the process already has.
 
     Args:
-        source: the package file.
+        source: The package file.
 
     Raises:
-        OperatorConflictError: the process has it already.
+        OperatorConflictError: If the process already has the operator.
     """
     try:
         yield
@@ -66,26 +63,26 @@ def operator_conflicts_explained(source: str) -> Iterator[None]:
         found = next(filter(None, (re.search(each, str(failure)) for each in _CONFLICTS)), None)
         if found is None or isinstance(failure, OperatorConflictError):
             raise
-        place = _packaged_place(failure)
-        first = _first(found["file"], found["line"])
-        raise OperatorConflictError(source, found["name"], place, first) from failure
+        location = _packaged_location(failure)
+        first = _first_definition(found["file"], found["line"])
+        raise OperatorConflictError(source, found["name"], location, first) from failure
 
 
-def _packaged_place(failure: BaseException) -> str | None:
-    """Where packaged code was when it failed: the module that it knows, and the line."""
-    place, trace = None, failure.__traceback__
+def _packaged_location(failure: BaseException) -> str | None:
+    """Return module and line of the innermost packaged code in a traceback."""
+    location, trace = None, failure.__traceback__
     while trace is not None:
         names = trace.tb_frame.f_globals
         if "__modpack__" in names:
             owner, name = names["__modpack__"], str(names.get("__name__"))
             module = owner.whichmodule(SimpleNamespace(__module__=name), "")
-            place = f"{module}:{trace.tb_lineno}"
+            location = f"{module}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return location
 
 
-def _first(file: str, line: str) -> str | None:
-    """Who defined an operator, as torch has noted it; None if it has noted only itself."""
+def _first_definition(file: str, line: str) -> str | None:
+    """Return the definition that torch recorded; None if torch recorded only its own code."""
     if Path(file).is_relative_to(Path(torch.__file__).parent):
         return None
     for name, module in list(sys.modules.items()):
@@ -96,11 +93,11 @@ def _first(file: str, line: str) -> str | None:
 
 
 def require_operators(archive: Archive) -> None:
-    """Refuse to load what its self-test only loaded with operators that are not here.
+    """Refuse a package that requires operators which are not declared in this process.
 
     Raises:
-        OperatorNotFoundError: names all of them.
-        ArchiveError: the record of the self-test is damaged.
+        OperatorNotFoundError: If operators are missing; the error lists all of them.
+        ArchiveError: If the record of the self-test is damaged.
     """
     if not archive.has(layout.SELF_TEST):
         return
@@ -119,13 +116,13 @@ def _exists(schema: str) -> bool:
 
 
 class LoadedObject:
-    """What was loaded.
+    """A loaded object and its hooks.
 
     Attributes:
-        obj: the object.
-        extras: what was saved along with it, by name.
-        handles: torch's handles of the hooks that were registered, by hook name.
-        hooks: the hooks themselves, by name.
+        obj: The object.
+        extras: Objects that were saved with it, by name.
+        handles: torch's handles of the registered hooks, by hook name.
+        hooks: The hooks themselves, by name.
     """
 
     __slots__ = ("extras", "handles", "hooks", "obj")
@@ -146,20 +143,20 @@ def load_object(
     global_hooks: bool = False,
     policy: TrustPolicy | None = None,
 ) -> LoadedObject:
-    """Load one pickle of an open package, and register its hooks.
+    """Load one pickle of an open package and register its hooks.
 
     Args:
-        importer: the package's importer.
-        archive: its records.
-        record: the pickle's record.
-        map_location: where tensors go; see :func:`torch.load`.
-        hooks: which hooks to register.
-        global_hooks: whether process-wide hooks are among them.
-        policy: whether it may be more than data, and which hooks it may have; None for anything.
+        importer: The package's importer.
+        archive: The package.
+        record: The pickle's record.
+        map_location: Device of the tensors; see :func:`torch.load`.
+        hooks: The hooks to register.
+        global_hooks: Whether to register process-wide hooks.
+        policy: The trust policy; None allows everything.
 
     Raises:
-        TrustError: it has hooks that are not allowed.
-        UnpicklingError: the pickle is damaged, or holds code although none is allowed.
+        TrustError: If the policy does not allow a hook.
+        UnpicklingError: If the pickle is damaged, or contains code that the policy does not allow.
     """
     if policy is not None and not policy.allow_code:
         return LoadedObject(_data(importer, archive, record, map_location, policy))
@@ -169,11 +166,11 @@ def load_object(
     _, appended_record = layout.hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     specs = read_specs(archive, record)
-    wanted = _wanted_names(specs, hooks)
+    wanted = _select_hooks(specs, hooks)
     fresh: Fresh = {}
     found: set[str] = set()
 
-    def take(payload: dict[str, Any]) -> None:
+    def register(payload: dict[str, Any]) -> None:
         result.extras.update(payload.get("extras", {}))
         if "hooks" in payload:
             if policy is not None:
@@ -196,17 +193,17 @@ def load_object(
         result.obj = unpickle_object(
             data,
             resource=record,
-            import_module=partial(_imported, importer),
+            import_module=partial(_import, importer),
             storages=StorageLoader(archive, map_location, record),
-            package=_Rebuilding(importer, archive, map_location),
+            package=_LoadContext(importer, archive, map_location),
             appended=appended,
-            on_payload=take,
+            on_payload=register,
         )
     if policy is not None and policy.allow_hook_kinds is not None:
         from modpack.hooks.restoring import kinds_in
 
         require_hook_kinds(archive.path, policy, kinds_in((result.obj, result.extras)))
-    _refuse_disagreement(archive.path, record, specs, found)
+    _require_agreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:
         from modpack.hooks.restoring import remove_hooks
@@ -219,10 +216,10 @@ def load_object(
 
 @contextmanager
 def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
-    """Explain why packaged code did not find a packaged module among those of the process.
+    """Replace an error if code looked a packaged module up in ``sys.modules`` by its own name.
 
     Raises:
-        UnpicklingError: It did not find one.
+        UnpicklingError: If a lookup failed for a packaged module.
     """
     try:
         yield
@@ -231,55 +228,56 @@ def _lookups_explained(importer: Any, record: str) -> Iterator[None]:
         if type(missing) is not str or not importer.hides(missing):
             raise
         reason = (
-            f"packaged code looked {missing!r} up among the process's own modules, as pickle.loads "
-            f"and torch.load do ({type(failure).__name__}: {failure}). The package contains this "
-            "module, but in a private namespace. Load the package with namespace='process'"
+            f"packaged code looked up module {missing!r} in sys.modules, as pickle.loads and "
+            f"torch.load do, but the package's modules are in a private namespace "
+            f"({type(failure).__name__}: {failure})"
         )
-        raise UnpicklingError(record, reason) from failure
+        hint = "Load the package with namespace='process'."
+        raise UnpicklingError(record, reason, hint=hint) from failure
 
 
 def _data(
     importer: Any, archive: Archive, record: str, map_location: Any, policy: TrustPolicy
 ) -> Any:
-    """A saved object of which the policy says that it is data."""
-    from modpack.pickling.data_unpickler import unpickle_data  # most loads do without
+    """Load an object under a policy that does not allow code."""
+    from modpack.pickling.data_unpickler import unpickle_data  # few loads have such a policy
 
     if any(map(archive.has, layout.hook_records(record))):
-        raise TrustError(archive.path, (f"{record} has hooks, which are code",))
+        raise TrustError(archive.path, (f"record {record!r} has hooks, but allow_code is false",))
     with map_location_scope(map_location), gc_paused():
         return unpickle_data(
             archive.read(record),
             resource=record,
             storages=StorageLoader(archive, map_location, record),
             added=policy.allow_pickle_globals,
-            import_module=partial(_imported, importer),
+            import_module=partial(_import, importer),
         )
 
 
-def _imported(importer: Any, module: str) -> ModuleType:
-    ready: ModuleType | None = importer.ready_module(module)
+def _import(importer: Any, module: str) -> ModuleType:
+    ready: ModuleType | None = importer._ready_module(module)
     if ready is not None:
         return ready
-    with gc_resumed():  # what a module does when it is imported may take long
+    with gc_resumed():  # the module's code may run for a long time
         return importer.import_module(module)  # type: ignore[no-any-return]
 
 
-def _refuse_disagreement(
+def _require_agreement(
     source: str, record: str, specs: tuple[HookSpec, ...], found: set[str]
 ) -> None:
-    """Refuse a package whose specs and whose pickle do not tell of the same hooks."""
+    """Refuse a package whose hook specs and pickle contain different hooks."""
     if not (specs or found):
         return
     from modpack.core.hookspec import PARAMETRIZATION
 
-    told = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
-    if told != found:
-        odd = ", ".join(sorted(map(repr, told ^ found)))
-        reason = f"the specs and the pickle of its hooks disagree about {odd}"
+    specified = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
+    if specified != found:
+        names = ", ".join(sorted(map(repr, specified ^ found)))
+        reason = f"the hook specs and the pickle disagree about the hooks {names}"
         raise ArchiveError(source, reason, record)
 
 
-def _wanted_names(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
+def _select_hooks(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
     if hooks is True and not specs:
         return frozenset()
     from modpack.hooks.describe import check_names, selector  # few models have hooks
@@ -298,16 +296,15 @@ _HOOK_TABLES = (
     "_state_dict_hooks",
     "_state_dict_pre_hooks",
 )
-"""The attributes of a module that have its hooks by their ids. :data:`.KINDS` knows more of them,
-and takes a while to import, which the first load of a process need not pay."""
+"""Attributes of a module that map ids to hooks. :data:`.KINDS` lists more of them, but importing it
+would slow down the first load of a process."""
 
 
 def _reserve_ids(obj: Any) -> None:
-    """Keep torch from giving ids again that hooks in loaded modules have.
+    """Keep torch from reusing the ids of hooks in loaded modules.
 
-    A package of torch.package brings hooks in the modules' state, with the ids that they had
-    where it was written, while torch counts from 0 in a new process: the next hook that is
-    registered would overwrite one of them.
+    A torch.package archive stores hooks in the state of modules, with their ids from the exporting
+    process. torch counts from 0 in a new process, so the next registered hook would overwrite one.
     """
     for part in find_instances(obj, (torch.nn.Module,)):
         for table in _HOOK_TABLES:
@@ -315,11 +312,11 @@ def _reserve_ids(obj: Any) -> None:
                 RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)
 
 
-class _Rebuilding:
-    """The importer as functions that rebuild packaged objects see it, for one load.
+class _LoadContext:
+    """The importer during one load, as passed to the functions that rebuild objects.
 
-    torch's own such functions read three attributes of the importer, which belong to one
-    load and not to the importer: giving each load an object of its own keeps threads apart.
+    torch's functions read three attributes of the importer that belong to a single load. A separate
+    object for each load keeps threads apart.
     """
 
     def __init__(self, importer: Any, archive: Archive, map_location: Any) -> None:
@@ -337,15 +334,15 @@ class _Rebuilding:
 
     @cached_property
     def zip_reader(self) -> Any:
-        """Torch's own reader where there are ScriptModules of torch.package, else ours."""
+        """The reader of torch for packages with torch.package's ScriptModules, else modpack's."""
         if not any(name.startswith(".data/ts_code/") for name in self._archive.names()):
             return self._importer.zip_reader
-        return torch._C.PyTorchFileReader(_rewritten(self._archive))
+        return torch._C.PyTorchFileReader(_copy_to_zip(self._archive))
 
 
-def _rewritten(archive: Archive) -> io.BytesIO:
-    """The package as one zip in memory: torch's reader takes neither folders nor our views."""
-    from modpack.archive.writer import ArchiveWriter  # readers do without
+def _copy_to_zip(archive: Archive) -> io.BytesIO:
+    """Copy a package to a zip in memory: torch's reader accepts neither folders nor views."""
+    from modpack.archive.writer import ArchiveWriter  # rarely needed
 
     buffer = io.BytesIO()
     with ArchiveWriter(buffer) as writer:

@@ -1,4 +1,4 @@
-"""The weights of a package, without its code: nothing is imported from it, nor run."""
+"""Loading a package's weights without importing or running its code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
 from modpack.security.pickle_names import read_pickle
 
 _READ: Final = (layout.ENTRY, layout.BYTEORDER)
-"""Records that are read without a look at their digests."""
+"""Records that are otherwise read without a comparison with their digests."""
 _PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
 
 
@@ -43,40 +43,41 @@ def load_weights(
     policy: TrustPolicy | None = None,
     verify: str = "code",
 ) -> dict[str, torch.Tensor]:
-    """The state dict of a packaged model, without running anything of the package.
+    """Load the state dict of a packaged model without running the package's code.
 
-    Only records that describe tensors, and the tensors' storages, are read. Tensors are mapped from
-    the file where possible, copy-on-write: writing to them does not change it. Those that share
-    memory in the model share it here. Hooks of ``state_dict`` do not run.
+    Only the records that describe tensors, and the tensors' storages, are read. Tensors are mapped
+    from the file copy-on-write where possible: writing to them does not change the file. Tensors
+    that share memory in the model share it in the result. Hooks of ``state_dict`` do not run.
 
-    What is saved in a state dict or another plain container, and is more than numbers in a row
-    (sparse, quantized, nested), is unpickled as data: by the closed unpickler, which makes nothing
-    but tensors and plain values. A model that has such tensors needs its code.
+    Sparse, quantized, and nested tensors cannot be mapped. If they were saved in a state dict or
+    another plain container, the data unpickler loads them, which creates only tensors and plain
+    values. For a model with such tensors, use :func:`modpack.load`.
 
     Args:
-        path: a package file, a binary file object, or the folder of an unzipped package.
-        package: with ``resource``, of which saved object. By default the one that
-            :func:`modpack.load` loads.
-        resource: see ``package``; both or neither.
-        map_location: where tensors go; see :func:`torch.load`.
-        policy: whose signature is demanded, and what is compared with its digests; nothing else of
-            a :class:`TrustPolicy` matters where nothing is run.
-        verify: ``"full"`` compares the tensors with their digests before they are given out,
-            ``"code"`` only what describes them. What the policy says counts if it is more.
+        path: Package file, binary file object, or folder of an unzipped package.
+        package: Package of the saved object. Pass it together with ``resource``. The default is
+            the object that :func:`modpack.load` loads.
+        resource: Name of the saved object in ``package``.
+        map_location: Device of the tensors; see :func:`torch.load`.
+        policy: Trust policy. Only its required signature and its ``verify`` apply, because no
+            code runs.
+        verify: ``"full"`` compares the tensors with their digests, ``"code"`` only the records
+            that describe them. The policy's level applies if it is stricter.
 
     Returns:
-        For a module its parameters and persistent buffers, by the names that its ``state_dict``
-        has for them; for containers of tensors the tensors, by their paths. Plain tensors all.
+        The parameters and persistent buffers of a module, by their names in its ``state_dict``;
+        or the tensors in a container, by their paths. All of them are plain tensors.
 
     Raises:
-        TypeError, ValueError: an argument is none of these.
-        ArchiveError: it is no package, or a damaged one.
-        SignatureError: the signature that the policy demands is missing or does not hold.
-        ModpackError: the package does not record its tensors, or some of them cannot be had
-            without unpickling; they are named.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument has an invalid value.
+        ArchiveError: If the file is not a package, or is damaged.
+        SignatureError: If the policy requires a signature that is missing or invalid.
+        ModpackError: If the package does not record its tensors, or if some of them cannot be
+            loaded without unpickling; the error lists them.
     """
     if (package is None) != (resource is None):
-        raise TypeError("give both package and resource, or neither")
+        raise TypeError("package and resource must be given together")
     require_policy(policy)
     level = level_of(verify, policy)
     with open_archive(path) as archive:
@@ -84,8 +85,8 @@ def load_weights(
         tensors = read_tensors(archive, manifest) if manifest is not None else None
         if manifest is None or tensors is None:
             raise ModpackError(
-                f"{archive.path} does not record its tensors. Remedy: modpack.load, which runs "
-                "the package's code, or export it again"
+                f"{archive.path}: the package has no record of its tensors",
+                hint="Use modpack.load, which runs the package's code, or export it again.",
             )
         verify_records(archive, manifest, filter(archive.has, _READ))
         if policy is not None:
@@ -94,8 +95,10 @@ def load_weights(
             package, resource = find_entry(archive)
         record = resource_record(package, resource)
         if record not in tensors:
-            known = ", ".join(tensors) or "none"
-            raise ModpackError(f"{archive.path} records no tensors of {record}, but of: {known}")
+            known = ", ".join(map(repr, tensors)) or "none"
+            raise ModpackError(
+                f"{archive.path}: no tensors are recorded for {record!r}, only for {known}"
+            )
         wanted = _weights(tensors[record])
         if _special(wanted) and _is_data(archive, record):
             require_contents(archive, level)
@@ -114,14 +117,14 @@ def _loaded(
 
 
 def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
-    """What a state dict has; of what is no module, all tensors."""
+    """Return the tensors of a module's state dict; all tensors if the object is not a module."""
     own = (TensorKind.PARAMETER, TensorKind.BUFFER)
     of_modules = [each for each in tensors if each.kind in own and each.is_persistent]
     return of_modules or [each for each in tensors if each.kind is TensorKind.VALUE]
 
 
 def _is_data(archive: Archive, record: str) -> bool:
-    """Whether an object can be unpickled without running anything."""
+    """Return whether an object can be unpickled without running code."""
     contents = read_pickle(archive.read(record))
     has_hooks = any(map(archive.has, hook_records(record)))
     return not (has_hooks or contents.code_names or contents.unreadable)
@@ -130,7 +133,7 @@ def _is_data(archive: Archive, record: str) -> bool:
 def _unpickled(
     archive: Archive, record: str, wanted: Sequence[TensorFacts], map_location: Any
 ) -> dict[str, torch.Tensor]:
-    from modpack.pickling.data_unpickler import unpickle_data  # most states do without
+    from modpack.pickling.data_unpickler import unpickle_data  # rarely needed
 
     with map_location_scope(map_location):
         storages = StorageLoader(archive, map_location, record)
@@ -140,7 +143,7 @@ def _unpickled(
 
 
 def _tensors_in(root: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in containers, by their paths, as they are recorded."""
+    """Yield the tensors in containers with their recorded paths."""
     entered: set[int] = set()
     todo: list[tuple[str, object]] = [("", root)]
     while todo:
@@ -157,7 +160,7 @@ def _tensors_in(root: object) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _special(tensors: Sequence[TensorFacts]) -> list[str]:
-    """The tensors of which a storage is not all that there is."""
+    """Return the tensors that consist of more than a storage, each with its form."""
     return [
         f"{each.name} ({each.form or 'not stored'})"
         for each in tensors
@@ -168,9 +171,8 @@ def _special(tensors: Sequence[TensorFacts]) -> list[str]:
 def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
     if special := _special(tensors):
         raise ModpackError(
-            f"{archive.path} holds tensors whose elements are more than numbers in a row, and "
-            f"which only unpickling restores: {', '.join(special)}. Remedy: modpack.load, which "
-            "runs the package's code"
+            f"{archive.path}: these tensors can only be unpickled: {', '.join(special)}",
+            hint="Use modpack.load, which runs the package's code.",
         )
 
 
@@ -178,15 +180,15 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
     found = {name: _dtype(name) for name in {each.dtype: None for each in tensors}}
     if unknown := [name for name, dtype in found.items() if dtype is None]:
         raise ModpackError(
-            f"{archive.path} has tensors of types that this torch does not know: "
+            f"{archive.path}: tensors have types that this version of torch does not support: "
             f"{', '.join(f'{name!r:.80}' for name in unknown)}"
         )
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
 def _dtype(name: str) -> torch.dtype | None:
-    """An element type by its own name: ``double`` is a second name of ``float64``."""
-    found = vars(torch).get(name)  # never getattr: torch imports parts of itself that are asked for
+    """Return a dtype by its own name, not by an alias such as ``double`` for ``float64``."""
+    found = vars(torch).get(name)  # getattr would import parts of torch
     return found if isinstance(found, torch.dtype) and str(found) == f"torch.{name}" else None
 
 

@@ -207,8 +207,8 @@ def test_a_dead_rule_is_a_warning_that_names_both():
         exporter.intern("shop.**")
         exporter.deny("shop.secret.*")
     assert [str(warning.message) for warning in caught] == [
-        "deny('shop.secret.*') can never match: everything that it names is already decided by "
-        "intern('shop.**')"
+        "deny('shop.secret.*') can never match: intern('shop.**') already decides all modules "
+        "that it matches"
     ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from modpack.core.names import GlobGroup
-from modpack.core.rules import covers
+from modpack.core.rules import Action, Rule, covers
 
 LETTERS = "ab"
 
@@ -68,9 +68,10 @@ def test_slashes_part_components_as_dots_do(include, name):
 
 
 @given(patterns, names)
-def test_spelled_patterns_are_those_with_the_literal_first_component(include, name):
+def test_rule_names_modules_explicitly_by_patterns_with_their_literal_root(include, name):
     literal = [p for p in include if p.split(".")[0] == name.split(".")[0]]
-    assert GlobGroup(include).spells(name) == reference(name, literal)
+    rule = Rule(Action.INTERN, GlobGroup(include))
+    assert rule.names_explicitly(name) == reference(name, literal)
 
 
 @given(names, names)

@@ -186,7 +186,7 @@ def test_code_may_look_at_the_script_that_runs_but_pickles_may_not_need_it(pickl
     planner.add_source("tool", b"import __main__", False, True)
     if not pickled_first:
         assert problems(planner) == []
-        assert planner.decisions()["__main__"].why == "implicit: whatever script runs is extern"
+        assert planner.decisions()["__main__"].why == "implicit: the running script is extern"
         planner.add_resource("<m/x.pkl>", [pickle], True)
     assert problems(planner) == [("__main__", "DEFINED_IN_SCRIPT")]
 
