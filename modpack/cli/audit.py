@@ -41,12 +41,31 @@ def _complete_code(
     """Complete the codes of findings, also after a comma."""
     from click.shell_completion import CompletionItem
 
-    from modpack.report.findings import CODES, Severity
+    from modpack.diagnostics import Severity, diagnostic_codes
 
     before, comma, prefix = incomplete.rpartition(",")
-    words = [*CODES, *(severity.value for severity in Severity), "license:"]
+    severities = (severity.value for severity in Severity)
+    words = [*diagnostic_codes("audit"), *severities, "license:"]
     matching = [word for word in dict.fromkeys(words) if word.startswith(prefix)]
     return [CompletionItem(f"{before}{comma}{word}") for word in matching]
+
+
+def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+    """Print the codes of findings and exit, if ``--list-codes`` is given."""
+    if not is_given or ctx.resilient_parsing:
+        return
+    from rich import box
+    from rich.table import Table
+
+    from modpack.diagnostics import diagnostic_codes
+
+    table = Table(
+        "code", "severity", "meaning", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
+    )
+    for code in diagnostic_codes("audit").values():
+        table.add_row(code.code, code.severity.value, code.meaning)
+    show(table)
+    ctx.exit()
 
 
 @command(
@@ -65,6 +84,14 @@ def _complete_code(
     shell_complete=_complete_code,
     help="Fail on findings with this code, severity, or license. Repeatable; accepts a "
     "comma-separated list.",
+)
+@click.option(
+    "--list-codes",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_codes,
+    help="List all codes of findings with their meanings.",
 )
 @planning_options
 @click.pass_context
@@ -88,6 +115,7 @@ def audit_command(
       modpack audit model.modpack
       modpack audit model.modpack --fail-on mock-reachable,extern-unpinned --fail-on 'license:GPL*'
       modpack audit train.py:make_model --mock 'wandb.**'
+      modpack audit --list-codes
     """
     from modpack.report.audit import judge
 

@@ -220,18 +220,18 @@ def parse_gate(text: str) -> Gate:
     >>> parse_gate("mock-reachible")
     Traceback (most recent call last):
         ...
-    ValueError: no audit finds 'mock-reachible'. Did you mean 'mock-reachable'?
+    ValueError: unknown code 'mock-reachible'. Did you mean 'mock-reachable'?
     """
     word, colon, glob = (part.strip() for part in text.partition(":"))
     if word == _LICENSE:
         if not glob:
-            raise ValueError(f"{text!r} names no license. Write license:GPL*, for example")
+            raise ValueError(f"{text!r} has no license pattern. Use, for example, license:GPL*.")
         return Gate(text, license=glob)
     if word in _SEVERITIES and not colon:
         return Gate(text, severity=Severity(word))
     if word in diagnostic_codes("audit") and not colon:
         return Gate(text, code=word)
-    raise ValueError(_unknown(text, word, bool(colon)))
+    raise ValueError(_explain_unknown_gate(text, word, bool(colon)))
 
 
 def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
@@ -249,13 +249,12 @@ def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable
             yield Diagnostic.from_code(_LICENSE, each.name, text)
 
 
-def _unknown(text: str, word: str, has_glob: bool) -> str:
+def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:
     codes = diagnostic_codes("audit")
-    if has_glob and word in codes:
-        return f"{text!r}: only license: takes something after a colon"
+    if has_pattern and word in codes:
+        return f"{text!r}: only license: accepts a pattern after the colon."
     near = get_close_matches(word, [*codes, *_SEVERITIES], n=1)
-    if near:
-        meant = f"{_LICENSE}:GPL*" if near[0] == _LICENSE else near[0]
-        return f"no audit finds {text!r}. Did you mean {meant!r}?"
-    known = [*(code for code in codes if code != _LICENSE), f"{_LICENSE}:GLOB", *_SEVERITIES]
-    return f"no audit finds {text!r}. What there is: {', '.join(known)}"
+    if not near:
+        return f"unknown code {text!r}. List all codes with: modpack audit --list-codes"
+    meant = f"{_LICENSE}:GPL*" if near[0] == _LICENSE else near[0]
+    return f"unknown code {text!r}. Did you mean {meant!r}?"

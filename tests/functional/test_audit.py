@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
+from modpack.diagnostics import diagnostic_codes
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "reference" / "json"
@@ -40,7 +41,7 @@ RULES = ("--mock", "tillspy", "--extern", "tillloose")
 
 @pytest.fixture(autouse=True)
 def unsized(monkeypatch):
-    """Nothing says how wide the output is: test runners do."""
+    """Remove the width that a test runner sets."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -265,6 +266,7 @@ def test_an_audit_of_a_package_imports_neither_torch_nor_the_package(package, cl
         """
         import sys
         from modpack.cli import cli
+from modpack.diagnostics import diagnostic_codes
 
         cli.main(["audit", str(path), "--fail-on", "error"], standalone_mode=False)
         assert not {"torch", "tillapp", "tillspy"} & set(sys.modules)
@@ -277,3 +279,12 @@ def test_an_audit_leaves_the_file_as_it_is(package):
     before = package.read_bytes()
     run(package)
     assert package.read_bytes() == before
+
+
+def test_list_codes_prints_every_code_of_audits():
+    result = run("--list-codes")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stdout.splitlines()]
+    severities = {words[0]: words[1] for words in lines if len(words) > 1}
+    for code in diagnostic_codes("audit").values():
+        assert severities[code.code] == code.severity.value

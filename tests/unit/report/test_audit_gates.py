@@ -81,23 +81,22 @@ def test_a_license_gate_looks_at_each_license_of_an_expression(expression, glob,
         assert expression in found[0].text
 
 
-def test_license_may_be_spelt_either_way():
+def test_parse_gate_accepts_license_pattern():
     assert parse_gate("license:GPL*").license == "GPL*"
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    ("text", "expected"),
     [
         ("mock-reachible", "Did you mean 'mock-reachable'"),
         ("licens:GPL*", "Did you mean"),
         ("license", "license:GPL*"),
         ("license:", "license:GPL*"),
         ("mock-reachable:spy", "only license:"),
-        ("zzzzzz", "mock-reachable"),
-        ("", "mock-reachable"),
+        ("zzzzzz", "modpack audit --list-codes"),
+        ("", "modpack audit --list-codes"),
     ],
 )
-def test_what_is_no_gate_is_told_with_a_remedy(text, told):
-    with pytest.raises(ValueError, match=r"no|only") as caught:
+def test_parse_gate_rejects_unknown_code_with_hint(text, expected):
+    with pytest.raises(ValueError, match=expected.replace("*", "[*]")):
         parse_gate(text)
-    assert told in str(caught.value)
