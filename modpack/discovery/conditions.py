@@ -110,11 +110,11 @@ class ConditionEvaluator:
             outer = outer.parent
         context = ImportContext() if outer is None else self._contexts[outer]
         for inner in reversed(unknown):
-            context = self._context_of_owner(inner).within(context)
+            context = self._owner_context(inner).within(context)
             self._contexts[inner] = context
         return context
 
-    def _context_of_owner(self, block: Block) -> ImportContext:
+    def _owner_context(self, block: Block) -> ImportContext:
         owner = block.owner
         # A test is evaluated in the outer scope: it is outside the block that it opens.
         scope = block.scope
@@ -122,10 +122,10 @@ class ConditionEvaluator:
             return ImportContext(in_function=True)
         if isinstance(owner, ast.Assert):
             never = _truth(owner.test, scope) is False
-            return self._context_of_test(owner.test, scope, never, follows=True)
+            return self._test_context(owner.test, scope, never, follows=True)
         if isinstance(owner, _TESTS):
             never = _truth(owner.test, scope) is (block.part is not BlockPart.BODY)
-            return self._context_of_test(owner.test, scope, never, block.part is BlockPart.REST)
+            return self._test_context(owner.test, scope, never, block.part is BlockPart.FOLLOWING)
         if isinstance(owner, TRIES):
             return ImportContext(guarded=block.part is BlockPart.BODY and _is_caught(owner))
         if isinstance(owner, ast.ExceptHandler):
@@ -133,12 +133,12 @@ class ConditionEvaluator:
         if isinstance(owner, (ast.With, ast.AsyncWith)):
             return ImportContext(guarded=any(_suppresses(item, scope) for item in owner.items))
         if isinstance(owner, ast.Match):
-            return self._context_of_test(owner.subject, scope)
+            return self._test_context(owner.subject, scope)
         if isinstance(owner, ast.BoolOp):
-            return self._context_of_test(owner, scope)
+            return self._test_context(owner, scope)
         return ImportContext()
 
-    def _context_of_test(
+    def _test_context(
         self, test: ast.expr, scope: Scope, never: bool = False, follows: bool = False
     ) -> ImportContext:
         """Return the context that a test gives its block, or the statements that follow.
@@ -204,7 +204,7 @@ class ConditionEvaluator:
         A bare class tests nothing: ``isinstance(x, Net)`` calls none of its methods.
         """
         if isinstance(node, ast.Name):
-            for block, value in self._bindings.of(node.id, scope):
+            for block, value in self._bindings.find(node.id, scope):
                 yield block, None if isinstance(value, ast.ClassDef) else value
         elif isinstance(node, ast.Attribute):
             for block, body in self._classes(node.value, scope):
@@ -214,7 +214,8 @@ class ConditionEvaluator:
             yield from self._classes(node.func, scope)
 
     def _classes(self, node: ast.AST, scope: Scope) -> Iterator[tuple[Block, ast.ClassDef]]:
-        for block, value in self._bindings.of(node.id, scope) if isinstance(node, ast.Name) else ():
+        found = self._bindings.find(node.id, scope) if isinstance(node, ast.Name) else ()
+        for block, value in found:
             if isinstance(value, ast.ClassDef):
                 yield block, value
 

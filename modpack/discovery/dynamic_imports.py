@@ -66,10 +66,10 @@ class CallReader:
         scope: the module's own.
     """
 
-    def __init__(self, module: str, package: str, origins: Bindings, scope: Scope) -> None:
+    def __init__(self, module: str, package: str, bindings: Bindings, scope: Scope) -> None:
         self._package = package
         self._own_names = {"__name__": module, "__package__": package}
-        self._origins = origins
+        self._bindings = bindings
         self._scope = scope
         self._locals: dict[ast.AST, frozenset[str]] = {}
 
@@ -145,7 +145,7 @@ class CallReader:
         return None if sequence is None else literal_strings(sequence)
 
     def _sole_assignment(self, name: str) -> ast.expr | None:
-        found = self._origins.of(name, self._scope)
+        found = self._bindings.find(name, self._scope)
         value = found[0][1] if len(found) == 1 else None
         return value if isinstance(value, ast.expr) else None
 

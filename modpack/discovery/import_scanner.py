@@ -1,7 +1,7 @@
-"""Imports of a module, read off its source without running any of it.
+"""A static scanner for imports and bindings, which never runs the source.
 
-One pass over the statements, with a stack, finds what a module imports, calls and binds, and in
-which block. The conditions, handlers and functions around a block say what that means.
+One pass over the statements, with a stack, finds imports, calls, and bindings with their blocks.
+The conditions, handlers, and functions around a block determine the kind of each import.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from modpack.discovery.syntax import (
     bindings,
     binds_dynamically,
     bodies,
-    has_line_in,
-    lines_of,
+    contains_line,
+    keyword_lines,
     literal_string,
     literal_strings,
     parameters_of,
@@ -45,30 +45,29 @@ from modpack.discovery.syntax import (
     targets_of,
 )
 
-_LONGEST_CALL = 80  # characters
-# Where none of these words is, nothing matters: without that, scanning takes half as long again
-# (benchmark row walk-sympy).
-_IN_SCOPES = ("import", "global", "__all__", ":=")
-"""One of these is in each function and class whose body matters."""
-_IN_EXPRESSIONS = ("import_module", "__import__", ":=")
-"""One of these is in each statement whose expressions matter, unless importers were renamed."""
+_MAX_EXCERPT = 80  # characters
+# Code without these keywords is skipped. Otherwise, scanning takes half as long again (benchmark
+# row walk-sympy).
+_SCOPE_KEYWORDS = ("import", "global", "__all__", ":=")
+"""Each relevant function or class body contains one of these."""
+_EXPRESSION_KEYWORDS = ("import_module", "import__", ":=")
+"""Each relevant expression contains one of these, unless the source renames an importer."""
 _IMPORTERS = ("import_module", "__import__")
 
 
 def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
-    """Read a module's imports, and the names that it binds, from its source.
+    """Scan a source for its imports and the names that it binds.
 
-    Nothing is executed or imported, and no nesting is too deep: what Python's own parser
-    accepts is scanned, what it refuses is a failure in the result.
+    Nothing is executed or imported. Nesting of any depth is scanned if Python's parser accepts it;
+    a parse error is part of the result.
 
     Args:
-        source: text, or bytes with or without a byte order mark and a coding cookie (PEP 263).
-        module: the module's absolute name, from which relative imports start (PEP 328).
-        is_package: whether the source is a package's ``__init__``.
+        source: Text, or bytes with or without a byte order mark and a coding cookie (PEP 263).
+        module: Absolute name of the module, from which relative imports start (PEP 328).
+        is_package: Whether the source is a Python package's ``__init__``.
 
     Returns:
-        Its imports with their kinds, and what else
-        :class:`~modpack.core.scan.ModuleScan` holds.
+        The scan result.
 
     >>> scan = scan_source("from . import tools", "pkg.core", is_package=False)
     >>> scan.imports[0].module, scan.imports[0].names
@@ -76,7 +75,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
     >>> scan_source("x = = 1", "pkg.core", is_package=False).failure.line
     1
     """
-    # The tree is gone before the collector may run again. One search of it takes 5 ms.
+    # The tree is freed before the collector is enabled again: traversing it takes 5 ms.
     with gc_paused():
         parsed = parse_source(source)
         if isinstance(parsed, ScanFailure):
@@ -87,19 +86,21 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
         return scanner.result()
 
 
-def presence_in(source: bytes, module: str, is_package: bool) -> Callable[[str], ConditionResult]:
-    r"""Read a source for names such as ``HAS_X`` and ``is_x_available``.
+def condition_reader(
+    source: bytes, module: str, is_package: bool
+) -> Callable[[str], ConditionResult]:
+    r"""Read the conditions of a source, such as ``HAS_X`` and ``is_x_available``.
 
     Args:
-        source: the source; one that is no Python has no names.
-        module: the module's name.
-        is_package: whether it is a package's ``__init__``.
+        source: Source bytes. A source that does not parse has no names.
+        module: Absolute name of the module.
+        is_package: Whether the source is a Python package's ``__init__``.
 
     Returns:
-        Tells what a name of the module asks.
+        A function that evaluates a name of the module as a condition.
 
-    >>> asked = presence_in(b"import sys\nHAS = 'x' in sys.modules\nN = 1", "lib", True)
-    >>> asked("HAS").checks_presence, asked("N").checks_presence
+    >>> evaluate = condition_reader(b"import sys\nHAS = 'x' in sys.modules\nN = 1", "lib", True)
+    >>> evaluate("HAS").checks_presence, evaluate("N").checks_presence
     (True, False)
     """
     with gc_paused():
@@ -115,67 +116,70 @@ _Found = tuple[int, int, ImportStatement | DynamicImport | BrokenImport]  # line
 
 
 class _Scanner:
-    """One walk over a module, and what its findings mean.
+    """One pass over a module.
 
     Args:
-        parsed: the source.
-        module: the module's name.
-        is_package: whether it is a package's ``__init__``.
-        everywhere: Whether to look into scopes and expressions without the words that matter.
+        parsed: Parsed source.
+        module: Absolute name of the module.
+        is_package: Whether the source is a Python package's ``__init__``.
+        everywhere: Whether to visit scopes and expressions without keywords, too.
 
     Attributes:
-        scope: the module's own.
-        conditions: what conditions in the module ask.
-        renames_importers: Whether a function that imports got another name.
+        scope: Scope of the module.
+        conditions: Evaluator for the module's conditions.
+        renames_importers: Whether the source gives another name to a function that imports.
     """
 
     def __init__(
         self, parsed: ParsedSource, module: str, is_package: bool, everywhere: bool = False
     ) -> None:
         self.scope = Scope()
-        self._origins = Bindings()
-        self.conditions = ConditionEvaluator(module, self._origins)
+        self._values = Bindings()
+        self.conditions = ConditionEvaluator(module, self._values)
         self._parsed = parsed
         self._module = module
         self._package = module if is_package else module.rpartition(".")[0]
         self._imports: list[tuple[ast.Import | ast.ImportFrom, Block]] = []
         self._calls: list[tuple[ast.Call, Block]] = []
-        # Names that statements give to the module; or take away from it, where the last is True.
+        # Names that statements bind in the module, or delete, where the last item is True.
         self._bindings: list[tuple[str, Block, bool]] = []
         self._exports: list[tuple[ast.stmt, Block]] = []
-        self._exports_change_out_of_sight = False
+        self._exports_change_in_function = False
         self._has_exports = _EXPORTS in parsed.text
         self.renames_importers = False
         self._everywhere = everywhere
-        self._scope_lines = lines_of(_IN_SCOPES, parsed.text)
-        self._expression_lines = lines_of(_IN_EXPRESSIONS, parsed.text)
+        keywords = keyword_lines(_SCOPE_KEYWORDS, parsed.text)
+        self._scope_lines = [line for line, _ in keywords]
+        self._expression_lines = [
+            line for line, start in keywords if parsed.text.startswith(_EXPRESSION_KEYWORDS, start)
+        ]
         self._walk()
 
     def _walk(self) -> None:
-        """See each statement in its turn, what is in a compound one right after itself."""
+        """Visit all statements in source order."""
         root = Block(None, self.scope, self._parsed.tree)
-        waiting: list[tuple[Iterator[ast.stmt], Block]] = [(iter(self._parsed.tree.body), root)]
-        while waiting:
-            statements, block = waiting.pop()
+        pending: list[tuple[Iterator[ast.stmt], Block]] = [(iter(self._parsed.tree.body), root)]
+        while pending:
+            statements, block = pending.pop()
             for statement in statements:
-                self._see(statement, block)
+                self._visit(statement, block)
                 inner = [
-                    (iter(body), _block_in(block, owner, part))
+                    (iter(body), _enter_block(block, owner, part))
                     for owner, part, body in bodies(statement)
                     if not isinstance(statement, _SCOPES)
                     or self._has_line(self._scope_lines, statement)
                 ]
-                if _may_leave(statement):
-                    block = block.inside(statement, BlockPart.REST)
+                if _is_conditional_exit(statement):
+                    block = block.inside(statement, BlockPart.FOLLOWING)
                 if inner:
-                    waiting += [(statements, block), *reversed(inner)]
+                    pending += [(statements, block), *reversed(inner)]
                     break
 
-    def _see(self, statement: ast.stmt, block: Block) -> None:
+    def _visit(self, statement: ast.stmt, block: Block) -> None:
         if isinstance(statement, ast.Import):
-            self._see_import(statement, block)
+            self._visit_import(statement, block)
         elif isinstance(statement, ast.ImportFrom):
-            self._see_import_from(statement, block)
+            self._visit_import_from(statement, block)
         elif isinstance(statement, (Function, ast.ClassDef)):
             self._bind(statement.name, block, definition=statement)
         elif isinstance(statement, ast.Global):
@@ -191,14 +195,14 @@ class _Scanner:
             if block.scope is self.scope:
                 self._exports.append((statement, block))
             elif isinstance(statement, ast.Expr) or block.scope.binds_in_module(_EXPORTS):
-                self._exports_change_out_of_sight = True
+                self._exports_change_in_function = True
         if self._has_line(self._expression_lines, statement):
-            self._see_expressions(statement, block)
+            self._visit_expressions(statement, block)
 
     def _has_line(self, lines: Sequence[int], statement: ast.stmt) -> bool:
-        return self._everywhere or has_line_in(statement, lines)
+        return self._everywhere or contains_line(statement, lines)
 
-    def _see_import(self, statement: ast.Import, block: Block) -> None:
+    def _visit_import(self, statement: ast.Import, block: Block) -> None:
         self._imports.append((statement, block))
         for alias in statement.names:
             if alias.asname is None:
@@ -207,13 +211,13 @@ class _Scanner:
             elif alias.name != f"{self._module}.{alias.asname}":
                 self._bind(alias.asname, block, meaning=alias.name)
 
-    def _see_import_from(self, statement: ast.ImportFrom, block: Block) -> None:
+    def _visit_import_from(self, statement: ast.ImportFrom, block: Block) -> None:
         self._imports.append((statement, block))
         source = resolve_relative(self._package, statement.level, statement.module or "")
         for alias in statement.names:
             name = alias.asname or alias.name
             meaning = f"{source or ''}.{alias.name}"
-            # ``from . import x`` in a package may well bind its submodule x.
+            # ``from . import x`` in a package may bind its submodule x, so x is not an attribute.
             if source == self._module and name == alias.name:
                 block.scope.bind(name, meaning)
             elif alias.name != "*":
@@ -236,23 +240,23 @@ class _Scanner:
             scope = self.scope
             self._bindings.append((name, block, False))
         scope.bind(name, meaning or f".{name}")
-        self._origins.add(name, scope, block, value or definition)
+        self._values.add(name, scope, block, value or definition)
 
-    def _see_expressions(self, statement: ast.stmt, block: Block) -> None:
-        """See what a statement's own expressions call and bind."""
-        waiting: list[tuple[ast.AST, Block]] = [(statement, block)]
-        while waiting:
-            node, here = waiting.pop()
+    def _visit_expressions(self, statement: ast.stmt, block: Block) -> None:
+        """Find the calls and bindings in a statement's own expressions."""
+        pending: list[tuple[ast.AST, Block]] = [(statement, block)]
+        while pending:
+            node, inner = pending.pop()
             if isinstance(node, ast.NamedExpr):
-                self._bind(node.target.id, here, node.value)
+                self._bind(node.target.id, inner, node.value)
             elif isinstance(node, ast.Call):
-                self._calls.append((node, here))
-            waiting.extend(_subexpressions(node, here))
+                self._calls.append((node, inner))
+            pending.extend(_subexpressions(node, inner))
 
     def result(self) -> ModuleScan:
-        """What the source says."""
-        found = sorted((*self._statements(), *self._imports_by_call()), key=lambda item: item[:2])
-        results = [result for _, _, result in found]
+        """Return the scan of the source."""
+        found = [*self._imports_by_statement(), *self._imports_by_call()]
+        results = [item for _, _, item in sorted(found, key=lambda each: each[:2])]
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
             unreadable=tuple(item for item in results if isinstance(item, DynamicImport)),
@@ -265,24 +269,24 @@ class _Scanner:
             defined=defined_by(self._parsed),
         )
 
-    def _statements(self) -> Iterator[_Found]:
+    def _imports_by_statement(self) -> Iterator[_Found]:
         for statement, block in self._imports:
             context = self.conditions.context_of(block)
             position = (statement.lineno, statement.col_offset)
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
-                    yield *position, _imported(alias.name, (), statement, context)
+                    yield *position, _import_statement(alias.name, (), statement, context)
                 continue
             module = resolve_relative(self._package, statement.level, statement.module or "")
             if module is not None:
                 names = tuple(alias.name for alias in statement.names)
-                yield *position, _imported(module, names, statement, context)
+                yield *position, _import_statement(module, names, statement, context)
             elif not (context.never or context.guarded or context.optional):
                 excerpt = _excerpt(self._parsed.text, statement)
                 yield *position, BrokenImport(excerpt, statement.lineno)
 
     def _imports_by_call(self) -> Iterator[_Found]:
-        reader = CallReader(self._module, self._package, self._origins, self.scope)
+        reader = CallReader(self._module, self._package, self._values, self.scope)
         for call, block in self._calls:
             reading = reader.read(call, block)
             if reading.readable and not reading.modules:
@@ -290,7 +294,7 @@ class _Scanner:
             context = self.conditions.context_of(block)
             position = (call.lineno, call.col_offset)
             for module in reading.modules:
-                yield *position, _imported(module, reading.names, call, context)
+                yield *position, _import_statement(module, reading.names, call, context)
             if not reading.readable and not context.never:
                 excerpt = _excerpt(self._parsed.text, call)
                 yield *position, DynamicImport(excerpt, call.lineno, context.guarded)
@@ -305,7 +309,7 @@ class _Scanner:
         return frozenset(bound)
 
     def _exported(self) -> tuple[str, ...] | None:
-        if self._exports_change_out_of_sight:
+        if self._exports_change_in_function:
             return None
         return literal_exports(
             (statement, block.parent is None)
@@ -314,15 +318,15 @@ class _Scanner:
         )
 
 
-def _may_leave(statement: ast.stmt) -> bool:
-    """Whether what follows a statement runs only if its condition says so."""
+def _is_conditional_exit(statement: ast.stmt) -> bool:
+    """Return whether the condition of a statement decides if the following ones run."""
     if isinstance(statement, ast.If):
         return isinstance(statement.body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
     return isinstance(statement, ast.Assert)
 
 
-def _block_in(block: Block, owner: ast.AST, part: BlockPart) -> Block:
-    """The block that a part of a compound statement, or of an expression, makes."""
+def _enter_block(block: Block, owner: ast.AST, part: BlockPart) -> Block:
+    """Return the block for a part of a compound statement or an expression."""
     if isinstance(owner, ast.ClassDef):
         return block.inside(owner, part, Scope(block.scope, owner=owner))
     if not isinstance(owner, FUNCTIONS):
@@ -332,14 +336,14 @@ def _block_in(block: Block, owner: ast.AST, part: BlockPart) -> Block:
 
 
 def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Block]]:
-    """What is in an expression, or in a statement short of the statements inside it."""
+    """Yield the parts of an expression, or of a statement without its nested statements."""
     if isinstance(node, ast.IfExp):
         yield node.test, block
         yield node.body, block.inside(node)
         yield node.orelse, block.inside(node, BlockPart.ELSE)
     elif isinstance(node, ast.Lambda):
         yield node.args, block
-        yield node.body, _block_in(block, node, BlockPart.BODY)
+        yield node.body, _enter_block(block, node, BlockPart.BODY)
     else:
         if isinstance(node, (*COMPREHENSIONS, ast.BoolOp)):
             block = block.inside(node)
@@ -348,7 +352,7 @@ def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Bloc
                 yield child, block
 
 
-def _imported(
+def _import_statement(
     module: str, names: tuple[str, ...], node: ast.stmt | ast.expr, context: ImportContext
 ) -> ImportStatement:
     kind = ImportKind.REQUIRED
@@ -356,7 +360,7 @@ def _imported(
         kind = ImportKind.TYPE_CHECKING
     elif context.guarded:
         kind = ImportKind.GUARDED
-    elif isinstance(node, ast.Call):  # where it stands matters only if it may fail or never runs
+    elif isinstance(node, ast.Call):  # dynamic, whether in a function or not
         kind = ImportKind.DYNAMIC
     elif context.in_function:
         kind = ImportKind.FUNCTION
@@ -365,22 +369,22 @@ def _imported(
 
 
 def _excerpt(text: str, node: ast.stmt | ast.expr) -> str:
-    """A node as written, in one line and cut to a readable length."""
+    """Return a node's source on one line, shortened."""
     last = node.end_lineno or node.lineno
     lines = [line.encode() for line in text.split("\n")[node.lineno - 1 : last]]
     lines[-1] = lines[-1][: node.end_col_offset]  # columns count bytes
     lines[0] = lines[0][node.col_offset :]
     excerpt = " ".join(b" ".join(lines).decode().split())
-    return excerpt if len(excerpt) <= _LONGEST_CALL else excerpt[: _LONGEST_CALL - 3] + "..."
+    return excerpt if len(excerpt) <= _MAX_EXCERPT else excerpt[: _MAX_EXCERPT - 3] + "..."
 
 
 _EXPORTS = "__all__"
 
 
 def mentions_exports(statement: ast.stmt) -> bool:
-    """Whether a statement assigns ``__all__`` or calls one of its methods."""
+    """Return whether a statement assigns ``__all__`` or calls one of its methods."""
     if isinstance(statement, ast.Expr):
-        return _called_method(statement.value) is not None
+        return _method_of_exports(statement.value) is not None
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return any((alias.asname or alias.name) == _EXPORTS for alias in statement.names)
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
@@ -392,41 +396,41 @@ def mentions_exports(statement: ast.stmt) -> bool:
 
 
 def literal_exports(statements: Iterable[tuple[ast.stmt, bool]]) -> tuple[str, ...] | None:
-    """The value of ``__all__`` after some statements, if all of them are literal.
+    """Return the value of ``__all__`` after some statements; None if it is computed.
 
     Args:
-        statements: those that touch ``__all__``, in source order, each with whether it runs
-            unconditionally. A conditional assignment adds to what is there: either may hold.
+        statements: Statements that change ``__all__``, in source order, each with whether it runs
+            unconditionally. A conditional assignment adds its names to the previous ones.
     """
     exported: tuple[str, ...] | None = None
     computed = False
-    for statement, unconditional in statements:
+    for statement, is_unconditional in statements:
         names = _names_after(statement, exported or ())
-        starts_afresh = isinstance(statement, (ast.Assign, ast.AnnAssign)) and unconditional
-        computed = names is None or (computed and not starts_afresh)
+        replaces = isinstance(statement, (ast.Assign, ast.AnnAssign)) and is_unconditional
+        computed = names is None or (computed and not replaces)
         if names is not None:
             either = dict.fromkeys((*(exported or ()), *names))
-            exported = names if starts_afresh else tuple(either)
+            exported = names if replaces else tuple(either)
     return None if computed else exported
 
 
 def _names_after(statement: ast.stmt, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    """All names in ``__all__`` after a statement; None if they are computed."""
+    """Return the names in ``__all__`` after a statement; None if they are computed."""
     more: tuple[str, ...] | None = None
     if isinstance(statement, ast.Assign):
         plain = all(_is_exports(target) for target in statement.targets)
-        return _concatenated(statement.value, before) if plain else None
+        return _concatenate(statement.value, before) if plain else None
     if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        return _concatenated(statement.value, before)
+        return _concatenate(statement.value, before)
     if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-        more = _concatenated(statement.value, before)
+        more = _concatenate(statement.value, before)
     elif isinstance(statement, ast.Expr):
-        more = _added_by_call(statement.value, before)
+        more = _names_added_by_call(statement.value, before)
     return None if more is None else before + more
 
 
-def _added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    method = _called_method(call)
+def _names_added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
+    method = _method_of_exports(call)
     if not isinstance(call, ast.Call) or call.keywords:
         return None
     if method in ("sort", "reverse") and not call.args:
@@ -434,19 +438,19 @@ def _added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] |
     if len(call.args) != 1:
         return None
     if method == "extend":
-        return _concatenated(call.args[0], before)
+        return _concatenate(call.args[0], before)
     text = literal_string(call.args[0]) if method == "append" else None
     return None if text is None else (text,)
 
 
-def _concatenated(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The strings in a sum of literal lists and tuples, and of ``__all__`` itself."""
+def _concatenate(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the strings in a sum of literal lists, literal tuples, and ``__all__``."""
     names: list[str] = []
-    waiting = [value]
-    while waiting:
-        node = waiting.pop()
+    pending = [value]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            waiting.extend((node.right, node.left))
+            pending.extend((node.right, node.left))
             continue
         strings = before if _is_exports(node) else literal_strings(node)
         if strings is None:
@@ -455,7 +459,7 @@ def _concatenated(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] |
     return tuple(names)
 
 
-def _called_method(node: ast.expr) -> str | None:
+def _method_of_exports(node: ast.expr) -> str | None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr if _is_exports(node.func.value) else None
     return None

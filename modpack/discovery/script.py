@@ -18,11 +18,11 @@ from types import CodeType
 
 from modpack.discovery.conditions import catches_import_error
 from modpack.discovery.syntax import (
-    asks_for_main,
     bodies,
     is_main_guard,
     is_type_checking,
     resolve_relative,
+    uses_dunder_name,
 )
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -525,8 +525,9 @@ _PLAIN_VALUE = (ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp, ast.unaryop,
 def is_import_block(node: ast.stmt) -> bool:
     """Whether a statement is an ``if`` or a ``try`` that does nothing but import."""
     if isinstance(node, ast.If):
-        plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
-        return plain and not asks_for_main(node.test) and _only_imports([*node.body, *node.orelse])
+        is_plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
+        is_plain = is_plain and not uses_dunder_name(node.test)
+        return is_plain and _only_imports([*node.body, *node.orelse])
     if isinstance(node, ast.Try):
         handled = [each for handler in node.handlers for each in handler.body]
         guards = all(catches_import_error(handler.type) for handler in node.handlers)

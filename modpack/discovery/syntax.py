@@ -1,4 +1,4 @@
-"""Syntax trees: parsing, scopes and blocks, names and the statements that bind them."""
+"""Syntax trees: parsing, scopes, blocks, names, and bindings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from typing import TypeAlias
 
 from modpack.core.scan import ScanFailure
 
-_LONG = 200_000
-"""Bytes below which no source is too large."""
-_MAX_SIGNS = 200_000
-"""Words, numbers, texts and other signs of a source: each may become a kilobyte of syntax tree."""
-_SIGN = re.compile(
+_ALWAYS_SMALL = 200_000
+"""Size in bytes below which a source is never too large."""
+_MAX_TOKENS = 200_000
+"""Limit for the tokens of a source: each may become a kilobyte of syntax tree."""
+_TOKEN = re.compile(
     rb'''("""|\'\'\')(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^'\\\n])*\''''
     rb"|#[^\n]*|\w+|[^\w\s]|\n",
     re.DOTALL,
@@ -32,11 +32,11 @@ _TOO_DEEP = "nested too deeply for Python's own parser"
 
 @dataclass(frozen=True)
 class ParsedSource:
-    """A source that Python can parse.
+    """A parsed source.
 
     Attributes:
-        text: the decoded source; its lines end in a line feed, whatever they ended in before.
-        tree: its syntax tree.
+        text: Decoded source, with line feeds as line endings.
+        tree: Syntax tree.
     """
 
     text: str
@@ -44,25 +44,24 @@ class ParsedSource:
 
 
 def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
-    """Decode and parse a source as the import system would, without compiling it.
+    """Decode and parse a source like the import system, without compiling it. Never raises.
 
     Args:
-        source: text, or bytes in the encoding that their byte order mark or their coding
-            cookie names (PEP 263); UTF-8 if they name none.
+        source: Text, or bytes in the encoding of their byte order mark or coding cookie (PEP 263).
+            Default encoding: UTF-8.
 
     Returns:
-        The tree with its text, or what Python says against it. Nothing is raised for a
-        source, however broken.
+        The tree with its text, or the parse error.
     """
     try:
         text = _decode(source)
         return ParsedSource(text, _parse(text))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        return ScanFailure(f"bytes that are not {error.encoding}: {error.reason}", line)
-    except UnicodeEncodeError as error:  # a lone surrogate in a text: no file can hold that
+        return ScanFailure(f"invalid {error.encoding}: {error.reason}", line)
+    except UnicodeEncodeError as error:  # a lone surrogate, which no file can contain
         line = error.object.count("\n", 0, error.start) + 1
-        return ScanFailure(f"a character that is not text: {error.reason}", line)
+        return ScanFailure(f"invalid character: {error.reason}", line)
     except SyntaxError as error:
         is_known = error.lineno is not None and error.lineno >= 1
         return ScanFailure(_one_line(error.msg), error.lineno if is_known else None)
@@ -72,13 +71,13 @@ def parse_source(source: str | bytes) -> ParsedSource | ScanFailure:
         return ScanFailure(_one_line(str(error)))
 
 
-def lines_of(words: Sequence[str], text: str) -> list[int]:
-    r"""Return the numbers, from 1 and ascending, of the lines of code that contain a word.
+def keyword_lines(words: Sequence[str], text: str) -> list[tuple[int, int]]:
+    r"""Return the 1-based line and the offset of each keyword in code, in order.
 
     Examples in docstrings are skipped: no line of code begins with ``>>>``.
 
-    >>> lines_of(["x", "y"], "a\nx\n>>> x\ny")
-    [2, 4]
+    >>> keyword_lines(["x", "y"], "a\nx\n>>> x\ny")
+    [(2, 2), (4, 10)]
     """
     found = sorted(m.start() for word in words for m in re.finditer(re.escape(word), text))
     lines, line, counted = [], 1, 0
@@ -86,14 +85,19 @@ def lines_of(words: Sequence[str], text: str) -> list[int]:
         line += text.count("\n", counted, start)
         counted = start
         before = text[text.rfind("\n", 0, start) + 1 : start]
-        # A quote may end the docstring: what follows it is code.
+        # A quote may end the docstring, and code may follow it.
         if not before.lstrip().startswith(">>>") or '"' in before or "'" in before:
-            lines.append(line)
+            lines.append((line, start))
     return lines
 
 
-def has_line_in(statement: ast.stmt, lines: Sequence[int]) -> bool:
-    """Return whether a statement, with its decorators, contains one of some ascending lines."""
+def contains_line(statement: ast.stmt, lines: Sequence[int]) -> bool:
+    """Return whether a statement or its decorators contain one of some lines.
+
+    Args:
+        statement: Statement to check.
+        lines: 1-based lines in ascending order.
+    """
     decorators = getattr(statement, "decorator_list", ())
     first = decorators[0].lineno if decorators else statement.lineno
     following = bisect.bisect_left(lines, first)
@@ -101,16 +105,16 @@ def has_line_in(statement: ast.stmt, lines: Sequence[int]) -> bool:
 
 
 def is_large(source: str | bytes) -> bool:
-    """Whether parsing a source takes hundreds of megabytes, which few real ones come near.
+    """Return whether parsing a source takes hundreds of megabytes, which is rare in practice.
 
     >>> is_large("x = 1"), is_large("x;" * 200_000)
     (False, True)
     """
-    if len(source) < _LONG:
+    if len(source) < _ALWAYS_SMALL:
         return False
     data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
-    signs = itertools.islice(_SIGN.finditer(data), _MAX_SIGNS)
-    return sum(1 for _ in signs) == _MAX_SIGNS
+    tokens = itertools.islice(_TOKEN.finditer(data), _MAX_TOKENS)
+    return sum(1 for _ in tokens) == _MAX_TOKENS
 
 
 def _decode(source: str | bytes) -> str:
@@ -129,7 +133,7 @@ def _encoding(source: bytes) -> str:
     try:
         return tokenize.detect_encoding(io.BytesIO(source).readline)[0]
     except SyntaxError as error:
-        source.decode("utf-8")  # where this fails, its error knows the line
+        source.decode("utf-8")  # the UnicodeDecodeError, if any, has the line
         first, _, _ = source.partition(b"\n")
         error.lineno = 1 if b"coding" in first else 2
         raise
@@ -139,15 +143,15 @@ def _parse(text: str) -> ast.Module:
     try:
         return _parse_quietly(text)
     except RecursionError:
-        # Python counts the caller's depth against the parser. An empty stack gives a source
-        # the same answer wherever the scan was asked for.
+        # The caller's stack depth counts against the parser. Parsing in a new thread, with an
+        # empty stack, makes the result independent of the caller.
         with ThreadPoolExecutor(1, "modpack-parse") as thread:
             return thread.submit(_parse_quietly, text).result()
 
 
 def _parse_quietly(text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd escapes in other people's code
+        warnings.simplefilter("ignore")  # invalid escape sequences in third-party code
         return ast.parse(text)
 
 
@@ -164,34 +168,34 @@ if sys.version_info >= (3, 11):
 else:
     TRIES = (ast.Try,)
 
-# The modules whose names mean something to the scan.
+# Modules that the scanner interprets.
 _KNOWN_ROOTS = frozenset(
     {"builtins", "contextlib", "importlib", "os", "pkgutil", "platform", "sys", "typing"}
     | {"typing_extensions"}
 )
-_LONGEST_CHAIN = 4  # importlib.machinery.PathFinder.find_spec
+_MAX_ATTRIBUTES = 4  # importlib.machinery.PathFinder.find_spec
 
 
 class BlockPart(Enum):
-    """Which of a statement's (or an expression's) parts a block is."""
+    """The part of a statement or an expression that is a block."""
 
     BODY = "body"
     ELSE = "else"
     FINALLY = "finally"
-    REST = "rest"
-    """What follows a statement that leaves the body around it unless its condition says so."""
+    FOLLOWING = "following"
+    """The statements after a conditional exit, such as ``if x: return`` or ``assert``."""
 
 
 @dataclass(eq=False)
 class Scope:
-    """The names that imports and assignments give to things, in one function, class or module.
+    """The names that a function, class, or module binds.
 
     Attributes:
-        parent: the scope around it; None for a module.
-        names: name -> dotted name of what it stands for. One that starts with a dot is the
-            scanned module's own.
-        declared_global: names that a ``global`` statement gives to the module.
-        owner: the function or class whose scope it is; None for a module.
+        parent: Enclosing scope; None for a module.
+        names: Dotted name of each name's meaning. A leading dot means that the scanned module
+            defines it.
+        declared_global: Names in ``global`` statements.
+        owner: Function or class of the scope; None for a module.
     """
 
     parent: Scope | None = None
@@ -200,29 +204,29 @@ class Scope:
     owner: ast.stmt | ast.Lambda | None = None
 
     def binds_in_module(self, name: str) -> bool:
-        """Whether an assignment to ``name`` here makes a name of the module."""
+        """Return whether an assignment to a name in this scope binds it in the module."""
         return self.parent is None or name in self.declared_global
 
     def bind(self, name: str, meaning: str) -> None:
-        """Let ``name`` stand for something from here on.
+        """Set the meaning of a name.
 
-        A name of the standard library survives its stand-in, as in ``try: import importlib``
-        followed by ``except ImportError: importlib = None``.
+        A standard-library meaning survives a fallback such as ``importlib = None`` in ``except
+        ImportError``.
         """
         before = self.names.get(name)
-        if before is None or not _is_known(before) or _is_known(meaning):
+        if before is None or not _is_known_name(before) or _is_known_name(meaning):
             self.names[name] = meaning
 
-    def meaning_of(self, name: str) -> str:
-        """What ``name`` stands for; itself where nothing binds it."""
-        scope = self.binding(name)
+    def resolve(self, name: str) -> str:
+        """Return the dotted name that a name refers to; the name itself if it is unbound."""
+        scope = self.find_binder(name)
         return name if scope is None else scope.names[name]
 
-    def binding(self, name: str) -> Scope | None:
-        """The nearest scope that gives ``name`` a meaning."""
+    def find_binder(self, name: str) -> Scope | None:
+        """Return the nearest scope that binds a name."""
         scope: Scope | None = self
         while scope is not None:
-            # A method does not see the names of its class.
+            # Methods do not see the names of their class.
             seen = scope is self or not isinstance(scope.owner, ast.ClassDef)
             if seen and name in scope.names:
                 return scope
@@ -232,13 +236,13 @@ class Scope:
 
 @dataclass(eq=False)
 class Block:
-    """A run of statements, or an expression's part, below something that may matter to it.
+    """A sequence of statements, or a part of an expression, under a common owner.
 
     Attributes:
-        parent: the block around it; None for a module's body.
-        scope: where its names live.
-        owner: the statement, handler or expression that it is a part of.
-        part: which part of it.
+        parent: Enclosing block; None for a module's body.
+        scope: Scope of the block's names.
+        owner: Statement, handler, or expression that contains the block.
+        part: Part of the owner.
     """
 
     parent: Block | None
@@ -249,12 +253,12 @@ class Block:
     def inside(
         self, owner: ast.AST, part: BlockPart = BlockPart.BODY, scope: Scope | None = None
     ) -> Block:
-        """A block inside this one."""
+        """Return a new block inside this one."""
         return Block(self, scope or self.scope, owner, part)
 
 
 def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.stmt]]]:
-    """The runs of statements in a compound statement: what each is a part of, and which part."""
+    """Yield the owner, the part, and the statements of each block in a compound statement."""
     body = getattr(statement, "body", None)
     if body:
         yield statement, BlockPart.BODY, body
@@ -269,34 +273,34 @@ def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.s
 
 
 class Bindings:
-    """What names are bound to, and where.
+    """The values that names are bound to, with the blocks of the bindings.
 
-    Kept apart from the scopes: blocks know theirs, and a scope that knew blocks would close a
-    circle. A source's tree would then outlive its scan until Python searches for such circles.
+    They are not attributes of :class:`Scope`, to which blocks refer: a reference cycle would keep a
+    source's tree alive after its scan, until the next garbage collection.
     """
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Scope, str], list[tuple[Block, ast.AST | None]]] = {}
+        self._values: dict[tuple[Scope, str], list[tuple[Block, ast.AST | None]]] = {}
 
     def add(self, name: str, scope: Scope, block: Block, value: ast.AST | None) -> None:
-        """Keep one binding.
+        """Add one binding.
 
         Args:
-            name: the name.
-            scope: where the name lives.
-            block: where the statement stands.
-            value: an expression, the definition of a function, or None for anything else.
+            name: Bound name.
+            scope: Scope of the name.
+            block: Block of the binding statement.
+            value: An expression, a function or class definition, or None for anything else.
         """
-        self._found.setdefault((scope, name), []).append((block, value))
+        self._values.setdefault((scope, name), []).append((block, value))
 
-    def of(self, name: str, scope: Scope) -> Sequence[tuple[Block, ast.AST | None]]:
-        """Every binding of ``name`` as a scope sees it."""
-        binding = scope.binding(name)
-        return () if binding is None else self._found.get((binding, name), ())
+    def find(self, name: str, scope: Scope) -> Sequence[tuple[Block, ast.AST | None]]:
+        """Return all bindings of a name that is used in a scope."""
+        binder = scope.find_binder(name)
+        return () if binder is None else self._values.get((binder, name), ())
 
 
 def dotted_name(node: ast.AST | None) -> str:
-    """``a.b.c`` for a chain of names; empty for anything else."""
+    """Return ``a.b.c`` for a chain of attributes; empty for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -305,7 +309,7 @@ def dotted_name(node: ast.AST | None) -> str:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last component of a dotted name; of what is called, for a call; otherwise nothing.
+    """Return the last component of a dotted name, or of a call's function; otherwise empty.
 
     >>> last_name(ast.parse("typing.Literal", mode="eval").body)
     'Literal'
@@ -318,14 +322,14 @@ def last_name(node: ast.AST | None) -> str:
 
 
 def literal_string(node: ast.AST) -> str | None:
-    """The text that an expression is, if it is a literal one."""
+    """Return the value of a string literal; None for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     return None
 
 
 def literal_strings(node: ast.expr) -> tuple[str, ...] | None:
-    """The elements of a literal tuple, list or set of strings; None for anything else."""
+    """Return the elements of a literal tuple, list, or set of strings; None for anything else."""
     if not isinstance(node, (ast.Tuple, ast.List, ast.Set)):
         return None
     strings = [text for each in node.elts if (text := literal_string(each)) is not None]
@@ -333,37 +337,37 @@ def literal_strings(node: ast.expr) -> tuple[str, ...] | None:
 
 
 def parameters_of(function: Function | ast.Lambda) -> list[ast.arg]:
-    """All parameters of a function, those with stars last."""
-    given = function.args
-    stars = (each for each in (given.vararg, given.kwarg) if each is not None)
-    return [*given.posonlyargs, *given.args, *given.kwonlyargs, *stars]
+    """Return all parameters of a function, ``*args`` and ``**kwargs`` last."""
+    arguments = function.args
+    stars = (each for each in (arguments.vararg, arguments.kwarg) if each is not None)
+    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *stars]
 
 
 def qualified_name(node: ast.AST, scope: Scope) -> str | None:
-    """The dotted name of what an expression such as ``il.util.find_spec`` refers to.
+    """Return the dotted name that an expression such as ``il.util.find_spec`` refers to.
 
     Returns:
-        The name with imports' aliases resolved; None if it is no plain chain of names.
+        The name with import aliases resolved; None if the expression is not a chain of attributes.
     """
     attributes: list[str] = []
-    while isinstance(node, ast.Attribute) and len(attributes) < _LONGEST_CHAIN:
+    while isinstance(node, ast.Attribute) and len(attributes) < _MAX_ATTRIBUTES:
         attributes.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name):
         return None
-    return ".".join([scope.meaning_of(node.id), *reversed(attributes)])
+    return ".".join([scope.resolve(node.id), *reversed(attributes)])
 
 
 def resolve_relative(package: str, level: int, name: str) -> str | None:
-    """The absolute name of a relative import (PEP 328).
+    """Return the absolute name of a relative import (PEP 328).
 
     Args:
-        package: the package that the import starts from; ``""`` if there is none.
-        level: number of leading dots; 0 is an absolute import.
-        name: what follows the dots; may be empty.
+        package: Python package that the import starts from; ``""`` if there is none.
+        level: Number of leading dots; 0 for an absolute import.
+        name: Name after the dots; may be empty.
 
     Returns:
-        The absolute name; None if the dots lead beyond the top-level package.
+        The absolute name; None if it is beyond the top-level package.
 
     >>> resolve_relative("a.b", 2, "c"), resolve_relative("a.b", 3, "c")
     ('a.c', None)
@@ -377,12 +381,12 @@ def resolve_relative(package: str, level: int, name: str) -> str | None:
     return ".".join([*base, name] if name else base)
 
 
-def _is_known(meaning: str) -> bool:
+def _is_known_name(meaning: str) -> bool:
     return meaning.partition(".")[0] in _KNOWN_ROOTS
 
 
-# Python looks for a plain word at the beginning before it matches a pattern. One pattern of
-# alternatives is tried at every character, which takes four times as long.
+# re searches quickly for a literal prefix. A single pattern of alternatives has none and is tried
+# at every character, which takes four times as long.
 _BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
 _BINDS_DYNAMICALLY = (
     *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
@@ -391,11 +395,11 @@ _BINDS_DYNAMICALLY = (
 
 
 def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
-    """The names that a statement binds itself, imports and nested statements left out.
+    """Yield the names that a statement binds, except imports and nested statements.
 
     Yields:
-        Each name with the expression that it is bound to, or None where the statement does
-        not bind it to exactly one expression.
+        Each name with the expression that it is bound to; None if it is not bound to exactly one
+        expression.
     """
     targets: list[ast.expr] = []
     value: ast.expr | None = None
@@ -411,7 +415,7 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     elif isinstance(statement, ast.Match):
         for node in (node for case in statement.cases for node in ast.walk(case.pattern)):
             name = getattr(node, "rest", None) or getattr(node, "name", None)
-            if name:  # of a capture, a star, or the rest of a mapping
+            if name:  # a capture, a star, or a mapping's rest
                 yield name, None
     elif sys.version_info >= (3, 12) and isinstance(statement, ast.TypeAlias):
         targets = [statement.name]
@@ -421,7 +425,7 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
 
 
 def targets_of(statement: ast.AST) -> list[ast.expr]:
-    """The targets of an assignment, a deletion or a loop; none of anything else."""
+    """Return the targets of an assignment, a deletion, or a loop; empty for anything else."""
     if isinstance(statement, (ast.Assign, ast.Delete)):
         return statement.targets
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
@@ -430,34 +434,34 @@ def targets_of(statement: ast.AST) -> list[ast.expr]:
 
 
 def binds_dynamically(text: str) -> bool:
-    """Whether a source has a word for binding names of the module that are not spelled in it."""
+    """Return whether a source may bind module names that are not in its text."""
     return any(pattern.search(text) for pattern in _BINDS_DYNAMICALLY)
 
 
 def assigned_names(target: ast.expr) -> Iterator[str]:
-    """The names in an assignment's target; attributes and items bind none."""
-    waiting = [target]
-    while waiting:
-        node = waiting.pop()
+    """Yield the names in an assignment's target; attributes and items bind none."""
+    pending = [target]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, (ast.Tuple, ast.List)):
-            waiting.extend(reversed(node.elts))
+            pending.extend(reversed(node.elts))
         elif isinstance(node, ast.Starred):
-            waiting.append(node.value)
+            pending.append(node.value)
 
 
 def is_type_checking(test: ast.expr) -> bool:
-    """Whether a condition holds for type checkers only: ``TYPE_CHECKING``, by any spelling."""
+    """Return whether a condition is ``TYPE_CHECKING``, with or without a module name."""
     name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
     return name == "TYPE_CHECKING"
 
 
 def is_main_guard(node: ast.stmt) -> bool:
-    """Whether a statement is ``if __name__ == "__main__":``, with nothing for other names."""
-    return isinstance(node, ast.If) and asks_for_main(node.test) and not node.orelse
+    """Return whether a statement is ``if __name__ == "__main__":`` without ``else``."""
+    return isinstance(node, ast.If) and uses_dunder_name(node.test) and not node.orelse
 
 
-def asks_for_main(test: ast.expr) -> bool:
-    """Whether a condition has ``__name__`` in it."""
+def uses_dunder_name(test: ast.expr) -> bool:
+    """Return whether a condition uses ``__name__``."""
     return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(test))

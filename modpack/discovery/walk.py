@@ -180,10 +180,10 @@ class Walker:
 
     def _condition_reader(self, module: str) -> Callable[[str], ConditionResult]:
         if module not in self._condition_readers:
-            from modpack.discovery.import_scanner import presence_in
+            from modpack.discovery.import_scanner import condition_reader
 
-            source = self.source(module)
-            self._condition_readers[module] = presence_in(source, module, self.is_package(module))
+            source, is_package = self.source(module), self.is_package(module)
+            self._condition_readers[module] = condition_reader(source, module, is_package)
         return self._condition_readers[module]
 
     def _scan(self, module: str) -> ModuleScan:
