@@ -1,1 +1,1 @@
-"""The demo: a small model is trained, packaged, and reloaded where its code cannot be imported."""
+"""The demo: train and package a small model, and reload it without its project."""

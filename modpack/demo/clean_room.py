@@ -1,7 +1,7 @@
-"""The other side: an interpreter that has never seen the project loads the package.
+"""Reloading the package in a clean interpreter that cannot import the project.
 
-:func:`visit` starts it, with ``python -I`` and in an empty folder; :func:`main` runs in it
-and answers with one line of JSON. :func:`observe` puts a model to the test on both sides.
+:func:`reload_package` starts the interpreter with ``python -I`` in an empty folder. :func:`main`
+runs there and prints one line of JSON. :func:`observe` measures a model in both interpreters.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from torch.nn.functional import nll_loss
 from modpack import ModpackError, PackageImporter
 
 THREADS = 1
-"""The number of threads decides in which order floats are added, so both sides use the same.
-One is fast enough for so small a network, and does not suffer where cores are busy."""
+"""The number of threads determines the order of float additions, so both interpreters use the
+same. One is fast enough for a small network, and busy cores do not slow it down."""
 BATCH = 64
 SHOWN = 8
-"""How many of the test images are drawn."""
+"""The number of test images to draw."""
 
 _HERE = Path(__file__).parent
-_DATA = (  # in an installed modpack, and in its source tree
+_DATA = (  # in an installed modpack and in its source tree
     _HERE / "data" / "digits.csv.gz",
     _HERE.parent.parent / "fixtures" / "data" / "digits" / "digits.csv.gz",
 )
-# Last in the path, and only for a modpack that runs from its sources without an install.
+# Last on the path: only a modpack that runs from its source tree needs this entry.
 _START = """
 import sys
 sys.path.append(sys.argv[1])
@@ -47,7 +47,7 @@ main(sys.argv[2])
 
 
 class Digits(NamedTuple):
-    """Some images and what they show.
+    """Images and their labels.
 
     Attributes:
         images: float32 of shape ``(n, 8, 8)``, each pixel from 0 (paper) to 16 (ink).
@@ -60,19 +60,19 @@ class Digits(NamedTuple):
 
 @dataclass(frozen=True)
 class Observation:
-    """What a model does with the test images.
+    """The behavior of a model on the test images.
 
     Attributes:
-        images: how many there were.
-        accuracy: the share that was read right, from 0 to 1.
-        logits: the sha256 of all logits, bit by bit, in hexadecimal.
-        normalize_calls: how often the pre-hook that scales the pixels fired.
-        feature_map_calls: how often the hook that collects feature maps fired.
-        feature_maps: the sha256 of what it collected.
-        refusal: what the hook that guards the shape says to a wrong one; empty if nothing.
-        predictions: the digits read in the first images.
-        gradients: the sha256 of all gradients after one backward pass.
-        largest_gradient: the largest of their absolute values.
+        images: Number of images.
+        accuracy: Accuracy, from 0 to 1.
+        logits: SHA-256 digest of all logits, in hex.
+        normalize_calls: Number of calls of the pre-hook that scales pixels.
+        feature_map_calls: Number of calls of the hook that collects feature maps.
+        feature_maps: SHA-256 digest of the collected values.
+        rejection: Error message of the hook that checks shapes. Empty if it raised no error.
+        predictions: Predicted digits of the first images.
+        gradients: SHA-256 digest of all gradients after one backward pass.
+        largest_gradient: Largest absolute value of a gradient.
     """
 
     images: int
@@ -81,29 +81,29 @@ class Observation:
     normalize_calls: int
     feature_map_calls: int
     feature_maps: str
-    refusal: str
+    rejection: str
     predictions: list[int]
     gradients: str
     largest_gradient: float
 
     @property
     def hooks(self) -> str:
-        """What the hooks did, in one line."""
-        refused = "1 wrong shape refused" if self.refusal else "a wrong shape let through"
-        return f"normalize {self.normalize_calls}, feature maps {self.feature_map_calls}, {refused}"
+        """The hook calls, on one line."""
+        shapes = "1 wrong shape rejected" if self.rejection else "wrong shape accepted"
+        return f"normalize {self.normalize_calls}, feature maps {self.feature_map_calls}, {shapes}"
 
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What the clean interpreter reported.
+    """The report of the clean interpreter.
 
     Attributes:
-        unknown: the project's packages that could not be imported there.
-        load_seconds: how long the package took to load.
-        seconds: how long the interpreter ran.
-        module: the name under which the model's code lives there.
-        mocked: what using a mocked class says there; empty if it did not fail.
-        observed: what the reloaded model does with the test images.
+        unknown: The project's Python packages that cannot be imported there.
+        load_seconds: Time to load the package, in seconds.
+        seconds: Run time of the interpreter, in seconds.
+        module: Module name of the model's class there.
+        mocked: Error message of a mocked class. Empty if using it raised no error.
+        observed: The behavior of the reloaded model.
     """
 
     unknown: list[str]
@@ -114,33 +114,33 @@ class Reloaded:
     observed: Observation
 
 
-def visit(package: Path, folder: Path) -> Reloaded:
-    """Load a package in a clean interpreter and let it tell what it saw.
+def reload_package(package: Path, folder: Path) -> Reloaded:
+    """Load a package in a clean interpreter, and return its report.
 
     Args:
-        package: the file to load.
-        folder: where the interpreter runs.
+        package: The package.
+        folder: The working folder of the interpreter.
 
     Raises:
-        ModpackError: if the interpreter fails; the text holds what it wrote.
+        ModpackError: If the interpreter fails. The message includes its stderr.
     """
-    home = str(_HERE.parent.parent)
-    command = [sys.executable, "-I", "-c", _START, home, str(package.resolve())]
+    source_root = str(_HERE.parent.parent)
+    command = [sys.executable, "-I", "-c", _START, source_root, str(package.resolve())]
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started
     if done.returncode != 0:
         raise ModpackError(
-            f"the clean interpreter could not load {package} (exit {done.returncode}):\n"
+            f"{package}: loading in a clean interpreter failed (exit {done.returncode}):\n"
             f"{done.stderr.strip()}"
         )
-    answer = json.loads(done.stdout.splitlines()[-1])
-    observed = Observation(**answer.pop("observed"))
-    return Reloaded(seconds=seconds, observed=observed, **answer)
+    report = json.loads(done.stdout.splitlines()[-1])
+    observed = Observation(**report.pop("observed"))
+    return Reloaded(seconds=seconds, observed=observed, **report)
 
 
 def main(package: str) -> None:
-    """Runs in the clean interpreter: load the package, use it, print what happened."""
+    """Load and use the package, and print a report. Runs in the clean interpreter."""
     unknown = []
     for name in ("digits_cnn", "labplot"):
         try:
@@ -151,30 +151,30 @@ def main(package: str) -> None:
     _, test = load_digits()
     started = time.perf_counter()
     model = PackageImporter(package).load_model("model", "model.pkl")
-    answer = {
+    report = {
         "unknown": unknown,
         "load_seconds": time.perf_counter() - started,
         "module": type(model).__module__,
-        "mocked": _said(NotImplementedError, lambda: model.report([1.0, 0.5], [0.5, 1.0])),
+        "mocked": _error_message(NotImplementedError, lambda: model.report([1.0, 0.5], [0.5, 1.0])),
         "observed": asdict(observe(model, test)),
     }
-    print(json.dumps(answer))
+    print(json.dumps(report))
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """Read the data set: four fifths to train on, every fifth sample to test with.
+    """Read the data set, with every fifth sample for testing.
 
     Returns:
-        The training part and the test part; always the same ones.
+        The training set and the test set, which are always the same.
 
     Raises:
-        ModpackError: if the data file is missing.
+        ModpackError: If the data file is missing.
     """
     file = next((file for file in _DATA if file.is_file()), None)
     if file is None:
-        looked = " and ".join(map(str, _DATA))
+        searched = " or ".join(map(str, _DATA))
         raise ModpackError(
-            f"the demo's data set is missing; looked for {looked}. Reinstall modpack"
+            f"the demo's data set was not found: {searched}", hint="Reinstall modpack."
         )
     with gzip.open(file, "rt", encoding="ascii", newline="") as lines:
         rows = torch.tensor([[int(cell) for cell in row] for row in csv.reader(lines)])
@@ -184,33 +184,32 @@ def load_digits() -> tuple[Digits, Digits]:
 
 
 def observe(model: Any, test: Digits) -> Observation:
-    """Run a model over the test images, and note its answers and what its hooks did.
+    """Run a model on the test images, and return its outputs and hook calls.
 
     Args:
-        model: the network, of a class that only one side can import; its hooks' counters start
-            from 0.
-        test: the test images and their labels.
+        model: The network. The counters of its hooks are reset.
+        test: The test images and their labels.
     """
     model.eval()
     model.feature_maps.reset()
     model.normalize.calls = 0
     with torch.inference_mode():
         logits = torch.cat([model(batch) for batch in torch.split(test.images, BATCH)])
-    read = logits.argmax(dim=1)
-    calls, strengths = model.feature_maps.calls, _digest(model.feature_maps.strengths)
+    predicted = logits.argmax(dim=1)
+    calls, maps = model.feature_maps.calls, _digest(model.feature_maps.means)
     normalized = model.normalize.calls
     model.zero_grad()
     nll_loss(model(test.images[:BATCH]), test.labels[:BATCH]).backward()  # type: ignore[no-untyped-call]
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     observed = Observation(
         images=len(test.images),
-        accuracy=(read == test.labels).double().mean().item(),
+        accuracy=(predicted == test.labels).double().mean().item(),
         logits=_digest([logits]),
         normalize_calls=normalized,
         feature_map_calls=calls,
-        feature_maps=strengths,
-        refusal=_said(ValueError, lambda: model(torch.zeros(1, 8, 9))),
-        predictions=read[:SHOWN].tolist(),
+        feature_maps=maps,
+        rejection=_error_message(ValueError, lambda: model(torch.zeros(1, 8, 9))),
+        predictions=predicted[:SHOWN].tolist(),
         gradients=_digest(gradients),
         largest_gradient=max(gradient.abs().max().item() for gradient in gradients),
     )
@@ -225,8 +224,8 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _said(expected: type[Exception], do: Callable[[], object]) -> str:
-    """What an error says; empty if there is none."""
+def _error_message(expected: type[Exception], do: Callable[[], object]) -> str:
+    """Return the message of the exception that a function raises; empty if it raises none."""
     try:
         do()
     except expected as error:

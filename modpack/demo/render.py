@@ -1,4 +1,4 @@
-"""What the demo found out, as things that rich can print; readable without colors."""
+"""Renderables for the demo's results, readable without colors."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 
 _STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow"}
 _INK = 8
-"""From this value of a pixel on (0 to 16), it is drawn."""
+"""The lowest value of a pixel (0 to 16) that is drawn."""
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 
 
 class Check(NamedTuple):
-    """One promise, whether it was kept, and the evidence."""
+    """An expectation, whether it is met, and the evidence."""
 
-    promise: str
-    kept: bool
+    expectation: str
+    passed: bool
     evidence: str
 
 
 def heading(number: int, title: str) -> RenderableType:
-    """One step's headline."""
+    """Return the heading of a step."""
     return Group("", Rule(Text(f"{number}. {title}", "bold"), align="left", style="dim"))
 
 
 def project_tree(folder: Path) -> RenderableType:
-    """The project's files below their packages."""
+    """Return the project's files by Python package."""
     tree = Tree(Text(f"{folder}/", "bold"), guide_style="dim")
     for package, members in groupby(sorted(folder.rglob("*.py")), key=lambda file: file.parent):
         branch = tree.add(Text(f"{package.relative_to(folder).as_posix()}/", "bold"))
@@ -47,7 +47,7 @@ def project_tree(folder: Path) -> RenderableType:
 
 
 def modules_table(plan: Plan, project: Path) -> RenderableType:
-    """Each module's fate: below what happened and why, the modules and who asked for them."""
+    """Return the modules with their importers, grouped by action and reason."""
     order = list(Action)
     decided = sorted(
         plan.decisions.values(), key=lambda d: (order.index(d.action), d.why, d.module)
@@ -56,13 +56,13 @@ def modules_table(plan: Plan, project: Path) -> RenderableType:
     parts: list[RenderableType] = []
     for (action, why), group in groupby(decided, key=lambda d: (d.action, d.why)):
         modules = [decision.module for decision in group]
-        what = f"{action.past}: {len(modules)} module{'s' if len(modules) > 1 else ''}"
-        fate = Text.assemble((what, f"bold {_STYLES[action]}"), ("  why: ", "dim"), why)
+        count = f"{action.past}: {len(modules)} module{'s' if len(modules) > 1 else ''}"
+        title = Text.assemble((count, f"bold {_STYLES[action]}"), ("  why: ", "dim"), why)
         table = _table(width)
         for module in modules:
-            asker = _asker(plan, module, project)
-            table.add_row(Text(module), Text(f"asked for by {asker}" if asker else ""))
-        parts += ["", fate, table]
+            importer = _importer(plan, module, project)
+            table.add_row(Text(module), Text(f"imported by {importer}" if importer else ""))
+        parts += ["", title, table]
     return Group(*parts)
 
 
@@ -73,8 +73,8 @@ def _table(width: int | None = None) -> Table:
     return table
 
 
-def _asker(plan: Plan, module: str, project: Path) -> str:
-    """Where a module is asked for: ``file:line``, or the name of a resource."""
+def _importer(plan: Plan, module: str, project: Path) -> str:
+    """Return an importer of a module: ``file:line``, or the name of a resource."""
     edge = min(
         plan.graph.edges_to(module),
         key=lambda edge: (edge.line is None, edge.kind.value != "required"),
@@ -92,39 +92,39 @@ def _asker(plan: Plan, module: str, project: Path) -> str:
     return shown if edge.line is None else f"{shown}:{edge.line}"
 
 
-def left_behind(plan: Plan, project: Path) -> str:
-    """The sources of a project that a plan does not take along."""
+def unused_sources(plan: Plan, project: Path) -> str:
+    """Return the sources of a project that are not in a plan."""
     locations = (plan.decisions[module].location for module in plan.modules(Action.INTERN))
-    taken = {place.file for place in locations if place is not None}
-    files = (file for file in sorted(project.rglob("*.py")) if str(file) not in taken)
+    included = {location.file for location in locations if location is not None}
+    files = (file for file in sorted(project.rglob("*.py")) if str(file) not in included)
     return ", ".join(file.relative_to(project).as_posix() for file in files)
 
 
 def hooks_table(specs: Iterable[HookSpec]) -> RenderableType:
-    """The model's hooks that travel, each with its source if it has no name to be imported by.
+    """Return the captured hooks, each with its name or source.
 
-    Those of a kind that call the same are one row.
+    Hooks of the same kind and function share a row.
     """
     rows: dict[tuple[str, str], list[str]] = {}
     for spec in specs:
-        called = spec.callable.source or spec.callable.name
-        rows.setdefault((spec.kind, called), []).extend(spec.target)
+        function = spec.callable.source or spec.callable.name
+        rows.setdefault((spec.kind, function), []).extend(spec.target)
     table = _table()
-    for (kind, called), targets in rows.items():
+    for (kind, function), targets in rows.items():
         named = [target or "the model itself" for target in targets]
         more = f"{named[0]} and {len(named) - 1} others"
-        places = more if len(named) > 2 else " and ".join(named)
-        table.add_row(Text(f"{kind} hook on {places}"), Text(called))
+        owners = more if len(named) > 2 else " and ".join(named)
+        table.add_row(Text(f"{kind} hook on {owners}"), Text(function))
     count = sum(map(len, rows.values()))
-    return Group("", Text(f"captured: {count} hooks of the model", "bold magenta"), table)
+    return Group("", Text(f"captured: {count} model hooks", "bold magenta"), table)
 
 
-def digits_strip(images: Sequence[Sequence[Sequence[float]]], read: Sequence[int]) -> str:
-    """Draw images side by side, and under each what was read in it.
+def digits_strip(images: Sequence[Sequence[Sequence[float]]], predicted: Sequence[int]) -> str:
+    """Return a drawing of images side by side, with the predictions below.
 
     Args:
-        images: for each image 8 rows of 8 pixels, from 0 (paper) to 16 (ink).
-        read: the digit read in each.
+        images: Images of 8 rows of 8 pixels, from 0 (paper) to 16 (ink).
+        predicted: The predicted digit of each image.
     """
     lines = []
     for upper in range(0, 8, 2):
@@ -136,15 +136,15 @@ def digits_strip(images: Sequence[Sequence[Sequence[float]]], read: Sequence[int
             for image in images
         )
         lines.append("  ".join(drawn).rstrip())
-    return "\n".join([*lines, "  ".join(f"{digit:^8}" for digit in read).rstrip()])
+    return "\n".join([*lines, "  ".join(f"{digit:^8}" for digit in predicted).rstrip()])
 
 
 def checks_table(checks: Sequence[Check]) -> RenderableType:
-    """Each promise, whether it was kept, and the evidence."""
+    """Return the checks with their results and evidence."""
     table = Table(box=None, padding=(0, 1), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold", ratio=1)
     for check in checks:
-        verdict = Text("ok", "bold green") if check.kept else Text("FAILED", "bold red")
-        table.add_row(verdict, Text.assemble(check.promise, "\n", (check.evidence, "dim")))
+        verdict = Text("ok", "bold green") if check.passed else Text("FAILED", "bold red")
+        table.add_row(verdict, Text.assemble(check.expectation, "\n", (check.evidence, "dim")))
     return table

@@ -1,4 +1,4 @@
-"""The demo, as somebody who has just cloned the project runs it."""
+"""The demo, run from a clone of the project."""
 
 import io
 import os
@@ -20,8 +20,8 @@ EPOCHS = 6
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """What `modpack demo` printed without a terminal, and the folder that it kept."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Run `modpack demo` without a terminal; return the process and the folder that it kept."""
     kept = tmp_path_factory.mktemp("demo") / "kept"
     command = [sys.executable, "-m", "modpack", "demo", "--keep", str(kept)]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
@@ -31,52 +31,52 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     return done, kept
 
 
-def test_the_demo_succeeds_and_says_so(told):
-    done, _ = told
+def test_demo_reports_success(demo):
+    done, _ = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All 7 promises were kept." in done.stdout
+    assert "All 7 checks passed." in done.stdout
     assert "FAILED" not in done.stdout
 
 
-def test_it_prints_what_was_interned_externed_and_mocked_and_why(told):
-    lines = told[0].stdout.splitlines()
+def test_demo_prints_modules_by_action_and_rule(demo):
+    lines = demo[0].stdout.splitlines()
     assert any("interned: 4 modules" in line and "digits_cnn.**" in line for line in lines)
     assert any("externed:" in line and "torch" in line for line in lines)
     assert any("mocked: 1 module" in line and "labplot.**" in line for line in lines)
     assert any("labplot" in line and "digits_cnn/plots.py:3" in line for line in lines)
 
 
-def test_it_shows_that_the_hooks_fired_on_both_sides(told):
-    fired = "normalize 6, feature maps 6, 1 wrong shape refused"
-    assert told[0].stdout.count(fired) == 2
+def test_demo_prints_hook_calls_of_both_interpreters(demo):
+    fired = "normalize 6, feature maps 6, 1 wrong shape rejected"
+    assert demo[0].stdout.count(fired) == 2
 
 
-def test_its_output_is_plain_text_where_there_is_no_terminal(told):
-    assert "\x1b" not in told[0].stdout
+def test_demo_without_terminal_prints_plain_text(demo):
+    assert "\x1b" not in demo[0].stdout
 
 
-def test_it_keeps_the_project_and_the_package_where_it_was_told_to(told):
-    _, kept = told
+def test_demo_keep_leaves_project_and_package(demo):
+    _, kept = demo
     assert (kept / "digits.modpack").is_file()
     assert (kept / "project" / "digits_cnn" / "model.py").is_file()
 
 
-def test_a_broken_promise_is_told_and_ends_with_1(monkeypatch):
-    monkeypatch.setattr(checks, "GOOD_ENOUGH", 1.0)
+def test_run_with_failed_check_returns_1(monkeypatch):
+    monkeypatch.setattr(checks, "MIN_ACCURACY", 1.0)
     console = Console(file=io.StringIO(), width=120)
     assert run(console, epochs=EPOCHS) == 1
     text = console.file.getvalue()
-    assert "1 of 7 promises were broken." in text
+    assert "1 of 7 checks failed." in text
     assert "All 6" not in text
 
 
-def test_the_project_is_forgotten_after_its_use(tmp_path):
-    (tmp_path / "somebodys_project.py").write_text("answer = 42\n")
+def test_importable_removes_modules_afterwards(tmp_path):
+    (tmp_path / "sample_project.py").write_text("answer = 42\n")
     with importable(tmp_path):
-        import somebodys_project
+        import sample_project
 
-        assert somebodys_project.answer == 42
-    assert "somebodys_project" not in sys.modules
+        assert sample_project.answer == 42
+    assert "sample_project" not in sys.modules
     assert str(tmp_path) not in sys.path
 
 
@@ -87,49 +87,49 @@ OBSERVED = Observation(
     normalize_calls=6,
     feature_map_calls=6,
     feature_maps="bb",
-    refusal="expected another shape",
+    rejection="expected another shape",
     predictions=[1, 2],
     gradients="cc",
     largest_gradient=0.05,
 )
 DECIDED = {"mine": Action.INTERN, "theirs": Action.MOCK}
-HEARD = [(Action.MOCK, "theirs"), (Action.INTERN, "mine")]
+ANNOUNCED = [(Action.MOCK, "theirs"), (Action.INTERN, "mine")]
 RELOADED = Reloaded(
     unknown=["mine", "theirs"],
     load_seconds=0.1,
     seconds=1.0,
     module="anything.mine",
-    mocked="theirs was mocked out",
+    mocked="theirs is mocked",
     observed=OBSERVED,
 )
 
 
-def broken(reloaded: Reloaded, heard: list[tuple[Action, str]] = HEARD) -> list[str]:
-    found = checks.compare(OBSERVED, DECIDED, heard, reloaded)
-    return [check.promise for check in found if not check.kept]
+def failed_checks(reloaded: Reloaded, announced: list[tuple[Action, str]] = ANNOUNCED) -> list[str]:
+    found = checks.compare(OBSERVED, DECIDED, announced, reloaded)
+    return [check.expectation for check in found if not check.passed]
 
 
-def test_nothing_is_broken_where_both_sides_agree():
-    assert broken(RELOADED) == []
+def test_compare_of_equal_observations_passes():
+    assert failed_checks(RELOADED) == []
 
 
 @pytest.mark.parametrize(
-    ("reloaded", "promise"),
+    ("reloaded", "expectation"),
     [
         (replace(RELOADED, observed=replace(OBSERVED, logits="ab")), "bit-identical"),
-        (replace(RELOADED, observed=replace(OBSERVED, accuracy=0.9)), "more than 95%"),
+        (replace(RELOADED, observed=replace(OBSERVED, accuracy=0.9)), "above 95%"),
         (replace(RELOADED, observed=replace(OBSERVED, normalize_calls=0)), "hooks fire"),
         (replace(RELOADED, observed=replace(OBSERVED, feature_maps="bc")), "hooks fire"),
-        (replace(RELOADED, observed=replace(OBSERVED, refusal="")), "hooks fire"),
-        (replace(RELOADED, unknown=["theirs"]), "cannot be imported"),
-        (replace(RELOADED, mocked=""), "mock fails"),
+        (replace(RELOADED, observed=replace(OBSERVED, rejection="")), "hooks fire"),
+        (replace(RELOADED, unknown=["theirs"]), "cannot import the project"),
+        (replace(RELOADED, mocked=""), "mock raises"),
     ],
 )
-def test_each_difference_breaks_its_promise(reloaded, promise):
-    (told,) = broken(reloaded)
-    assert promise in told
+def test_compare_reports_each_difference(reloaded, expectation):
+    (failed,) = failed_checks(reloaded)
+    assert expectation in failed
 
 
-def test_a_match_hook_that_is_called_twice_breaks_a_promise():
-    (told,) = broken(RELOADED, [*HEARD, HEARD[0]])
-    assert "match hook" in told
+def test_compare_reports_match_hook_called_twice():
+    (failed,) = failed_checks(RELOADED, [*ANNOUNCED, ANNOUNCED[0]])
+    assert "match hook" in failed

@@ -1,4 +1,4 @@
-"""Reads handwritten digits: the project of somebody who has never heard of packages."""
+"""Handwritten digit recognition: a sample project that does not use modpack."""
 
 from .model import DigitsNet, Settings
 

@@ -1,43 +1,43 @@
-"""The hooks that travel with the network."""
+"""The hooks of the network."""
 
 from torch import Tensor, nn
 
 
-def refuse_wrong_shapes(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-    """A forward pre-hook: nothing but stacks of 8 x 8 images gets through."""
+def reject_wrong_shapes(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+    """Reject inputs other than batches of 8 x 8 images. A forward pre-hook."""
     if args[0].shape[1:] != (8, 8):
         raise ValueError(f"expected images of shape (n, 8, 8), not {tuple(args[0].shape)}")
 
 
 class Normalize:
-    """A forward pre-hook that remembers the training data's mean and spread."""
+    """A forward pre-hook with the mean and standard deviation of the training data."""
 
     def __init__(self, training_images: Tensor) -> None:
         self.mean = training_images.mean()
-        self.spread = training_images.std()
+        self.std = training_images.std()
         self.calls = 0
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
-        """Replace the raw pixels by normalized ones."""
+        """Normalize the pixels."""
         self.calls += 1
-        return ((args[0] - self.mean) / self.spread,)
+        return ((args[0] - self.mean) / self.std,)
 
 
 class FeatureMaps:
-    """A forward hook that collects how strongly each feature map lights up."""
+    """A forward hook that collects the mean activation of each feature map."""
 
     def __init__(self) -> None:
-        self.strengths: list[Tensor] = []
+        self.means: list[Tensor] = []
 
     def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        """Keep one figure for each of the output's channels."""
-        self.strengths.append(output.detach().mean(dim=(0, 2, 3)))
+        """Store the mean of each output channel."""
+        self.means.append(output.detach().mean(dim=(0, 2, 3)))
 
     @property
     def calls(self) -> int:
-        """How often the hook has fired since the last reset."""
-        return len(self.strengths)
+        """The number of calls since the last reset."""
+        return len(self.means)
 
     def reset(self) -> None:
-        """Forget everything collected."""
-        self.strengths.clear()
+        """Remove all collected values."""
+        self.means.clear()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from . import plots
-from .hooks import FeatureMaps, Normalize, refuse_wrong_shapes
+from .hooks import FeatureMaps, Normalize, reject_wrong_shapes
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,7 @@ class DigitsNet(nn.Module):
     """A small convolutional network for images of 8 x 8 pixels.
 
     Takes raw pixels, float32 of shape ``(n, 8, 8)``, and returns log-probabilities
-    ``(n, classes)``. Its hooks go with it; without them its answers would be wrong, and so
-    would further training.
+    ``(n, classes)``. Without its hooks, its outputs would be wrong, and so would further training.
     """
 
     def __init__(self, settings: Settings, normalize: Normalize) -> None:
@@ -49,7 +48,7 @@ class DigitsNet(nn.Module):
         )
         self.normalize = normalize
         self.feature_maps = FeatureMaps()
-        self.register_forward_pre_hook(refuse_wrong_shapes)
+        self.register_forward_pre_hook(reject_wrong_shapes)
         self.register_forward_pre_hook(self.normalize)
         self.features.register_forward_hook(self.feature_maps)
         self.head.register_forward_hook(lambda head, args, scores: scores.log_softmax(dim=1))
@@ -58,10 +57,10 @@ class DigitsNet(nn.Module):
             parameter.register_hook(lambda gradient: gradient.clamp(-clip, clip))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Score each image for each class."""
+        """Return a score for each image and class."""
         scores: Tensor = self.head(self.features(images.unsqueeze(1)))
         return scores
 
     def report(self, losses: list[float], accuracies: list[float]) -> str:
-        """Draw how the training went, for the terminal of the machine that trains."""
+        """Draw the training curves for a terminal."""
         return str(plots.TrainingSheet(losses, accuracies))

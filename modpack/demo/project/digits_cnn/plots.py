@@ -1,10 +1,10 @@
-"""How a training run went. Needs labplot, which only the machine that trains has."""
+"""Plots of a training run. They need labplot, which only the training machine has."""
 
 import labplot
 
 
 class TrainingSheet(labplot.Sheet):
-    """The two curves that everybody asks for."""
+    """The curves of loss and accuracy."""
 
     def __init__(self, losses: list[float], accuracies: list[float]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The training loop. The network does not import it, so no package needs it."""
+"""The training loop. The network does not import it, so the package does not contain it."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Plots for the terminal, as a laboratory might keep them on the machine that trains."""
+"""Terminal plots, installed only on the training machine."""
 
 from labplot.sheet import Sheet
 

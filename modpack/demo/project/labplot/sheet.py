@@ -1,4 +1,4 @@
-"""A sheet collects curves and draws each of them on one line."""
+"""Curves, each drawn on one line."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 class Sheet:
-    """Some labeled curves, drawn one below the other."""
+    """Labeled curves, drawn one below the other."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def curve(self, label: str, values: Sequence[float]) -> None:
-        """Add a curve, scaled to its own smallest and largest value."""
+        """Add a curve, scaled to its smallest and largest value."""
         low, high = min(values), max(values)
         step = (high - low) / (len(BARS) - 1) or 1.0
         bars = "".join(BARS[round((value - low) / step)] for value in values)
