@@ -1,4 +1,4 @@
-"""Imports by function call, and folders of code that a source lists to import their modules."""
+"""Imports by function call, and folders of code whose modules a source lists and imports."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from modpack.discovery.syntax import (
     resolve_relative,
 )
 
-# Without an import that says otherwise, a bare name is taken at its word.
+# A bare name without an import of its own is assumed to be the function of that name.
 _IMPORT_MODULE = frozenset({"importlib.import_module", "import_module"})
 _DUNDER_IMPORT = frozenset({"__import__", "builtins.__import__", "importlib.__import__"})
 _MAX_ALTERNATIVES = 10_000
 _PLAIN_CONVERSIONS = (-1, ord("s"))
-_NAMED = (
+_NAMED_NODES = (
     *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
     *(ast.MatchAs, ast.MatchStar, ast.ExceptHandler),
 )
 
 
 class CallReading(NamedTuple):
-    """What a call imports.
+    """The imports of a call.
 
     Attributes:
-        modules: absolute names of the modules; several where a literal loop drives the call.
-        names: names taken from each of them (``fromlist``).
-        readable: whether that is all; False if some of it is known at run time only.
+        modules: Absolute names of the modules; several for a call in a literal loop.
+        names: Names imported from each of them (``fromlist``).
+        readable: Whether everything is known; False if some of it is known only at run time.
     """
 
     modules: tuple[str, ...] = ()
@@ -56,14 +56,13 @@ _UNREADABLE = CallReading(readable=False)
 
 
 class CallReader:
-    """Reads calls of one module that import, and the strings that they are given.
+    """A static reader for calls that import modules.
 
     Args:
-        module: the module's name, the value of ``__name__``.
-        package: the package that it is in, or is: the value of ``__package__``, from which
-            ``__import__`` counts its levels.
-        origins: what its names are bound to.
-        scope: the module's own.
+        module: Absolute name of the module (``__name__``).
+        package: Python package of the module (``__package__``), for the levels of ``__import__``.
+        bindings: Bindings of the module's names.
+        scope: Scope of the module.
     """
 
     def __init__(self, module: str, package: str, bindings: Bindings, scope: Scope) -> None:
@@ -71,10 +70,10 @@ class CallReader:
         self._own_names = {"__name__": module, "__package__": package}
         self._bindings = bindings
         self._scope = scope
-        self._locals: dict[ast.AST, frozenset[str]] = {}
+        self._bound_names_by_owner: dict[ast.AST, frozenset[str]] = {}
 
     def read(self, call: ast.Call, block: Block) -> CallReading:
-        """Return what a call in a block imports; nothing, for most."""
+        """Return the imports of a call in a block; empty for most calls."""
         name = qualified_name(call.func, block.scope)
         if name in _IMPORT_MODULE:
             arguments = _arguments(call, ("name", "package"))
@@ -83,30 +82,30 @@ class CallReader:
             names = self._alternatives(arguments.get("name"), block)
             if names is None:
                 return _UNREADABLE
-            return _importing([_absolute(each, package) for each in names])
+            return _reading_of([_absolute(each, package) for each in names])
         if name in _DUNDER_IMPORT:
             arguments = _arguments(call, ("name", "globals", "locals", "fromlist", "level"))
             names = self._alternatives(arguments.get("name"), block)
-            given = arguments.get("level", ast.Constant(0))
-            level = given.value if isinstance(given, ast.Constant) else None
+            level_node = arguments.get("level", ast.Constant(0))
+            level = level_node.value if isinstance(level_node, ast.Constant) else None
             if names is None or not isinstance(level, int):
                 return _UNREADABLE
             modules = [resolve_relative(self._package, level, each) for each in names]
-            return _importing(modules, _names_taken(arguments.get("fromlist")))
-        # Is an importing function handed to someone, as in ``map(import_module, ...)``?
+            return _reading_of(modules, _names_in_fromlist(arguments.get("fromlist")))
+        # ``map(import_module, ...)`` passes an importing function as an argument.
         importers = _IMPORT_MODULE | _DUNDER_IMPORT
-        is_handed_on = any(qualified_name(each, block.scope) in importers for each in call.args)
-        return _UNREADABLE if is_handed_on else CallReading()
+        passes_importer = any(qualified_name(each, block.scope) in importers for each in call.args)
+        return _UNREADABLE if passes_importer else CallReading()
 
     def _alternatives(self, node: ast.expr | None, block: Block) -> tuple[str, ...] | None:
-        """Every value that an expression takes: several where a literal loop drives it.
+        """Return all values of a string expression; several in a literal loop.
 
         Args:
-            node: a string, a name, an f-string of those, or a sum of those.
-            block: the block that it is in.
+            node: A string, a name, an f-string of those, or a sum of those.
+            block: Block of the expression.
 
         Returns:
-            The values in the loops' order; None if they are known at run time only.
+            The values in loop order; None if they are known only at run time.
         """
         parts = _parts(node)
         if parts is None:
@@ -114,7 +113,7 @@ class CallReader:
         choices: dict[str, tuple[str, ...]] = {}
         for part in parts:
             if isinstance(part, ast.Name) and part.id not in choices:
-                values = self._values_of_name(part.id, block)
+                values = self._name_values(part.id, block)
                 if values is None:
                     return None
                 choices[part.id] = values
@@ -125,56 +124,56 @@ class CallReader:
             for values in itertools.product(*choices.values())
         )
 
-    def _values_of_name(self, name: str, block: Block) -> tuple[str, ...] | None:
+    def _name_values(self, name: str, block: Block) -> tuple[str, ...] | None:
         if name in self._own_names:
             return (self._own_names[name],)
-        binder = self._binder(name, block)
+        binder = self._find_binder(name, block)
         if binder is None:
-            # A constant of the module. No constants of constants: one step needs no recursion, and
-            # people write one.
-            parts = _parts(self._sole_assignment(name))
+            # A module-level constant. Constants built from other constants are rare; leaving them
+            # out avoids recursion.
+            parts = _parts(self._constant_value(name))
             names = {part.id for part in parts or () if isinstance(part, ast.Name)}
             if parts is None or not names <= self._own_names.keys():
                 return None
             return (_join(parts, self._own_names),)
-        sequence = _sequence_looped_over(binder.owner, name)
+        sequence = _loop_sequence(binder.owner, name)
         if sequence is None or binder.parent is None:
             return None
-        if isinstance(sequence, ast.Name) and self._binder(sequence.id, binder.parent) is None:
-            sequence = self._sole_assignment(sequence.id)
+        if isinstance(sequence, ast.Name) and self._find_binder(sequence.id, binder.parent) is None:
+            sequence = self._constant_value(sequence.id)
         return None if sequence is None else literal_strings(sequence)
 
-    def _sole_assignment(self, name: str) -> ast.expr | None:
+    def _constant_value(self, name: str) -> ast.expr | None:
         found = self._bindings.find(name, self._scope)
         value = found[0][1] if len(found) == 1 else None
         return value if isinstance(value, ast.expr) else None
 
-    def _binder(self, name: str, block: Block) -> Block | None:
-        """The innermost block that gives ``name`` a meaning of its own; None: the module."""
+    def _find_binder(self, name: str, block: Block) -> Block | None:
+        """Return the innermost block that binds a name; None for the module."""
         left_function = False
-        here: Block | None = block
-        while here is not None:
-            owner = here.owner
+        inner: Block | None = block
+        while inner is not None:
+            owner = inner.owner
             if isinstance(owner, FUNCTIONS):
-                if name in self._names_in(owner):
-                    return here
+                if name in self._bound_names(owner):
+                    return inner
                 left_function = True
             elif isinstance(owner, ast.ClassDef):
-                if not left_function and name in self._names_in(owner):
-                    return here
-            elif here.part is BlockPart.BODY and name in _loop_names(owner):
-                return here
-            here = here.parent
+                if not left_function and name in self._bound_names(owner):
+                    return inner
+            elif inner.part is BlockPart.BODY and name in _loop_names(owner):
+                return inner
+            inner = inner.parent
         return None
 
-    def _names_in(self, owner: ast.AST) -> frozenset[str]:
-        if owner not in self._locals:
-            self._locals[owner] = frozenset(_stored_names(owner))
-        return self._locals[owner]
+    def _bound_names(self, owner: ast.AST) -> frozenset[str]:
+        if owner not in self._bound_names_by_owner:
+            self._bound_names_by_owner[owner] = frozenset(_stored_names(owner))
+        return self._bound_names_by_owner[owner]
 
 
 def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
-    """A call's arguments by parameter; none at all if it unpacks some or has too many."""
+    """Return a call's arguments by parameter; empty if it unpacks arguments or has too many."""
     starred = any(isinstance(argument, ast.Starred) for argument in call.args)
     if starred or len(call.args) > len(parameters):
         return {}
@@ -187,23 +186,23 @@ def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]
 
 
 def _absolute(name: str, package: str) -> str | None:
-    """A name given to ``import_module``, its leading dots resolved against ``package``."""
+    """Resolve the leading dots of an ``import_module`` name against a Python package."""
     level = len(name) - len(name.lstrip("."))
     if level == 0:
         return name
     return resolve_relative(package, level, name[level:]) if package else None
 
 
-def _names_taken(fromlist: ast.expr | None) -> tuple[str, ...] | None:
-    """The literal ``fromlist``; ``[""]``, an old trick to get the submodule, takes nothing."""
+def _names_in_fromlist(fromlist: ast.expr | None) -> tuple[str, ...] | None:
+    """Return a literal ``fromlist``; empty for ``[""]``, an idiom to get the submodule itself."""
     if fromlist is None or (isinstance(fromlist, ast.Constant) and fromlist.value is None):
         return ()
     names = literal_strings(fromlist)
     return None if names is None else tuple(filter(None, names))
 
 
-def _importing(modules: Sequence[str | None], names: tuple[str, ...] | None = ()) -> CallReading:
-    """The reading, if every module has a name that a module can have."""
+def _reading_of(modules: Sequence[str | None], names: tuple[str, ...] | None = ()) -> CallReading:
+    """Return a reading of valid module names; unreadable if one is not valid."""
     try:
         valid = tuple(require_module_name(module) for module in modules)
     except (TypeError, ValueError):
@@ -212,25 +211,25 @@ def _importing(modules: Sequence[str | None], names: tuple[str, ...] | None = ()
 
 
 def _parts(node: ast.expr | None) -> list[str | ast.Name] | None:
-    """A string expression as the strings and names that it joins; None if it is more."""
+    """Return the strings and names that a string expression joins; None for anything else."""
     parts: list[str | ast.Name] = []
-    waiting = [node]
-    while waiting:
-        piece = waiting.pop()
+    pending = [node]
+    while pending:
+        piece = pending.pop()
         if isinstance(piece, ast.Constant) and isinstance(piece.value, str):
             parts.append(piece.value)
         elif isinstance(piece, ast.Name):
             parts.append(piece)
         elif isinstance(piece, ast.BinOp) and isinstance(piece.op, ast.Add):
-            waiting.extend((piece.right, piece.left))
+            pending.extend((piece.right, piece.left))
         elif isinstance(piece, ast.JoinedStr):
-            waiting.extend(reversed(piece.values))
+            pending.extend(reversed(piece.values))
         elif (
             isinstance(piece, ast.FormattedValue)
             and piece.format_spec is None
             and piece.conversion in _PLAIN_CONVERSIONS
         ):
-            waiting.append(piece.value)
+            pending.append(piece.value)
         else:
             return None
     return parts
@@ -250,8 +249,8 @@ def _loop_names(owner: ast.AST) -> set[str]:
     return {name for loop in _loops(owner) for name in assigned_names(loop.target)}
 
 
-def _sequence_looped_over(owner: ast.AST, name: str) -> ast.expr | None:
-    """What a loop assigns to ``name`` one by one, if nothing in the loop assigns it again."""
+def _loop_sequence(owner: ast.AST, name: str) -> ast.expr | None:
+    """Return the sequence whose items a loop assigns to a name, unless it is assigned again."""
     if _stored_names(owner).count(name) != 1:
         return None
     for loop in _loops(owner):
@@ -261,7 +260,7 @@ def _sequence_looped_over(owner: ast.AST, name: str) -> ast.expr | None:
 
 
 def _stored_names(owner: ast.AST) -> list[str]:
-    """Every name that is bound anywhere below a node; parameters too."""
+    """Return all names that are bound anywhere below a node, including parameters."""
     stored: list[str] = []
     for node in ast.walk(owner):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -270,78 +269,87 @@ def _stored_names(owner: ast.AST) -> list[str]:
             stored.append(node.arg)
         elif isinstance(node, ast.alias):
             stored.append((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, _NAMED) and node.name:
+        elif isinstance(node, _NAMED_NODES) and node.name:
             stored.append(node.name)
     return stored
 
 
 _LISTERS = ("iter_modules", "walk_packages", "glob", "listdir", "scandir", "iterdir")
-_LISTS = tuple(map(re.compile, (*_LISTERS, r"walk\((?<!\wwalk\()")))
+_LISTER_PATTERNS = tuple(map(re.compile, (*_LISTERS, r"walk\((?<!\wwalk\()")))
 _IMPORTERS = ("import_module", "__import__", "__all__", "exec_module", "load_module")
-_IMPORTS = tuple(map(re.compile, (*_IMPORTERS, "spec_from_file_location", r"exec\((?<!\wexec\()")))
-_OF_CODE = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
-_BY_MODULES = frozenset({"iter_modules", "walk_packages"})
-_BY_NAMES = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "walk"})
+_IMPORTER_PATTERNS = tuple(
+    map(re.compile, (*_IMPORTERS, "spec_from_file_location", r"exec\((?<!\wexec\()"))
+)
+_CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
+_MODULE_LISTERS = frozenset({"iter_modules", "walk_packages"})
+_FILE_LISTERS = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "walk"})
 _DEEP = frozenset({"walk_packages", "rglob", "walk"})
-_PATTERN = re.compile(r"(?:.*[/*])?\*(?:\.py)?")
+_CODE_PATTERN = re.compile(r"(?:.*[/*])?\*(?:\.py)?")
 
 
 def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[FolderListing, ...]:
-    """The folders that a source lists and whose modules it may import then, in source order.
+    """Return the folders that a source lists and may import modules from, in source order.
 
     Args:
-        parsed: the source.
-        module: the module's name.
-        package: the package that it is in, or is.
+        parsed: Parsed source.
+        module: Absolute name of the module.
+        package: Python package that contains the module, or that it is.
     """
-    if not all(any(p.search(parsed.text) for p in patterns) for patterns in (_LISTS, _IMPORTS)):
+    if not all(
+        any(p.search(parsed.text) for p in patterns)
+        for patterns in (_LISTER_PATTERNS, _IMPORTER_PATTERNS)
+    ):
         return ()
-    places = PathResolver(parsed.tree, module, package)
-    is_of_code = _OF_CODE.search(parsed.text) is not None
+    resolver = PathResolver(parsed.tree, module, package)
+    lists_code = _CODE_HINTS.search(parsed.text) is not None
     calls = (node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call))
     try:
         found = dict.fromkeys(
-            listing for call in calls for listing in _listings(call, places, is_of_code)
+            listing for call in calls for listing in _listings(call, resolver, lists_code)
         )
-    except RecursionError:  # as for files that are read
+    except RecursionError:  # as in find_reads
         return ()
     return tuple(sorted(found, key=lambda listing: listing.line))
 
 
-def _listings(call: ast.Call, places: PathResolver, is_of_code: bool) -> Iterator[FolderListing]:
-    qualified = places.qualified(call.func) or getattr(call.func, "attr", "")
+def _listings(call: ast.Call, resolver: PathResolver, lists_code: bool) -> Iterator[FolderListing]:
+    qualified = resolver.qualified_name(call.func) or getattr(call.func, "attr", "")
     name = str(qualified).rpartition(".")[2]
     deep = name in _DEEP
-    if name in _BY_MODULES:
+    if name in _MODULE_LISTERS:
         named = [word.value for word in call.keywords if word.arg == "path"]
-        found = [place for node in (*call.args[:1], *named) for place in _folders(node, places)]
-    elif name in _BY_NAMES and is_of_code:
-        patterns = [_last_text(node) for node in call.args]
-        if any("*" in text and not _PATTERN.fullmatch(text) for text in patterns):
-            return  # of files of another kind
+        found = [
+            path
+            for node in (*call.args[:1], *named)
+            for path in _search_path_folders(node, resolver)
+        ]
+    elif name in _FILE_LISTERS and lists_code:
+        patterns = [_last_string(node) for node in call.args]
+        if any("*" in text and not _CODE_PATTERN.fullmatch(text) for text in patterns):
+            return  # the pattern matches other files than modules
         deep = deep or any("**" in text or "*/" in text for text in patterns)
-        found = [places.of(call)]
+        found = [resolver.resolve(call)]
     else:
         return
-    for place in found:
-        if place is not None and not place.is_own_file:
-            yield FolderListing("/".join(place.parts), deep, call.lineno, place.module)
+    for path in found:
+        if path is not None and not path.is_own_file:
+            yield FolderListing("/".join(path.parts), deep, call.lineno, path.module)
 
 
-def _folders(node: ast.expr, places: PathResolver) -> Iterator[SourcePath | None]:
-    """The folders of a search path."""
+def _search_path_folders(node: ast.expr, resolver: PathResolver) -> Iterator[SourcePath | None]:
+    """Yield the folders of a search path."""
     if isinstance(node, (ast.List, ast.Tuple)):
-        yield from map(places.of, node.elts)
+        yield from map(resolver.resolve, node.elts)
     elif isinstance(node, ast.Name) and node.id != "__path__":
-        values = places.values.get(node.id, [])
+        values = resolver.values.get(node.id, [])
         sole = values[0] if len(values) == 1 else None
         if isinstance(sole, (ast.List, ast.Tuple, ast.Attribute)):
-            yield from _folders(sole, places)
-    else:  # what its first folder is
-        yield places.of(ast.Subscript(node, ast.Constant(0), ast.Load()))
+            yield from _search_path_folders(sole, resolver)
+    else:  # the first folder of the path
+        yield resolver.resolve(ast.Subscript(node, ast.Constant(0), ast.Load()))
 
 
-def _last_text(node: ast.expr) -> str:
-    """The last text in an expression: of a path, its pattern."""
+def _last_string(node: ast.expr) -> str:
+    """Return the last string in an expression, which is the pattern of a path."""
     texts = [text for each in ast.walk(node) if (text := literal_string(each)) is not None]
     return texts[-1] if texts else ""

@@ -89,7 +89,7 @@ def scan_source(source: str | bytes, module: str, is_package: bool) -> ModuleSca
 def condition_reader(
     source: bytes, module: str, is_package: bool
 ) -> Callable[[str], ConditionResult]:
-    r"""Read the conditions of a source, such as ``HAS_X`` and ``is_x_available``.
+    r"""Return a function that evaluates names such as ``HAS_X`` and ``is_x_available``.
 
     Args:
         source: Source bytes. A source that does not parse has no names.
