@@ -6,10 +6,10 @@ import functools
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.exceptions import Exit
@@ -19,8 +19,6 @@ from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
     from rich.console import Console, RenderableType
-
-    from modpack.core.json_values import Json
 
 _PLAIN_WIDTH = 120
 """Columns of output that does not go to a terminal."""
@@ -103,11 +101,11 @@ def write(content: str | bytes) -> None:
         _discard_stdout()
 
 
-def write_json(document: Mapping[str, object]) -> None:
-    """Write a JSON document to stdout, starting with its schema version."""
-    from modpack.report.json_output import SCHEMA, dumps
+def write_json(document: object) -> None:
+    """Write a document to stdout, starting with its schema number."""
+    from modpack.report.json_output import dumps
 
-    write(dumps(cast("dict[str, Json]", {"schema": SCHEMA, **document})))
+    write(dumps(document))
 
 
 def write_file(path: Path, text: str) -> None:
@@ -212,11 +210,13 @@ def _print_error(failure: Exception, as_json: bool) -> None:
     message = _message(failure)
     trace = str(getattr(failure, "trace", ""))
     if as_json:
-        from modpack.report.json_output import error_document
+        from modpack.report.json_output import ErrorDocument, ErrorFacts
 
-        more = {"traceback": trace} if trace else {}
+        hint = getattr(failure, "hint", "")
         try:
-            write_json(error_document(type(failure).__name__, message, **more))
+            write_json(
+                ErrorDocument(ErrorFacts(type(failure).__name__, message, hint, trace or None))
+            )
             return
         except OSError:  # stdout cannot be written; try stderr
             _discard_stdout()

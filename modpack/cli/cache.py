@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modpack.loading.cache_maintenance import CachedTree, Scans
+    from modpack.report.json_output import CachedPackage
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -42,8 +42,11 @@ def _list(as_json: bool) -> None:
     folder = _folder()
     trees, scans = list_trees(folder), list_scans(folder)
     if as_json:
-        listed = [_tree_to_json(tree) for tree in trees]
-        write_json({"folder": str(folder), "packages": listed, "scans": asdict(scans)})
+        from modpack.report.json_output import CachedScans, CacheListDocument
+
+        packages = tuple(map(_cached_package, trees))
+        cached_scans = CachedScans(scans.files, scans.size_bytes)
+        write_json(CacheListDocument(str(folder), packages, cached_scans))
     else:
         _show_list(folder, trees, scans)
 
@@ -118,15 +121,17 @@ def _prune(
         everything=everything,
     )
     if as_json:
+        from modpack.report.json_output import CachedScans, CachePruneDocument
+
         write_json(
-            {
-                "folder": str(folder),
-                "removed": [_tree_to_json(tree) for tree in pruned.removed],
-                "in_use": [_tree_to_json(tree) for tree in pruned.kept],
-                "scans": asdict(pruned.scans),
-                "leftovers": pruned.leftovers,
-                "freed_bytes": pruned.freed_bytes,
-            }
+            CachePruneDocument(
+                str(folder),
+                tuple(map(_cached_package, pruned.removed)),
+                tuple(map(_cached_package, pruned.kept)),
+                CachedScans(pruned.scans.files, pruned.scans.size_bytes),
+                pruned.leftovers,
+                pruned.freed_bytes,
+            )
         )
         return
     for tree in pruned.kept:
@@ -157,8 +162,10 @@ def _verify(as_json: bool) -> bool:
     checked = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
     damaged = [(tree, files) for tree, files in checked if files]
     if as_json:
-        listed = [{**_tree_to_json(tree), "damaged_files": files} for tree, files in checked]
-        write_json({"folder": str(folder), "packages": listed})
+        from modpack.report.json_output import CacheVerifyDocument, VerifiedPackage
+
+        packages = (VerifiedPackage(*_cached_package(tree), files) for tree, files in checked)
+        write_json(CacheVerifyDocument(str(folder), not damaged, tuple(packages)))
     else:
         for tree, files in damaged:
             for file in files:
@@ -189,16 +196,13 @@ def _folder() -> Path:
     return folder
 
 
-def _tree_to_json(tree: CachedTree) -> dict[str, object]:
+def _cached_package(tree: CachedTree) -> CachedPackage:
     from datetime import datetime, timezone
 
-    return {
-        "digest": tree.digest,
-        "name": tree.name,
-        "files": tree.files,
-        "size_bytes": tree.size_bytes,
-        "last_used": datetime.fromtimestamp(tree.used, timezone.utc).isoformat(timespec="seconds"),
-    }
+    from modpack.report.json_output import CachedPackage
+
+    last_used = datetime.fromtimestamp(tree.used, timezone.utc).isoformat(timespec="seconds")
+    return CachedPackage(tree.digest, tree.name, tree.files, tree.size_bytes, last_used)
 
 
 def _label(tree: CachedTree) -> str:

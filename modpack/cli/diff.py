@@ -52,14 +52,14 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
     if as_json:
-        from modpack.report.json_output import document
+        from modpack.report.json_output import diff_document
 
-        write_json(document(found))
+        write_json(diff_document(found))
     else:
         from modpack.report.diff_text import differences_lines, statistics_lines
 
         _show(statistics_lines(found) if stat else differences_lines(found))
-    return not found.are_none
+    return not found.is_empty
 
 
 def _show(lines: Iterable[SafeLine]) -> None:

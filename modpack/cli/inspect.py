@@ -52,10 +52,9 @@ def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.json_output import package_document, report_json
+        from modpack.report.json_output import NotesDocument, package_document
 
-        notes = {"notes": report_json(facts.notes)}
-        write_json(notes if only_notes else package_document(facts))
+        write_json(NotesDocument(facts.notes) if only_notes else package_document(facts))
     else:
         from modpack.report.text import notes_report, package_report
 
@@ -70,8 +69,9 @@ def _show_tree(file: str, as_json: bool) -> None:
     with open_archive(file) as archive:
         sizes = {name: archive.size(name) for name in archive.names()}
     if as_json:
-        records = [{"record": name, "size_bytes": size} for name, size in sizes.items()]
-        write_json({"records": records})
+        from modpack.report.json_output import RecordSize, TreeDocument
+
+        write_json(TreeDocument(tuple(RecordSize(*each) for each in sizes.items())))
     else:
         write(printable(str(Directory.from_names(file, sizes)), keep="\n") + "\n")
 
@@ -85,8 +85,9 @@ def _show_source(file: str, module: str, as_json: bool) -> None:
         record = _record_of(archive, module)
         content = archive.read(record, verify=read_manifest(archive))
     if as_json:
-        text = _decode(file, record, content)
-        write_json({"module": module, "record": record, "source": text})
+        from modpack.report.json_output import SourceDocument
+
+        write_json(SourceDocument(module, record, _decode(file, record, content)))
     elif sys.stdout.isatty():
         write(printable(_decode(file, record, content), keep="\n\t"))
     else:

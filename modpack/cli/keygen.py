@@ -43,14 +43,9 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
     secret = ask_passphrase(name, is_new=True) if passphrase else None
     private, public = write_pair(key, name, passphrase=secret, overwrite=force)
     if as_json:
-        write_json(
-            {
-                "key_id": key.key_id,
-                "private_key": str(private),
-                "public_key": str(public),
-                "encrypted": passphrase,
-            }
-        )
+        from modpack.report.json_output import KeygenDocument
+
+        write_json(KeygenDocument(key.key_id, str(private), str(public), passphrase))
     else:
         from modpack.core.text import printable
 

@@ -80,17 +80,17 @@ def report_command(
         audit, text, omitted = _render(file, sources, all_sources)
     write_file(page, text)
     if as_json:
-        found = Counter(finding.severity.value for finding in audit.findings)
+        from modpack.report.json_output import ReportDocument, SeverityCounts
+
+        counts = Counter(finding.severity.value for finding in audit.findings)
         write_json(
-            {
-                "file": audit.subject,
-                "page": str(page),
-                "size_bytes": len(text.encode()),
-                "modules": len(audit.modules),
-                "findings": {
-                    severity: found[severity] for severity in ("error", "warning", "info")
-                },
-            }
+            ReportDocument(
+                audit.subject,
+                str(page),
+                len(text.encode()),
+                len(audit.modules),
+                SeverityCounts(*(counts[name] for name in SeverityCounts._fields)),
+            )
         )
         return
     click.echo(f"Wrote {page}", err=True)

@@ -49,9 +49,9 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
     comparison = requirements.comparison
     relevant = comparison.deviations if exact else comparison.differences
     if as_json:
-        from modpack.report.json_output import document
+        from modpack.report.json_output import requirements_document
 
-        write_json(document(requirements, **({} if check else {"comparison": None})))
+        write_json(requirements_document(requirements, check=check, passed=not relevant))
     elif check:
         from modpack.core.environment import pip_install_command
         from modpack.report.text import comparison_report

@@ -68,16 +68,18 @@ def self_test_command(
     for text in collected:
         warn(text)
     if as_json:
+        from modpack.report.json_output import SelfTestDocument
+
         write_json(
-            {
-                "file": outcome.file,
-                "passed": outcome.passed,
-                "reason": outcome.reason or None,
-                "details": outcome.details,
-                "log": outcome.log,
-                "seconds": outcome.seconds,
-                "recorded": outcome.recorded.to_json(),
-            }
+            SelfTestDocument(
+                outcome.file,
+                outcome.passed,
+                outcome.reason or None,
+                outcome.details,
+                outcome.log,
+                outcome.seconds,
+                outcome.recorded,
+            )
         )
     else:
         write(_format(outcome))

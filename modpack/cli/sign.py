@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -78,15 +79,15 @@ def sign_command(
             workers=usable_cores(),
         )
     if as_json:
+        from modpack.report.json_output import SignDocument
+
+        placement: Literal["embedded", "detached"] = (
+            "embedded" if signed.is_embedded else "detached"
+        )
         write_json(
-            {
-                "package": file,
-                "digest": signed.digest,
-                "key_id": private.key_id,
-                "placement": "embedded" if signed.is_embedded else "detached",
-                "file": signed.file,
-                "key_ids": signed.key_ids,
-            }
+            SignDocument(
+                file, signed.digest, private.key_id, placement, signed.file, signed.key_ids
+            )
         )
     else:
         from modpack.core.text import counted, printable

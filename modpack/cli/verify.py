@@ -72,9 +72,9 @@ def verify_command(
     with working(f"Verifying {file}"):
         facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
     if as_json:
-        from modpack.report.json_output import document
+        from modpack.report.json_output import verify_document
 
-        write_json(document(facts))
+        write_json(verify_document(facts))
     else:
         from modpack.report.verify import verify_report
 

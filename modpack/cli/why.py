@@ -33,13 +33,13 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     Examples:
       modpack why model.modpack wandb
       modpack why model.modpack numpy.linalg --all
-      modpack why model.modpack wandb --json | jq '.chains[0].steps[] | [.file, .line]'
+      modpack why model.modpack wandb --json | jq '.chains[0].links[] | [.path, .line]'
     """
     found = _explain(file, module, every_chain)
     if as_json:
-        from modpack.report.json_output import document
+        from modpack.report.json_output import why_document
 
-        write_json(document(found, file=file, every_chain=every_chain))
+        write_json(why_document(found, file, every_chain))
     else:
         from modpack.report.why_text import why_report
 

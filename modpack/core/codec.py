@@ -10,7 +10,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -67,21 +67,34 @@ class MismatchError(TypeError):
         return f"{' of '.join([*names, self.what])} {self._problem}"
 
 
+class _Keys(NamedTuple):
+    """What :func:`json_keys` says about a record."""
+
+    names: Mapping[str, str] = MappingProxyType({})
+    optional: frozenset[str] = frozenset()
+    omitted: frozenset[str] = frozenset()
+
+
 def json_keys(
-    names: Mapping[str, str] | None = None, *, optional: Collection[str] = ()
+    names: Mapping[str, str] | None = None,
+    *,
+    optional: Collection[str] = (),
+    omitted: Collection[str] = (),
 ) -> Callable[[type[T]], type[T]]:
-    """Say of a record how its JSON differs from its fields.
+    """Describe how the JSON of a record differs from its fields.
 
     Args:
-        names: the keys of fields that have another name in JSON.
-        optional: fields whose keys may be missing; they have a default.
+        names: Keys of the fields that have another name in JSON.
+        optional: Fields with a default, whose keys may be missing when a document is read.
+        omitted: Fields that are not written. Those of a record that is read have a default.
     """
 
-    def note(kind: type[T]) -> type[T]:
-        kind.__json_keys__ = (names or {}, frozenset(optional))  # type: ignore[attr-defined]
+    def set_keys(kind: type[T]) -> type[T]:
+        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted))
+        kind.__json_keys__ = keys  # type: ignore[attr-defined]
         return kind
 
-    return note
+    return set_keys
 
 
 def to_json(value: object, *, as_row: bool = False) -> Json:
@@ -292,10 +305,12 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
 
 @cache
 def _keys_of(kind: Any) -> dict[str, str] | None:
-    """The keys of a record's fields, by the fields' names; None if it is no record."""
-    names = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
-    renamed, _ = getattr(kind, "__json_keys__", ({}, ()))
-    return None if names is None else {name: renamed.get(name, name) for name in names}
+    """Return the keys that are written for a record, by field. None if it is not a record."""
+    fields = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    if fields is None:
+        return None
+    keys = getattr(kind, "__json_keys__", _Keys())
+    return {name: keys.names.get(name, name) for name in fields if name not in keys.omitted}
 
 
 @cache
@@ -313,7 +328,9 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     if origin is Literal:
         return _choice({choice: choice for choice in parts})
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _choice({member.value: member for member in kind})
+        aliases: Mapping[str, str] = getattr(kind, "__json_aliases__", {})
+        members = {member.value: member for member in kind}
+        return _choice(members | {old: members[new] for old, new in aliases.items()})
     if origin is tuple and parts[-1] is not Ellipsis:
         read_parts = _row([_reader(part, as_row) for part in parts])
         return lambda value: tuple(read_parts(value))
@@ -322,9 +339,13 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     if origin in (Mapping, dict):
         return _mapping(_reader(parts[0], as_row), _reader(parts[1], as_row))
     hints = get_type_hints(kind, include_extras=True)
-    _, optional = getattr(kind, "__json_keys__", ({}, ()))
-    keys = _keys_of(kind) or {}
-    fields = [_Field(n, k, _reader(hints[n], as_row), n in optional) for n, k in keys.items()]
+    keys = getattr(kind, "__json_keys__", _Keys())
+    optional = keys.optional | keys.omitted
+    names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
+    fields = [
+        _Field(name, keys.names.get(name, name), _reader(hints[name], as_row), name in optional)
+        for name in names
+    ]
     if as_row:
         read_row = _row([field.read for field in fields])
         return lambda value: kind(*read_row(value))

@@ -317,6 +317,7 @@ class RowStatus:
     """It is not installed here."""
 
 
+@json_keys({"is_optional": "optional"})
 class EnvironmentRow(NamedTuple):
     """One thing that was recorded, and what is here.
 
@@ -325,7 +326,8 @@ class EnvironmentRow(NamedTuple):
             recorded.
         recorded: its version where the package was made, if recorded.
         installed: its version here; None if it is missing or unknown.
-        status: what that comes to: a constant of :class:`RowStatus`.
+        status: Result of the comparison: ``same``, ``similar``, ``unknown``, ``different`` or
+            ``missing``, which are the constants of :class:`RowStatus`.
         modules: the extern modules that it provides.
         requirement: what to give to pip to have it as recorded; None if pip cannot do that.
         is_optional: for what is missing: whether loading can do without it, because it is

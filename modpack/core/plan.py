@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
+from typing import ClassVar
 
-from modpack.core.codec import Line, ModulePath
+from modpack.core.codec import Line, ModulePath, json_keys
 from modpack.core.graph import DependencyGraph, Location
 from modpack.core.rules import Action, Rule
 from modpack.core.text import counted
@@ -73,8 +74,11 @@ class FileKind(str, Enum):
     """Something that the code reads."""
     METADATA = "metadata"
     """What is known of a distribution: its name, version, license, entry points."""
-    COMPILED = "compiled"
-    """An extension module, or a library that one needs."""
+    NATIVE = "native"
+    """A native extension, or a native library that one needs."""
+
+    __json_aliases__: ClassVar[Mapping[str, str]] = {"compiled": "native"}
+    """Values in packages of early versions."""
 
 
 @dataclass(frozen=True)
@@ -242,22 +246,30 @@ class UseKind(str, Enum):
     """It decorates a function or a class."""
     CALL = "call"
     """It is called by code that runs when its importer is imported."""
-    VALUE = "value"
+    MODULE_LEVEL = "module-level"
     """Any other use when the importer is imported: a default value, an assignment, a condition."""
     ANNOTATION = "annotation"
     """In an annotation only: evaluated at import time or later, never called."""
-    FUNCTION = "function"
+    FUNCTION_BODY = "function-body"
     """In the body of a function: used when, and if, that is called."""
-    CHECK = "check"
+    TYPE_CHECK = "type-check"
     """In the body of a function, where it is only asked about: ``isinstance``, ``is None``, the
     type in an ``except`` clause. Stand-ins answer, as what is not there: no."""
+
+    __json_aliases__: ClassVar[Mapping[str, str]] = {
+        "value": "module-level",
+        "function": "function-body",
+        "check": "type-check",
+    }
+    """Values in packages of early versions."""
 
     @property
     def is_at_import(self) -> bool:
         """Whether it happens when the importer is imported."""
-        return self not in (UseKind.FUNCTION, UseKind.CHECK)
+        return self not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK)
 
 
+@json_keys({"is_live": "live", "is_called_later": "called_later"})
 @dataclass(frozen=True)
 class MockUse:
     """One place where packaged code uses a name of a mocked module.
@@ -293,7 +305,7 @@ class MockUse:
     @property
     def is_reachable(self) -> bool:
         """Whether something will raise NotImplementedError if the package's code gets there."""
-        return self.is_called_later or (self.kind is UseKind.FUNCTION and self.is_live)
+        return self.is_called_later or (self.kind is UseKind.FUNCTION_BODY and self.is_live)
 
 
 class MockEventKind(str, Enum):
@@ -344,7 +356,7 @@ def risk_of(uses: Iterable[MockUse]) -> MockRisk:
     listed = list(uses)
     if any(use.is_reachable for use in listed):
         return MockRisk.REACHABLE
-    is_borne = any(use.kind is not UseKind.FUNCTION for use in listed)
+    is_borne = any(use.kind is not UseKind.FUNCTION_BODY for use in listed)
     return MockRisk.IMPORT_TIME if is_borne else MockRisk.UNUSED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 Literal: TypeAlias = "bool | int | float | str | list[str] | None"
 """A literal in a source. A list with one string is the ``repr`` of a value that JSON lacks; an
@@ -128,13 +128,20 @@ class ImportKind(str, Enum):
     """A Python package that contains an imported module. Its ``__init__`` runs first."""
     PICKLE = "pickle"
     """A module that defines a pickled object's class or function."""
-    SAVED = "saved"
+    EXPLICIT = "explicit"
     """A module that the user saved by name."""
-    LOADED = "loaded"
+    LIVE_MODULE = "live-module"
     """A module that is loaded in the exporting process, below a Python package whose code imports
     names that are known only at run time."""
-    SELF_TEST = "self_test"
+    SELF_TEST = "self-test"
     """A module that the self-test imported."""
+
+    __json_aliases__: ClassVar[Mapping[str, str]] = {
+        "saved": "explicit",
+        "loaded": "live-module",
+        "trial": "self-test",
+    }
+    """Values in packages of early versions."""
 
     @property
     def is_dependency(self) -> bool:

@@ -112,7 +112,7 @@ def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterato
         for name in edge.names or [""]:
             path = f"{edge.imported}.{name}"
             module, rest = (path, "") if path in mocked else (edge.imported, name)
-            yield MockUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION)
+            yield MockUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION_BODY)
 
 
 def _order(use: MockUse) -> tuple[str, str, int, str, int]:
@@ -160,7 +160,7 @@ class _UseSearch:
                 makes = target if kind in (UseKind.DECORATOR, UseKind.BASE_CLASS) else ""
                 for value, via in self._names.value_of(node, scope).items():
                     if isinstance(value, MockValue):
-                        in_function = kind is UseKind.FUNCTION
+                        in_function = kind is UseKind.FUNCTION_BODY
                         yield MockUse(
                             value.module,
                             value.name,

@@ -241,7 +241,7 @@ class _Context(NamedTuple):
 
     scope: NameScope
     is_late: bool = False
-    role: UseKind = UseKind.VALUE
+    role: UseKind = UseKind.MODULE_LEVEL
     target: str = ""
 
     def using(self, role: UseKind, target: str = "") -> _Context:
@@ -251,7 +251,7 @@ class _Context(NamedTuple):
     @property
     def inside(self) -> _Context:
         """For the parts of an expression that is no name: an annotation has only annotations."""
-        return self if self.role is UseKind.ANNOTATION else self.using(UseKind.VALUE)
+        return self if self.role is UseKind.ANNOTATION else self.using(UseKind.MODULE_LEVEL)
 
 
 class _ModuleReader:
@@ -299,12 +299,12 @@ class _ModuleReader:
 
     def _note(self, node: ast.expr, at: _Context, is_called: bool = False) -> None:
         kind = at.role
-        if kind is UseKind.VALUE and is_called:
+        if kind is UseKind.MODULE_LEVEL and is_called:
             kind = UseKind.CALL
-        if at.is_late and kind not in (UseKind.ANNOTATION, UseKind.CHECK):
-            kind = UseKind.FUNCTION
-        elif not at.is_late and kind is UseKind.CHECK:
-            kind = UseKind.VALUE
+        if at.is_late and kind not in (UseKind.ANNOTATION, UseKind.TYPE_CHECK):
+            kind = UseKind.FUNCTION_BODY
+        elif not at.is_late and kind is UseKind.TYPE_CHECK:
+            kind = UseKind.MODULE_LEVEL
         self._table.references.append(NameReference(node, at.scope, kind, at.target))
 
     # -- expressions -------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class _ModuleReader:
             if dotted_name(arguments[0]):
                 self._mention_chain(arguments.pop(0), inside)
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        asking = inside.using(UseKind.CHECK) if inside.role is UseKind.VALUE else inside
+        asking = inside.using(UseKind.TYPE_CHECK) if inside.role is UseKind.MODULE_LEVEL else inside
         for number, argument in enumerate(arguments):
             only_asked = _is_asked(name, number, len(arguments))
             self._push_consumed(argument, asking if only_asked else inside)
@@ -345,8 +345,10 @@ class _ModuleReader:
     def visit_Compare(self, node: ast.Compare, at: _Context) -> None:
         inside = at.inside
         is_safe = all(isinstance(each, _SAFE_COMPARISONS) for each in node.ops)
-        asks = is_safe and inside.role is UseKind.VALUE
-        self._push([node.left, *node.comparators], inside.using(UseKind.CHECK) if asks else inside)
+        asks = is_safe and inside.role is UseKind.MODULE_LEVEL
+        self._push(
+            [node.left, *node.comparators], inside.using(UseKind.TYPE_CHECK) if asks else inside
+        )
 
     def visit_Constant(self, node: ast.Constant, at: _Context) -> None:
         if not isinstance(node.value, str):
@@ -373,7 +375,7 @@ class _ModuleReader:
         parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         annotations = 1 if special == "Annotated" else len(parts)
         self._push(parts[:annotations], at)
-        self._push(parts[annotations:], at.using(UseKind.VALUE))
+        self._push(parts[annotations:], at.using(UseKind.MODULE_LEVEL))
 
     def visit_GeneratorExp(self, node: Any, at: _Context, is_consumed: bool = False) -> None:
         scope = at.scope
@@ -385,7 +387,7 @@ class _ModuleReader:
         inside = _Context(inner, is_late)
         for number, each in enumerate(node.generators):
             inner.bind_opaque(each.target)
-            self._push([each.iter], at.using(UseKind.VALUE) if number == 0 else inside)
+            self._push([each.iter], at.using(UseKind.MODULE_LEVEL) if number == 0 else inside)
             self._push([each.target, *each.ifs], inside)
         self._push((getattr(node, name, None) for name in ("elt", "key", "value")), inside)
 
@@ -468,7 +470,7 @@ class _ModuleReader:
         for each in node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]:
             # Mocks of exceptions are classes, which "except" needs; others are not.
             asks = last_name(each).endswith(_EXCEPTIONS)
-            self._push([each], at.using(UseKind.CHECK) if asks else at)
+            self._push([each], at.using(UseKind.TYPE_CHECK) if asks else at)
 
     def visit_Global(self, node: ast.Global, at: _Context) -> None:
         at.scope.elsewhere.update(dict.fromkeys(node.names, at.scope.top))
@@ -489,11 +491,11 @@ class _ModuleReader:
 
     def visit_MatchClass(self, node: ast.MatchClass, at: _Context) -> None:
         self._mention(at, *node.kwd_attrs)
-        self._push([node.cls], at.using(UseKind.CHECK))
+        self._push([node.cls], at.using(UseKind.TYPE_CHECK))
         self._push([*node.patterns, *node.kwd_patterns], at)
 
     def visit_MatchValue(self, node: ast.MatchValue, at: _Context) -> None:
-        self._push([node.value], at.using(UseKind.CHECK))
+        self._push([node.value], at.using(UseKind.TYPE_CHECK))
 
     def visit_FunctionDef(self, node: Function, at: _Context) -> None:
         around = at.scope

@@ -273,7 +273,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
     providers = _providers(plan, installed)
     named = ("torch", "modpack") if torch is not None else ("modpack",)
     required = [*providers.values(), *filter(None, map(installed.named, named))]
-    compiled = [file.record for file in plan.files if file.kind is FileKind.COMPILED]
+    compiled = [file.record for file in plan.files if file.kind is FileKind.NATIVE]
     modules = [record for record in compiled if record.endswith(tuple(EXTENSION_SUFFIXES))]
     environment = RecordedEnvironment(
         platform.python_version(),

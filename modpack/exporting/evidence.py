@@ -48,7 +48,7 @@ def loaded_edges(
     for root, importer in compiled.items():
         for module in walker.loaded_with(importer):
             if root_of(module) == root and module not in decisions and walker.locate(module):
-                yield Edge(importer, module, ImportKind.LOADED)
+                yield Edge(importer, module, ImportKind.LIVE_MODULE)
     for importers in dynamic_importers(walker, interned, installed).values():
         some = next(iter(importers))
         whole = walker.is_from_package(some)
@@ -58,7 +58,7 @@ def loaded_edges(
                 # A parent package with a dynamic import is the most likely importer.
                 enclosing = (parent for parent in parents(module) if parent in importers)
                 importer = next(enclosing, some)
-                yield Edge(importer, module, ImportKind.LOADED, importers[importer])
+                yield Edge(importer, module, ImportKind.LIVE_MODULE, importers[importer])
 
 
 def dynamic_importers(
@@ -87,7 +87,7 @@ def _lazy_attribute_edges(walker: Walker, module: str) -> Iterator[Edge]:
             if name not in bound and edge.kind.is_dependency:
                 origin = walker.defining_module(module, name)
                 if origin is not None and origin != module:
-                    yield Edge(module, origin, ImportKind.LOADED, None, (name,))
+                    yield Edge(module, origin, ImportKind.LIVE_MODULE, None, (name,))
 
 
 def listed_edges(
@@ -119,7 +119,7 @@ def listed_edges(
             if statement.names == ("*",) and statement.kind.is_dependency:
                 package, line = statement.module, statement.line
                 for found in _star_imported_modules(walker, package):
-                    yield Edge(module, found, ImportKind.LOADED, line)
+                    yield Edge(module, found, ImportKind.LIVE_MODULE, line)
         yield from _entry_point_edges(walker, module, installed)
 
 

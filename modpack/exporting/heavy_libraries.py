@@ -21,7 +21,7 @@ _WORTH_TELLING = 5_000_000
 """Bytes of a distribution from which on it is worth a rule."""
 _NEARLY = 0.1
 """Of all bytes: what another rule may leave besides, and still be chosen for mocking less."""
-_ASKED_FOR = (ImportKind.PICKLE, ImportKind.SAVED)
+_ASKED_FOR = (ImportKind.PICKLE, ImportKind.EXPLICIT)
 
 
 class _Cut(NamedTuple):

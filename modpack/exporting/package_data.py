@@ -376,7 +376,7 @@ class _Collector:
 
     def _add_native(self, record: str, file: Path, owner: str, why: str) -> None:
         if file.is_file() and record not in self._files:
-            self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.COMPILED)
+            self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.NATIVE)
 
     def _add(
         self, record: str, file: Path, owner: str, why: str, max_bytes: int = MAX_FILE_BYTES

@@ -121,7 +121,7 @@ class Planner:
         if not follow:
             self.walker.stop_at(module)
         self.add_resource(
-            _ADDED_BY_NAME, [Edge(_ADDED_BY_NAME, module, ImportKind.SAVED)], follow=True
+            _ADDED_BY_NAME, [Edge(_ADDED_BY_NAME, module, ImportKind.EXPLICIT)], follow=True
         )
 
     def _decide_saved(self, module: str, why: str) -> bool:

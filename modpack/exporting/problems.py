@@ -86,7 +86,7 @@ def _requirer(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
     if edge is None:
         return "", None
     clause = f"{edge.importer} imports it"
-    if edge.kind is ImportKind.SAVED:
+    if edge.kind is ImportKind.EXPLICIT:
         clause = "add_dependency requires it"
     elif edge.kind is ImportKind.PICKLE:
         clause = f"{edge.importer} refers to {', '.join(edge.names) or 'it'}"

@@ -191,7 +191,7 @@ class SecretScan:
     def _scan_file(
         self, file: PlannedFile, known: Mapping[bytes, str], is_published: _IsPublished
     ) -> list[_Leak]:
-        if file.kind is FileKind.COMPILED:
+        if file.kind is FileKind.NATIVE:
             return []
         try:
             data = Path(file.source).read_bytes()

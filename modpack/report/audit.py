@@ -115,11 +115,11 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         for facts in package.modules
     )
     audit = AuditFacts(
-        package.file,
+        package.path,
         tuple(with_distributions(modules, provider_of)),
         package,
         environment=environment,
-        files=tuple(each for each in package.resources if each.kind.goes_along),
+        files=tuple(each for each in package.resources if each.kind.comes_with_code),
         code=code,
     )
     return _completed(audit, plan, scanned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from modpack.core.codec import json_keys
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.plan import MockEvent, MockRisk, MockUse
@@ -37,6 +38,7 @@ class MockFacts:
     is_tried: bool = False
 
 
+@json_keys({"is_optional": "optional"})
 @dataclass(frozen=True)
 class DistributionFacts:
     """One distribution of which the package holds or needs modules.
@@ -107,7 +109,7 @@ def files_of(audit: AuditFacts) -> dict[str, str]:
     """The record of each module's code; for a plan its file, as far as something needs it."""
     files = {facts.module: facts.record for facts in audit.modules if facts.record is not None}
     for facts in audit.modules:
-        files.update((i.importer, i.file) for i in facts.importers if i.file is not None)
+        files.update((i.importer, i.path) for i in facts.importers if i.path is not None)
     return files
 
 

@@ -48,9 +48,9 @@ _BORNE = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
     UseKind.CALL: "a call",
-    UseKind.VALUE: "a value",
+    UseKind.MODULE_LEVEL: "a value",
     UseKind.ANNOTATION: "an annotation",
-    UseKind.CHECK: "checked",
+    UseKind.TYPE_CHECK: "checked",
 }
 _MADE = {
     UseKind.BASE_CLASS: "a base class of a callable",
@@ -102,13 +102,13 @@ def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
     if mock.risk is MockRisk.REACHABLE:
         code = "mock-reachable"
         uses = [use for use in mock.uses if use.is_reachable]
-        uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION)
+        uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION_BODY)
         first = uses[0]
         where = f"{first.importer}.{first.scope}" if first.scope else first.importer
         how = _MADE.get(first.kind, "used")
     else:
         code = "mock-import-time"
-        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION]
+        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION_BODY]
         first = uses[0]
         how, where = _BORNE[first.kind], first.importer
     more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
@@ -205,17 +205,17 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
         return
     if package.format == _OF_TORCH_PACKAGE:
         text = "torch.package wrote it, which records no rules, versions, licenses, or self-tests"
-        yield Diagnostic.from_code("torch-package-archive", package.file, text)
+        yield Diagnostic.from_code("torch-package-archive", package.path, text)
     elif package.self_test is None:
         yield Diagnostic.from_code(
-            "self-test-missing", package.file, "the package has no self-test"
+            "self-test-missing", package.path, "the package has no self-test"
         )
     else:
-        yield from _self_test(package.file, package.self_test)
+        yield from _self_test(package.path, package.self_test)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
         text = f"the package records namespace={package.namespace!r}{why}"
-        yield Diagnostic.from_code("process-namespace", package.file, text)
+        yield Diagnostic.from_code("process-namespace", package.path, text)
 
 
 def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:
@@ -245,7 +245,7 @@ def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:
 def _native(audit: AuditFacts) -> Iterator[Diagnostic]:
     groups: dict[str, list[str]] = {}
     for file in audit.files:
-        if file.kind is ResourceKind.COMPILED:
+        if file.kind is ResourceKind.NATIVE:
             groups.setdefault(root_of(file.owner or file.record), []).append(file.record)
     for owner, records in groups.items():
         yield Diagnostic.from_code(
@@ -262,7 +262,7 @@ def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Diagnostic
 
 def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
     """The first place that has a line."""
-    return next((each.place for each in importers if each.line is not None), None)
+    return next((each.location for each in importers if each.line is not None), None)
 
 
 def _listed(names: Iterable[str]) -> str:

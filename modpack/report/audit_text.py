@@ -45,7 +45,7 @@ _HOW = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
     UseKind.CALL: "called when its importer is imported",
-    UseKind.VALUE: "a value when its importer is imported",
+    UseKind.MODULE_LEVEL: "a value when its importer is imported",
     UseKind.ANNOTATION: "in an annotation",
 }
 
@@ -69,7 +69,7 @@ def how_used(use: MockUse) -> str:
     """How a name is used at one place, in a few words."""
     scope = f" {use.scope}" if use.scope else ""
     if not use.kind.is_at_import:
-        asked = "asked about " if use.kind is UseKind.CHECK else ""
+        asked = "asked about " if use.kind is UseKind.TYPE_CHECK else ""
         how = f"{asked}in the function{scope}" + ("" if use.is_live else ", which nothing calls")
     else:
         how = _HOW[use.kind] + (f", in{scope}" if scope else "")
@@ -102,7 +102,7 @@ def _details(
 ) -> Iterator[RenderableType]:
     importers = importers_by_name(mock)
     if importers:
-        places = [f"{relative(each.place, folder)} ({each.kind.value})" for each in importers]
+        places = [f"{relative(each.location, folder)} ({each.kind.value})" for each in importers]
         yield Text(printable(f"imported by {listed(places, _SHOWN_PLACES)}"))
     if mock.uses:
         yield _uses(mock.uses, files, folder)

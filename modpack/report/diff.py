@@ -106,7 +106,7 @@ def _fields(spec: HookSpec) -> dict[str, str | None]:
     return {
         "position": str(spec.position),
         "calls": spec.callable.name,
-        "travels as": spec.callable.by,
+        "saved as": spec.callable.by,
         "flags": hook_flags(spec) or None,
         "aliases": ", ".join(spec.aliases) or None,
         "state": ", ".join(spec.callable.state) or None,
@@ -189,7 +189,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
         "machine": environment.machine,
         "native": None if native is None else _shown(native._asdict()),
         "byteorder": side.read_text(layout.BYTEORDER),
-        "loads": "/".join(facts.entry) if facts.entry else None,
+        "main resource": "/".join(facts.main_resource) if facts.main_resource else None,
         "namespace": facts.namespace,
     }
 

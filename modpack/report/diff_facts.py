@@ -1,4 +1,4 @@
-"""What differs between two packages, as values; nothing here reads files or prints."""
+"""Differences between two packages, as values. Nothing here reads files or prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modpack.report.facts import ModuleFacts, PackageFacts, ResourceKind
 
 
 class Change(str, Enum):
-    """What became of something from the first package to the second."""
+    """Kind of change from the first package to the second."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -22,57 +22,57 @@ class Change(str, Enum):
 
     @classmethod
     def of(cls, before: object | None, after: object | None) -> Change:
-        """What became of something that is None in the package that lacks it."""
+        """Return the change of something that is None in the package that lacks it."""
         if before is None:
             return cls.ADDED
         return cls.REMOVED if after is None else cls.CHANGED
 
 
 class SourceChoice(str, Enum):
-    """Of which modules the sources are compared line by line."""
+    """Modules whose sources are compared line by line."""
 
     OWN = "own"
-    """Of those whose distribution, if they have one, is in the same version on both sides."""
+    """Modules without a distribution, or with the same version of it in both packages."""
     ALL = "all"
-    """Of all that differ, and the whole sources of added and removed ones."""
+    """All modules that differ, with the whole sources of added and removed ones."""
     NONE = "none"
-    """Of none."""
+    """No modules."""
 
 
 class Values(str, Enum):
-    """How the elements of two tensors compare."""
+    """Result of comparing the elements of two tensors."""
 
     SAME = "same"
     DIFFERENT = "different"
     UNKNOWN = "unknown"
-    """They cannot be compared: the shape, the type or the order in which they are stored differs,
-    there are gaps between them, what the packages hold does not tell, or comparing all tensors has
-    taken too much by then."""
+    """Not compared: the shape, the type or the storage order differs, the elements have gaps
+    between them, the packages do not record enough, or the limit for comparing tensors is used
+    up."""
 
 
 @dataclass(frozen=True)
 class FieldChange:
-    """Something that has one value in each package.
+    """A value that differs between the packages.
 
     Attributes:
-        what: what it is called.
-        before: its value in the first package; None if it has none there.
-        after: its value in the second.
+        name: Name of the value.
+        before: The value in the first package, or None.
+        after: The value in the second package, or None.
     """
 
-    what: str
+    name: str
     before: str | None
     after: str | None
 
 
 @dataclass(frozen=True)
 class TextDifference:
-    """Two texts, line by line.
+    """Two texts, compared line by line.
 
     Attributes:
-        unified: a unified diff, without line ends, with the lines ``---`` and ``+++``.
-        added: how many lines are in the second only.
-        removed: how many are in the first only.
+        unified: Lines of a unified diff, without line ends, with the lines ``---`` and ``+++``.
+        added: Number of lines that only the second text has.
+        removed: Number of lines that only the first text has.
     """
 
     unified: tuple[str, ...]
@@ -82,16 +82,16 @@ class TextDifference:
 
 @dataclass(frozen=True)
 class ModuleDifference:
-    """A module that is not the same in both packages.
+    """A module that differs.
 
     Attributes:
-        module: its path.
-        change: what became of it.
-        before: the facts in the first package, if it is there.
-        after: the facts in the second.
-        fields: what changed of its decision, and of the distribution that it belongs to.
-        has_other_code: whether both hold its code, and it is not the same.
-        source: the difference of the sources, if they were compared.
+        module: Path of the module.
+        change: Kind of change.
+        before: The module in the first package, or None.
+        after: The module in the second package, or None.
+        fields: Changes of its decision and of its distribution.
+        source_changed: Whether both packages contain its code, and the code differs.
+        source: Difference of the sources, or None if they were not compared.
     """
 
     module: str
@@ -99,19 +99,19 @@ class ModuleDifference:
     before: ModuleFacts | None = None
     after: ModuleFacts | None = None
     fields: tuple[FieldChange, ...] = ()
-    has_other_code: bool = False
+    source_changed: bool = False
     source: TextDifference | None = None
 
 
 @dataclass(frozen=True)
 class DistributionDifference:
-    """A distribution that one package holds or needs modules of, or that such a one requires.
+    """A distribution that differs: it provides modules, or a provider requires it.
 
     Attributes:
-        name: its name.
-        change: what became of it.
-        fields: its version, license, and how it was installed, as far as they differ.
-        modules: how many modules of the packages belong to it.
+        name: Name of the distribution.
+        change: Kind of change.
+        fields: Changes of its version, its license and its installation.
+        modules: Number of modules in the packages that belong to it.
     """
 
     name: str
@@ -122,15 +122,15 @@ class DistributionDifference:
 
 @dataclass(frozen=True)
 class HookDifference:
-    """A hook that is not the same in both packages.
+    """A hook that differs.
 
     Attributes:
-        resource: the record of the saved object.
-        change: what became of it.
-        before: the hook in the first package, if it is there.
-        after: the hook in the second.
-        fields: what of it changed, the source aside.
-        source: the difference of its source, if it has one that differs.
+        resource: Record of the saved object.
+        change: Kind of change.
+        before: The hook in the first package, or None.
+        after: The hook in the second package, or None.
+        fields: Changes other than that of the source.
+        source: Difference of its source, or None if the sources are equal or were not compared.
     """
 
     resource: str
@@ -143,17 +143,17 @@ class HookDifference:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """A named tensor that is not the same in both packages.
+    """A named tensor that differs.
 
     Attributes:
-        resource: the record of the saved object.
-        name: its name there.
-        change: what became of it.
-        before: the tensor in the first package, if it is there.
-        after: the tensor in the second.
-        fields: what changed of its shape, type, kind and so on.
-        values: how the elements compare, for a tensor that both have.
-        same_as: for an added one: a removed one that has the same elements in the same shape.
+        resource: Record of the saved object.
+        name: Name of the tensor in the object.
+        change: Kind of change.
+        before: The tensor in the first package, or None.
+        after: The tensor in the second package, or None.
+        fields: Changes of its shape, type, kind and so on.
+        values: Result of comparing the elements of a tensor that both packages have.
+        same_as: For an added tensor, a removed one with the same elements and shape, or None.
     """
 
     resource: str
@@ -171,9 +171,9 @@ class SharingDifference:
     """Tensors that share one storage in one of the packages only.
 
     Attributes:
-        resource: the record of the saved object.
-        change: ADDED if they share it in the second package, REMOVED if in the first.
-        names: the tensors.
+        resource: Record of the saved object.
+        change: ``added`` if they share it in the second package, ``removed`` if in the first.
+        names: Names of the tensors.
     """
 
     resource: str
@@ -186,9 +186,9 @@ class StorageDifference:
     """A storage whose content is in one of the packages only.
 
     Attributes:
-        record: the record that holds it.
-        change: ADDED if it is in the second package, REMOVED if it is in the first.
-        size_bytes: its size.
+        record: Record of the storage.
+        change: ``added`` if it is in the second package, ``removed`` if it is in the first.
+        size_bytes: Size of the storage.
     """
 
     record: str
@@ -198,31 +198,31 @@ class StorageDifference:
 
 @dataclass(frozen=True)
 class StoragesDifference:
-    """Storages that no named tensor is in; all of them where tensors are not recorded.
+    """Storages without a named tensor, or all storages if a package does not record its tensors.
 
     Attributes:
-        are_all: whether a package does not record its tensors, so that all are compared.
-        same: how many contents are in both packages.
-        different: those that are in one only.
+        all_compared: Whether all storages were compared.
+        same: Number of contents that both packages have.
+        different: Storages that only one package has.
     """
 
-    are_all: bool = False
+    all_compared: bool = False
     same: int = 0
     different: tuple[StorageDifference, ...] = ()
 
 
 @dataclass(frozen=True)
 class ResourceDifference:
-    """A record that is neither code nor a tensor.
+    """A record that differs and is neither source code nor a tensor.
 
     Attributes:
-        record: its name.
-        change: what became of it.
-        kind: what it holds.
-        before_bytes: its size in the first package, if it is there.
-        after_bytes: its size in the second.
-        owner: the module or distribution that it came with, if it came with one.
-        text: the difference line by line, if both are text and were compared.
+        record: Name of the record.
+        change: Kind of change.
+        kind: Content of the record.
+        before_bytes: Size in the first package, or None.
+        after_bytes: Size in the second package, or None.
+        owner: Module or distribution that it was included with, or None.
+        text: Difference of the texts, or None if they were not compared.
     """
 
     record: str
@@ -236,7 +236,12 @@ class ResourceDifference:
 
 @dataclass(frozen=True)
 class ImportDifference:
-    """An import between modules that both packages have, which only one of them does."""
+    """An import between modules of both packages that only one package has.
+
+    Attributes:
+        change: Kind of change.
+        edge: The import.
+    """
 
     change: Change
     edge: Edge
@@ -244,7 +249,12 @@ class ImportDifference:
 
 @dataclass(frozen=True)
 class NoteDifference:
-    """A note that only one of the packages has."""
+    """A note that only one package has.
+
+    Attributes:
+        change: Kind of change.
+        note: The note.
+    """
 
     change: Change
     note: Diagnostic
@@ -252,7 +262,12 @@ class NoteDifference:
 
 @dataclass(frozen=True)
 class UseDifference:
-    """A use of a mocked module's name that is in one of the packages only."""
+    """A use of a mocked name that only one package has.
+
+    Attributes:
+        change: Kind of change.
+        use: The use.
+    """
 
     change: Change
     use: MockUse
@@ -260,11 +275,11 @@ class UseDifference:
 
 @dataclass(frozen=True)
 class ExampleDifference:
-    """What is not the same in an example of the self-tests.
+    """An example of the self-tests that differs.
 
     Attributes:
-        number: of the example.
-        parts: ``inputs``, ``conditions``, ``output``, as far as they differ.
+        number: Number of the example.
+        parts: Parts that differ: ``inputs``, ``conditions`` and ``output``.
     """
 
     number: str
@@ -273,7 +288,12 @@ class ExampleDifference:
 
 @dataclass(frozen=True)
 class RecordDifference:
-    """A record that differs, without that anything above tells how."""
+    """A record that differs, although no other difference explains it.
+
+    Attributes:
+        record: Name of the record.
+        change: Kind of change.
+    """
 
     record: str
     change: Change
@@ -281,25 +301,25 @@ class RecordDifference:
 
 @dataclass(frozen=True)
 class PackageDifferences:
-    """All that differs between two packages.
+    """The differences between two packages.
 
     Attributes:
-        before: the first package.
-        after: the second.
-        package: what they say about themselves: format, Python, torch, platform, entry.
-        distributions: what the modules belong to.
-        modules: the modules.
-        imports: who imports whom.
-        uses: what is done with names of mocked modules.
-        hooks: the hooks of saved objects.
-        tensors: parameters, buffers, and other named tensors.
-        sharing: which of them share storages.
-        storages: the other storages.
-        resources: pickles, texts, files.
-        self_test: what the self-tests came to.
-        examples: what they ran.
-        notes: hazards and remarks.
-        records: what else differs.
+        before: The first package.
+        after: The second package.
+        package: Changes of format, Python, torch, platform and main resource.
+        distributions: Distributions that differ.
+        modules: Modules that differ.
+        imports: Imports that only one package has.
+        uses: Uses of mocked names that only one package has.
+        hooks: Hooks of saved objects that differ.
+        tensors: Parameters, buffers and other named tensors that differ.
+        sharing: Tensors that share a storage in one package only.
+        storages: Storages without a named tensor.
+        resources: Pickles, texts and files that differ.
+        self_test: Changes of the self-test.
+        examples: Examples of the self-test that differ.
+        notes: Notes that only one package has.
+        records: Other records that differ.
     """
 
     before: PackageFacts
@@ -321,12 +341,12 @@ class PackageDifferences:
 
     @property
     def is_same_content(self) -> bool:
-        """Whether the packages are the same, record for record."""
+        """Whether the packages have the same digest."""
         return self.before.digest == self.after.digest
 
     @property
-    def are_none(self) -> bool:
-        """Whether nothing differs that is worth telling."""
+    def is_empty(self) -> bool:
+        """Whether no difference is worth reporting."""
         parts: tuple[tuple[object, ...], ...] = (
             *(self.package, self.distributions, self.modules, self.imports, self.uses),
             *(self.hooks, self.tensors, self.sharing, self.storages.different, self.resources),

@@ -182,13 +182,13 @@ def compare_modules(
             yield ModuleDifference(module, Change.of(old, new), old, new, source=text)
             continue
         fields = changed_fields(_module_fields(old), _module_fields(new))
-        has_other_code = bool(was and is_now and not are_same(before, was, after, is_now))
-        if fields or has_other_code:
+        source_changed = bool(was and is_now and not are_same(before, was, after, is_now))
+        if fields or source_changed:
             is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
             is_own = sources is SourceChoice.OWN and is_same_version
-            if has_other_code and (is_own or sources is SourceChoice.ALL):
+            if source_changed and (is_own or sources is SourceChoice.ALL):
                 text = compare_records(before, was, after, is_now, effort)
-            yield ModuleDifference(module, Change.CHANGED, old, new, fields, has_other_code, text)
+            yield ModuleDifference(module, Change.CHANGED, old, new, fields, source_changed, text)
 
 
 def _code_record(facts: ModuleFacts | None) -> str | None:

@@ -160,11 +160,11 @@ def compare_tensors(
         return (), (), StoragesDifference()
     old, new = before.tensors(), after.tensors()
     if old is None or new is None:
-        return (), (), _storages(before, after, {}, {}, are_all=True)
+        return (), (), _storages(before, after, {}, {}, all_compared=True)
     with ExitStack() as opened:
         comparer = _ElementComparer(before, after, opened)
         tensors = tuple(_with_origins(before, after, list(_tensors(old, new, comparer))))
-    storages = _storages(before, after, old, new, are_all=False)
+    storages = _storages(before, after, old, new, all_compared=False)
     return tensors, tuple(_sharing(old, new)), storages
 
 
@@ -267,7 +267,7 @@ def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[st
 
 
 def _storages(
-    before: ComparedPackage, after: ComparedPackage, old: _Named, new: _Named, are_all: bool
+    before: ComparedPackage, after: ComparedPackage, old: _Named, new: _Named, all_compared: bool
 ) -> StoragesDifference:
     by_crc = before.manifest is None or after.manifest is None
     was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
@@ -275,7 +275,7 @@ def _storages(
         StorageDifference(record, change, size)
         for change, (record, size) in in_one_only(was, is_now)
     )
-    return StoragesDifference(are_all, len(was.keys() & is_now.keys()), different)
+    return StoragesDifference(all_compared, len(was.keys() & is_now.keys()), different)
 
 
 def _unnamed(

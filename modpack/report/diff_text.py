@@ -103,13 +103,13 @@ def statistics_lines(found: PackageDifferences) -> Iterator[SafeLine]:
 
 def _head(found: PackageDifferences) -> Iterator[SafeLine]:
     if found.is_same_content:
-        names = f"{found.before.file} and {found.after.file}"
+        names = f"{found.before.path} and {found.after.path}"
         yield SafeLine(printable(f"{names} are identical: digest {found.after.digest}"))
         return
     for mark, facts in (("---", found.before), ("+++", found.after)):
         size, digest = human_size(facts.size_bytes), facts.digest[:16]
-        yield SafeLine(printable(f"{mark} {facts.file}  {size}, digest {digest}..."), "bold")
-    if found.are_none:
+        yield SafeLine(printable(f"{mark} {facts.path}  {size}, digest {digest}..."), "bold")
+    if found.is_empty:
         yield SafeLine("")
         yield SafeLine("nothing differs but how long the self-tests took, or the order of records")
 
@@ -126,7 +126,7 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
         _section("shared tensors", found.sharing, _sharing),
         _storages(found),
         ("resources", _counts(found.resources), list(_resources(found))),
-        ("self_test", "", list(_self_test(found))),
+        ("self-test", "", list(_self_test(found))),
         _section("notes", found.notes, lambda each: str(each.note)),
         _section("other records", found.records, _record),
     )
@@ -148,7 +148,7 @@ def _marked(change: Change, text: str) -> SafeLine:
 
 def _arrows(fields: Iterable[FieldChange]) -> str:
     """What changed of one thing, as people read it: ``torch: 2.12.0 -> 2.13.0; ...``."""
-    return "; ".join(f"{f.what}: {f.before or 'none'} -> {f.after or 'none'}" for f in fields)
+    return "; ".join(f"{f.name}: {f.before or 'none'} -> {f.after or 'none'}" for f in fields)
 
 
 def _counts(found: Iterable[_Difference]) -> str:
@@ -161,7 +161,7 @@ def _distribution(found: DistributionDifference) -> str:
     if found.change is Change.CHANGED:
         told = _arrows(found.fields)
     else:
-        versions = [f for f in found.fields if f.what == "version"]
+        versions = [f for f in found.fields if f.name == "version"]
         told = ", ".join(f.after or f.before or "" for f in versions)
     of_it = f"  ({counted(found.modules, 'module')})" if found.modules else ""
     return f"{found.name}  {told}{of_it}"
@@ -192,11 +192,11 @@ def _module(found: ModuleDifference, told_of: set[str]) -> str:
         of_it = f", of {facts.requirement}" if facts.requirement else ""
         return f"{facts.action.past}{of_it}, {facts.why}"
     is_told = found.after.distribution in told_of
-    fields = [f for f in found.fields if not (is_told and f.what in _OF_DISTRIBUTIONS)]
+    fields = [f for f in found.fields if not (is_told and f.name in _OF_DISTRIBUTIONS)]
     parts = [_arrows(fields)] if fields else []
     if found.source is not None:
         parts.append(f"source: {_amount(found.source)}")
-    elif found.has_other_code:
+    elif found.source_changed:
         parts.append("other code")
     return "; ".join(parts)
 
@@ -263,7 +263,7 @@ def _sharing(found: SharingDifference) -> str:
 def _storages(found: PackageDifferences) -> _Section:
     storages = found.storages
     title, summary, lines = _section(
-        "tensor storages" if storages.are_all else "storages of unnamed tensors",
+        "tensor storages" if storages.all_compared else "storages of unnamed tensors",
         storages.different,
         lambda each: f"{each.record}  {human_size(each.size_bytes)}",
     )
@@ -290,7 +290,7 @@ def _resources(found: PackageDifferences) -> Iterator[SafeLine]:
 
 
 def _self_test(found: PackageDifferences) -> Iterator[SafeLine]:
-    whether = [field for field in found.self_test if field.what == "tried"]
+    whether = [field for field in found.self_test if field.name == "tried"]
     # Where only one of the two was tried, all the rest is there or not there with it.
     fields = whether or found.self_test
     yield from (_marked(Change.CHANGED, _arrows([field])) for field in fields)

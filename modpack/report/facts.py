@@ -1,4 +1,4 @@
-"""The facts about a package or a plan, as values."""
+"""Facts about a package or a plan."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.core.codec import Line, json_keys
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
@@ -19,47 +20,49 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 
+Provider: TypeAlias = Literal[Owner.STDLIB, Owner.RUNTIME, Owner.INSTALLED, Owner.LOCAL]
+"""Provider of an extern module in the loading environment."""
+
 
 class ImporterFacts(NamedTuple):
     """One piece of evidence that a module is needed.
 
     Attributes:
-        importer: the module path of what imports it, or a saved object (``<model/model.pkl>``).
-        file: where the importer's code is: the record in a package, the file for a plan; None
-            if it is not known.
-        line: 1-based line of the import; None where there is no such line.
-        kind: how strong the dependency is.
+        importer: Path of the importing module, or a saved object (``<model/model.pkl>``).
+        path: Code of the importer: a record of the package, or a file for a plan. None if unknown.
+        line: 1-based line of the import. None without such a line.
+        kind: Strength of the dependency.
     """
 
     importer: str
-    file: str | None
-    line: int | None
+    path: str | None
+    line: Line | None
     kind: ImportKind
 
     @property
-    def place(self) -> str:
-        """``file:line``, or what of it is known."""
-        where = self.file or self.importer.strip("<>")
-        return where if self.line is None else f"{where}:{self.line}"
+    def location(self) -> str:
+        """``path:line``, as far as known."""
+        path = self.path or self.importer.strip("<>")
+        return path if self.line is None else f"{path}:{self.line}"
 
 
 @dataclass(frozen=True)
 class ModuleFacts:
-    """What happened to one module, and why.
+    """The decision about one module, with the evidence.
 
     Attributes:
-        module: its path.
-        action: what happened to it.
-        rule: the rule that matched; None if the package does not record it.
-        overridden_by: the hook that changed the rule's action, if one did.
-        importers: who needs it; empty if the package does not record it.
-        provided_by: who provides an extern module where the package is loaded; None for others.
-        distribution: the distribution that the module belonged to at export, if known.
-        version: that distribution's version at export.
-        record: the record that holds its source or its stand-in, if there is one.
-        size_bytes: bytes of that source.
-        license: the distribution's license, as its metadata says, if known.
-        editable: whether the distribution was an editable install.
+        module: Path of the module.
+        action: The decision.
+        rule: Rule that matched. None if the package does not record it.
+        overridden_by: Hook that changed the action of the rule, or None.
+        importers: Modules and saved objects that need it. Empty if not recorded.
+        provided_by: Provider of an extern module in the loading environment. None for others.
+        distribution: Distribution that the module belonged to at export, or None.
+        version: Version of the distribution at export, or None.
+        record: Record of its source or of its mock, or None.
+        size_bytes: Size of the record, or None.
+        license: License of the distribution, as its metadata states, or None.
+        editable: Whether the distribution was an editable install.
     """
 
     module: str
@@ -67,7 +70,7 @@ class ModuleFacts:
     rule: str | None = None
     overridden_by: str | None = None
     importers: tuple[ImporterFacts, ...] = ()
-    provided_by: Owner | None = None
+    provided_by: Provider | None = None
     distribution: str | None = None
     version: str | None = None
     record: str | None = None
@@ -77,47 +80,47 @@ class ModuleFacts:
 
     @property
     def why(self) -> str:
-        """The rule, and the hook that overrode it, as a person reads them."""
+        """The rule, and the hook that overrode it, for people."""
         rule = self.rule or "not recorded"
         return f"{rule}, overridden by hook {self.overridden_by}" if self.overridden_by else rule
 
     @property
     def requirement(self) -> str | None:
-        """What to give to pip for an extern module (``numpy==2.1.0``), if known."""
+        """The requirement for pip of an extern module (``numpy==2.1.0``), if known."""
         return f"{self.distribution}=={self.version}" if self.distribution else None
 
 
 class ResourceKind(str, Enum):
-    """What a record that is no code and no tensor storage holds."""
+    """Content of a record that is neither source code nor a tensor storage."""
 
     PICKLE = "pickle"
     """A saved object."""
     TORCHSCRIPT = "torchscript"
-    """A part of a compiled module, as torch serialized it."""
+    """A part of a TorchScript module, as torch serialized it."""
     FILE = "file"
     """Text or bytes that the user saved."""
     DATA = "data"
-    """A file that lay beside the code, for the code to read."""
+    """A data file next to the code, for the code to read."""
     METADATA = "metadata"
-    """What is known of a distribution: name, version, license, entry points."""
-    COMPILED = "compiled"
-    """A compiled module, or a library that one needs."""
+    """Metadata of a distribution: name, version, license, entry points."""
+    NATIVE = "native"
+    """A native extension, or a native library that one needs."""
 
     @property
-    def goes_along(self) -> bool:
-        """Whether nobody saved it: it came with the code."""
-        return self in (ResourceKind.DATA, ResourceKind.METADATA, ResourceKind.COMPILED)
+    def comes_with_code(self) -> bool:
+        """Whether modpack included it with the code; the user saved the others."""
+        return self in (ResourceKind.DATA, ResourceKind.METADATA, ResourceKind.NATIVE)
 
 
 @dataclass(frozen=True)
 class ResourceFacts:
-    """One record that is no code and no tensor storage.
+    """One record that is neither source code nor a tensor storage.
 
     Attributes:
-        record: its name.
-        kind: what it holds.
-        size_bytes: its size, uncompressed.
-        owner: the module or distribution that it came with, if it came with one.
+        record: Name of the record.
+        kind: Content of the record.
+        size_bytes: Its size, uncompressed.
+        owner: Module or distribution that it was included with, or None.
     """
 
     record: str
@@ -128,12 +131,12 @@ class ResourceFacts:
 
 @dataclass(frozen=True)
 class HookFacts:
-    """One hook that travels with a saved object.
+    """One hook of a saved object.
 
     Attributes:
-        resource: the record of the object.
-        spec: what hangs where, and what it calls: what the pickle restores.
-        disagreement: how the package's spec shows something else; None if it does not.
+        resource: Record of the object.
+        spec: The hook that loading the object restores.
+        disagreement: How the hook spec in the package differs from that hook, or None.
     """
 
     resource: str
@@ -146,8 +149,8 @@ class StorageFacts:
     """The tensor storages of a package.
 
     Attributes:
-        count: how many there are.
-        size_bytes: their bytes together.
+        count: Number of storages.
+        size_bytes: Size of all storages.
     """
 
     count: int
@@ -156,13 +159,13 @@ class StorageFacts:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """What a package will hold.
+    """The contents of a package that can be written.
 
     Attributes:
-        modules: every module that was decided, sorted by path.
-        problems: everything that stops the package from being written.
-        notes: hazards and remarks.
-        files: the files that come with the code.
+        modules: All modules with a decision, sorted by path.
+        problems: Reasons why the package cannot be written.
+        notes: Hazards and remarks.
+        files: Files that are included with the code.
     """
 
     modules: tuple[ModuleFacts, ...]
@@ -171,30 +174,43 @@ class PlanFacts:
     files: tuple[ResourceFacts, ...] = ()
 
 
-@dataclass(frozen=True)
-class PackageFacts:
-    """What a package holds.
+class MainResource(NamedTuple):
+    """The object that :func:`modpack.load` loads.
 
     Attributes:
-        file: the package, as the user named it.
-        size_bytes: bytes of the file; for an unzipped package, of all its records.
-        format: in which format it is written (``modpack 1``, ``torch.package``).
-        digest: the hex digest that names its content, whatever the file is called.
-        writer: the program that wrote it, if recorded.
-        python: the version of the Python that wrote it, if recorded.
-        torch: the version of the torch that wrote it, if recorded.
-        platform: operating system and machine where it was written, if recorded.
-        entry: package and resource of the object that :func:`modpack.load` loads, if any.
-        modules: every module that it holds or needs, sorted by path.
-        resources: every record that is no code and no tensor storage.
-        storages: its tensor storages.
-        hooks: the hooks of its saved objects.
-        notes: hazards and remarks that were recorded when it was written.
-        namespace: the one in which :func:`modpack.load` loads it.
-        self_test: how it was tried when it was written, if it was.
+        package: Package of the resource.
+        resource: Name of the resource.
     """
 
-    file: str
+    package: str
+    resource: str
+
+
+@json_keys(omitted=("modules", "notes"))  # documents list them next to the package
+@dataclass(frozen=True)
+class PackageFacts:
+    """The contents of a package.
+
+    Attributes:
+        path: The package, as the user named it.
+        size_bytes: Size of the file. For an unzipped package, of all its records.
+        format: Its format: ``modpack 2``, ``modpack 1`` or ``torch.package``.
+        digest: SHA-256 that names its content, in hex.
+        modules: All modules that it contains or needs, sorted by path.
+        resources: All records that are neither source code nor tensor storages.
+        storages: Its tensor storages.
+        writer: Program that wrote it, or None if not recorded.
+        python: Version of Python at export, or None if not recorded.
+        torch: Version of torch at export, or None if not recorded.
+        platform: Operating system and machine of the export environment, or None.
+        main_resource: Object that :func:`modpack.load` loads, or None if not clear.
+        hooks: Hooks of its saved objects.
+        notes: Hazards and remarks that were recorded at export.
+        namespace: Namespace in which :func:`modpack.load` loads it.
+        self_test: The self-test at export, or None.
+    """
+
+    path: str
     size_bytes: int
     format: str
     digest: str
@@ -205,7 +221,7 @@ class PackageFacts:
     python: str | None = None
     torch: str | None = None
     platform: str | None = None
-    entry: tuple[str, str] | None = None
+    main_resource: MainResource | None = None
     hooks: tuple[HookFacts, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     namespace: str = "private"
@@ -213,19 +229,19 @@ class PackageFacts:
 
     @property
     def made_with(self) -> str:
-        """The versions and the platform that wrote it; empty if none is recorded."""
+        """Versions and platform of the export environment. Empty if not recorded."""
         python = f"Python {self.python}" if self.python else None
         torch = f"torch {self.torch}" if self.torch else None
         return ", ".join(filter(None, (python, torch, self.platform)))
 
 
 def plan_facts(plan: Plan) -> PlanFacts:
-    """The facts about a plan that was made in this process.
+    """Return the facts about a plan from this process.
 
-    Asks the installed distributions for versions, and source files for their sizes.
+    Versions come from the installed distributions, sizes from the source files.
 
     Args:
-        plan: what an exporter's ``plan()`` or ``close()`` returned.
+        plan: Result of an exporter's ``plan()`` or ``close()``.
     """
     index = DistributionIndex()
     modules = (_module(plan, decision, index) for decision in plan.decisions.values())
@@ -240,22 +256,22 @@ def plan_facts(plan: Plan) -> PlanFacts:
 
 
 def hook_target(spec: HookSpec) -> str:
-    """Where a hook hangs, for people."""
+    """Return the target of a hook, for people."""
     return " + ".join(spec.target) or "the object itself"
 
 
 def hook_flags(spec: HookSpec) -> str:
-    """What a hook was registered with, for people; empty if with nothing."""
+    """Return the registration options of a hook, for people. Empty without options."""
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
 
 
 def used_name(use: MockUse) -> str:
-    """The name that is used of a mocked module, with the module's path."""
+    """Return the full name of a mock use: the path of the module, and the name in it."""
     return f"{use.module}.{use.name}" if use.name else use.module
 
 
 def importers_of(plan: Plan, module: str) -> tuple[ImporterFacts, ...]:
-    """Who needs a module, with the place where it shows."""
+    """Return the importers of a module, with locations."""
     return tuple(
         ImporterFacts(each.importer, code_file(plan, each.importer), each.line, each.kind)
         for each in plan.graph.edges_to(module)
@@ -263,18 +279,18 @@ def importers_of(plan: Plan, module: str) -> tuple[ImporterFacts, ...]:
 
 
 def code_file(plan: Plan, module: str) -> str | None:
-    """Where the code of a module is: a record in a package, or a file; None if not known."""
+    """Return the record or file with the code of a module, or None if unknown."""
     decision = plan.decisions.get(module)
     location = decision.location if decision is not None else None
     return location.file if location is not None else None
 
 
-def provider_of(module: str, is_installed: bool) -> Owner:
-    """Who provides an extern module.
+def provider_of(module: str, is_installed: bool) -> Provider:
+    """Return the provider of an extern module.
 
     Args:
-        module: its path.
-        is_installed: whether a distribution, no editable one, provided it at export.
+        module: Path of the module.
+        is_installed: Whether a distribution that is not editable provided it at export.
     """
     if is_stdlib(module):
         return Owner.STDLIB
@@ -284,14 +300,14 @@ def provider_of(module: str, is_installed: bool) -> Owner:
 
 
 def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
-    """The sources that a plan of this process takes along, from the files in which they lie.
+    """Return the sources that a plan from this process interns, read from their files.
 
     Args:
-        plan: what an exporter's ``plan()`` returned.
+        plan: Result of an exporter's ``plan()``.
 
     Returns:
-        By module: its source, and whether it can have submodules. Sources that lie in no file,
-        because somebody gave them, are left out.
+        By module: its source, and whether the module is a package. Sources without a file, which
+        the user passed as text, are not included.
     """
     found = {}
     for module in plan.modules(Action.INTERN):
@@ -304,11 +320,11 @@ def sources_here(plan: Plan) -> dict[str, tuple[bytes, bool]]:
 
 
 def plan_with_uses(plan: Plan, sources: Callable[[], Mapping[str, tuple[bytes, bool]]]) -> Plan:
-    """A plan with the uses of mocked modules, found now if it does not tell them.
+    """Return a plan with the uses of mocked modules, which are searched for if it has none.
 
     Args:
-        plan: the plan.
-        sources: reads the sources of interned modules, as :func:`sources_here` does.
+        plan: The plan.
+        sources: Function that reads the sources of interned modules, as :func:`sources_here` does.
     """
     mocked = plan.modules(Action.MOCK)
     if plan.has_mock_uses or not mocked:
@@ -343,6 +359,6 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
 
 
 def _size(file: str | None) -> int | None:
-    """Bytes of a source file; None for sources that are no files of their own."""
+    """Return the size of a source file, or None for a source without a file of its own."""
     path = Path(file or "")
     return path.stat().st_size if path.is_file() else None

@@ -175,8 +175,8 @@ class PageData:
             [
                 ("tensor storages", package.storages.size_bytes),
                 ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
-                ("saved objects and resources", _resources(self.audit, goes_along=False)),
-                ("files beside the code", _resources(self.audit, goes_along=True)),
+                ("saved objects and resources", _resources(self.audit, comes_with_code=False)),
+                ("files beside the code", _resources(self.audit, comes_with_code=True)),
             ]
         )
 
@@ -211,9 +211,11 @@ def _together(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
         yield HookView(resource, specs[0], targets, hook_flags(specs[0]))
 
 
-def _resources(audit: AuditFacts, goes_along: bool) -> int:
+def _resources(audit: AuditFacts, comes_with_code: bool) -> int:
     resources = audit.package.resources if audit.package is not None else ()
-    return sum(each.size_bytes for each in resources if each.kind.goes_along is goes_along)
+    return sum(
+        each.size_bytes for each in resources if each.kind.comes_with_code is comes_with_code
+    )
 
 
 def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:

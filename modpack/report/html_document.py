@@ -14,21 +14,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.util import decode_source
-from typing import Final
+from typing import Final, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
+from modpack.core.codec import record_to_json, to_json
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.json_values import Json
 from modpack.core.names import parents, root_of
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size, printable
-from modpack.report.audit_facts import AuditFacts
-from modpack.report.facts import ModuleFacts
-from modpack.report.json_output import Key, keyed, report_json
+from modpack.report.audit_facts import AuditFacts, MockFacts
+from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.package_info import STAND_INS_NEED
 
 LARGEST: Final = 1 << 20
@@ -45,20 +45,6 @@ _NO_NAMES: Final[list[Json]] = []
 """One for all imports without names, of which a graph may have very many."""
 _KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
 _SELF_TEST_INPUTS: Final = "inputs of the self-test"
-_DECIDED: Final[tuple[Key, ...]] = (
-    *("action", "rule", ("overridden", "overridden_by"), ("provided", "provided_by"), "record"),
-    ("size", "size_bytes"),
-)
-_USE: Final[tuple[Key, ...]] = (
-    ("name", lambda use: ".".join(filter(None, (use.module, use.name)))),
-    *("importer", "line", "kind", "scope", ("live", "is_live"), "via"),
-)
-_TOUCH: Final = ("kind", "name", "operation", "place")
-_MOCK: Final[tuple[Key, ...]] = (
-    *("risk", ("tried", "is_tried")),
-    ("uses", lambda mock: [keyed(each, _USE) for each in mock.uses]),
-    ("touches", lambda mock: [keyed(each, _TOUCH) for each in mock.touches]),
-)
 
 
 def is_self_test_input(node: str) -> bool:
@@ -366,7 +352,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
             "group": group,
             "previous": index[before] if before is not None else None,
             "depth": depths.get(name),
-            **{k: _safe(v) for k, v in keyed(facts, _DECIDED if facts is not None else ()).items()},
+            **(_decision(facts) if facts is not None else {}),
         }
 
     def written_edge(edge: Edge) -> Json:
@@ -379,11 +365,34 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
 
     return {
         "nodes": list(map(node, index)),
-        "groups": _safe(report_json(list(groups))),
+        "groups": _safe(to_json(tuple(groups))),
         "kinds": [kind.value for kind in ImportKind],
         "edges": list(map(written_edge, graph.edges())),
-        "mocks": {str(index[each.module]): _safe(keyed(each, _MOCK)) for each in audit.mocks},
-        "findings": _safe(report_json(audit.findings)),
+        "mocks": {str(index[each.module]): _mock(each) for each in audit.mocks},
+        "findings": _safe(to_json(audit.findings)),
+    }
+
+
+def _decision(facts: ModuleFacts) -> dict[str, Json]:
+    """Return what the page shows about a module."""
+    return {
+        "action": facts.action.value,
+        "rule": _safe(facts.rule),
+        "overridden": _safe(facts.overridden_by),
+        "provided": to_json(facts.provided_by),
+        "record": _safe(facts.record),
+        "size": facts.size_bytes,
+    }
+
+
+def _mock(mock: MockFacts) -> Json:
+    """Return what the page shows about a mocked module."""
+    uses = [{**record_to_json(use), "name": used_name(use)} for use in mock.uses]
+    return {
+        "risk": mock.risk.value,
+        "tried": mock.is_tried,
+        "uses": _safe(cast(Json, uses)),
+        "touches": _safe(to_json(mock.touches)),
     }
 
 

@@ -33,6 +33,7 @@ from modpack.core.process import gc_paused
 from modpack.core.rules import Action, Owner
 from modpack.report.facts import (
     HookFacts,
+    MainResource,
     ModuleFacts,
     PackageFacts,
     ResourceFacts,
@@ -134,13 +135,13 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
     saved = frozenset(object_records(archive, objects))
-    libraries = (file for file in reversed(plan.files) if file.kind is FileKind.COMPILED)
+    libraries = (file for file in reversed(plan.files) if file.kind is FileKind.NATIVE)
     compiled = {file.owner: file.record for file in libraries}
     decisions = plan.decisions.values()
     planned = [_planned(archive, plan, d, environment, compiled) for d in decisions]
     modules = _sorted([*planned, *_unplanned(archive, plan)])
     return PackageFacts(
-        file=archive.path,
+        path=archive.path,
         size_bytes=archive.stored_bytes(),
         format=f"modpack {manifest.format}",
         digest=archive.read(layout.MANIFEST_DIGEST).decode("ascii"),
@@ -151,7 +152,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         python=environment.python,
         torch=environment.torch,
         platform=environment.place,
-        entry=objects.entry,
+        main_resource=objects.entry and MainResource(*objects.entry),
         hooks=tuple(_hooks(archive, manifest, saved)),
         notes=plan.notes,
         namespace=objects.namespace,
@@ -173,7 +174,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     has_version = archive.has(layout.PYTHON_VERSION)
     python = archive.read(layout.PYTHON_VERSION) if has_version else b""
     return PackageFacts(
-        file=archive.path,
+        path=archive.path,
         size_bytes=archive.stored_bytes(),
         format="torch.package",
         digest=package_digest(archive),
@@ -181,7 +182,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
         resources=resources,
         storages=_storages(archive),
         python=python.decode("utf-8", "replace").strip() or None,
-        entry=(folder.replace("/", "."), name) if len(saved) == 1 else None,
+        main_resource=MainResource(folder.replace("/", "."), name) if len(saved) == 1 else None,
     )
 
 

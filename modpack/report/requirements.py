@@ -1,4 +1,4 @@
-"""What must be installed where a package is loaded: facts first, then a requirements file."""
+"""Requirements of a package in the loading environment: facts, and a requirements file."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
 from modpack.report.package_info import read_checked_manifest
 
-_LATER = "Not needed at once: imported in functions only, or where the code copes with the absence"
-_ABSENT_AT_ONCE = "Imported when the package is loaded, but not installed where it was made either"
-_ABSENT = "Not needed at once, and not installed where the package was made either"
-_IMPORTED = "Imported by extern modules in the self-test, and named by nothing in the package"
+_OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"
+_ABSENT_AT_LOAD = "Imported when the package is loaded, but not installed at export either"
+_ABSENT = "Optional, and not installed at export either"
+_IMPORTED = "Imported by extern modules in the self-test, but not named in the package"
 _WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
@@ -37,10 +37,10 @@ class Needed:
     """One distribution that must be installed.
 
     Attributes:
-        distribution: what is recorded of it.
-        modules: the extern modules that it provides; none if only others require it.
-        is_optional: whether loading can do without it: its modules are imported in functions only,
-            or where the code copes with their absence.
+        distribution: The distribution as recorded at export.
+        modules: Extern modules that it provides. Empty if only other distributions require it.
+        is_optional: Whether the package loads without it, because its modules are imported in
+            functions only, or where the code handles their absence.
     """
 
     distribution: RecordedDistribution
@@ -49,65 +49,66 @@ class Needed:
 
     @property
     def remark(self) -> str:
-        """What a reader should know about the distribution; empty if there is nothing to say."""
+        """A remark about the distribution, for people. May be empty."""
         found = self.distribution
         if found.editable:
-            return f"{found.version} was an editable install: pip cannot repeat it, get the project"
+            return f"{found.version} was an editable install. Install it from its project."
         if found.requirement is None:
-            return f"{found.version} is no name and version that pip takes"
+            return f"{found.version} is not a name and version that pip accepts"
         if "+" in found.version:
-            return f"was {found.version}: an index has it without the label of a local build"
+            return f"was {found.version}. Package indexes have no local version labels."
         return ""
 
     @property
     def hashes(self) -> tuple[str, ...]:
-        """Digests of what was installed, as pip writes them: ``sha256:...``."""
+        """Digests of the installed file, in the form of pip: ``sha256:...``."""
         written = (f"{name}:{digest}" for name, digest in self.distribution.hashes.items())
         return tuple(sorted(filter(_HASH.fullmatch, written)))
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """What must be installed where a package is loaded.
+    """The requirements of a package in the loading environment.
 
     Attributes:
-        file: the package.
-        environment: where it was made.
-        needed: the distributions, by name.
-        unknown: extern modules of which no distribution is recorded, the outermost of each.
-        absent: extern modules that were not installed where the package was made either.
-        absent_at_once: those of ``absent`` that loading imports all the same.
-        is_lock: whether ``needed`` has all that others require.
-        comparison: what is here, beside it.
-        imported: what extern modules imported in the self-test, and nothing in the package names.
+        path: The package.
+        environment: The export environment.
+        needed: The distributions, by name.
+        unrecorded: Extern modules without a recorded distribution, the outermost of each.
+        absent: Extern modules that were not installed at export.
+        absent_at_load: Those of ``absent`` that loading imports.
+        is_lock: Whether ``needed`` includes indirect requirements.
+        comparison: The export environment compared with the installed distributions.
+        imported: Distributions that extern modules imported in the self-test, and that nothing in
+            the package names.
     """
 
-    file: str
+    path: str
     environment: RecordedEnvironment
     needed: tuple[Needed, ...]
-    unknown: tuple[str, ...] = ()
+    unrecorded: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
-    absent_at_once: tuple[str, ...] = ()
+    absent_at_load: tuple[str, ...] = ()
     is_lock: bool = False
     comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
     imported: tuple[UndeclaredImport, ...] = ()
 
-    @cached_property  # each line asks
+    @cached_property  # read for each line
     def has_all_hashes(self) -> bool:
-        """Whether each requirement has a hash: pip takes hashes for all of them, or for none."""
+        """Whether every requirement has a hash. pip accepts hashes for all of them, or for none."""
         wanted = [each for each in self.needed if each.distribution.requirement is not None]
         return bool(wanted) and all(each.hashes for each in wanted)
 
 
 def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Requirements:
-    """Read from a package what it needs where it is loaded; nothing is run.
+    """Read the requirements of a package, without running code.
 
     Args:
-        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
-        lock: whether to tell all that the needed distributions require as well.
+        source: Package file, or directory of an unzipped package; of modpack or torch.package.
+        lock: Whether to include indirect requirements.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
+        ArchiveError: If it is not a package, or damaged.
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
@@ -122,13 +123,13 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         decisions = plan.decisions if plan is not None else {}
         decided = [decisions[module] for module in loose if module in decisions]
         absent = _outermost(each.module for each in decided if each.location is None)
-        unknown = (m for m in loose if not any(is_within(m, each) for each in absent))
+        unrecorded = (m for m in loose if not any(is_within(m, each) for each in absent))
         inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
             archive.path,
             environment,
             tuple(_needed(environment, externs, lock, at_once)),
-            _outermost(unknown),
+            _outermost(unrecorded),
             absent,
             tuple(each for each in absent if not is_optional(inside[each], at_once)),
             lock,
@@ -155,13 +156,13 @@ def _needed(
 
 
 def _outermost(modules: Iterable[str]) -> tuple[str, ...]:
-    """Those modules that are not below another of them, sorted."""
+    """Return the modules that are not below another of them, sorted."""
     listed = set(modules)
     return tuple(sorted(m for m in listed if not listed.intersection(parents(m))))
 
 
 def requirements_text(requirements: Requirements) -> str:
-    """A requirements file: what pip installs, and comments on what it cannot."""
+    """Return a requirements file, with comments about requirements that pip cannot install."""
     return "\n".join(_lines(requirements)) + "\n"
 
 
@@ -169,20 +170,20 @@ def _lines(given: Requirements) -> Iterator[str]:
     yield from _head(given)
     for each in given.needed:
         if not each.is_optional:
-            yield from _of_one(each, given)
-    for module in given.unknown:
-        yield f"# {printable(module)}: which distribution provided it is not recorded"
-    yield from _named(_ABSENT_AT_ONCE, given.absent_at_once)
-    yield from _outside(given)
+            yield from _requirement_lines(each, given)
+    for module in given.unrecorded:
+        yield f"# {printable(module)}: its distribution is not recorded"
+    yield from _named(_ABSENT_AT_LOAD, given.absent_at_load)
+    yield from _imported_lines(given)
     optional = [each for each in given.needed if each.is_optional]
     if optional:
-        yield f"# {_LATER}:"
+        yield f"# {_OPTIONAL}:"
         for each in optional:
-            yield from _of_one(each, given)
-    yield from _named(_ABSENT, [m for m in given.absent if m not in given.absent_at_once])
+            yield from _requirement_lines(each, given)
+    yield from _named(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
 
 
-def _outside(given: Requirements) -> Iterator[str]:
+def _imported_lines(given: Requirements) -> Iterator[str]:
     if given.imported:
         yield f"# {_IMPORTED}:"
     for each in given.imported:
@@ -192,34 +193,34 @@ def _outside(given: Requirements) -> Iterator[str]:
         yield pin or f"# {printable(each.distribution)} {printable(each.version)}"
 
 
-def _named(what: str, modules: Sequence[str]) -> Iterator[str]:
-    """A comment that names modules."""
+def _named(title: str, modules: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a comment that names modules."""
     if modules:
-        text = f"{what}: {', '.join(map(printable, modules))}"
+        text = f"{title}: {', '.join(map(printable, modules))}"
         yield from textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ")
 
 
 def _head(given: Requirements) -> Iterator[str]:
-    made = given.environment
-    what = "All that" if given.is_lock else "What"
-    yield f"# {what} {printable(given.file)} needs where it is loaded."
-    with_what = [f"Python {made.python}" if made.python else "", made.place or ""]
-    if told := ", ".join(filter(None, with_what)):
-        yield f"# It was made with {printable(told)}."
-    if made.place is None:
-        yield "# Which torch it was made with is not recorded."
-    if given.is_lock and not made.has_requirements:
-        yield "# What these distributions require themselves is not recorded."
+    exported = given.environment
+    extent = "All requirements" if given.is_lock else "Requirements"
+    yield f"# {extent} of {printable(given.path)}."
+    versions = [f"Python {exported.python}" if exported.python else "", exported.place or ""]
+    if environment := ", ".join(filter(None, versions)):
+        yield f"# Exported with {printable(environment)}."
+    if exported.place is None:
+        yield "# The version of torch at export is not recorded."
+    if given.is_lock and not exported.has_requirements:
+        yield "# Indirect requirements are not recorded."
     if given.is_lock and not given.has_all_hashes:
         known = sum(1 for each in given.needed if each.hashes)
         yield (
-            f"# Hashes are known of {known} of {counted(len(given.needed), 'distribution')}: pip "
-            "records them only of what it"
+            f"# Hashes are recorded for {known} of {counted(len(given.needed), 'distribution')}: "
+            "pip records them only"
         )
-        yield "# installs from a file or an address. It takes hashes of all of them, or of none."
+        yield "# for installs from a file or URL, and accepts hashes for all requirements or none."
 
 
-def _of_one(needed: Needed, given: Requirements) -> Iterator[str]:
+def _requirement_lines(needed: Needed, given: Requirements) -> Iterator[str]:
     found = needed.distribution
     if needed.remark:
         yield f"# {printable(found.name)} {printable(needed.remark)}"

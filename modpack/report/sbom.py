@@ -153,7 +153,7 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Sbom:
         items[found.key] = replace(known, need=need) if is_needed else known
     needed = frozenset().union(*(item.needs for item in items.values()))
     return Sbom(
-        PurePath(package.file).stem,
+        PurePath(package.path).stem,
         package.digest,
         _package_facts(package),
         draft.needs.get("", frozenset()) | (items.keys() - needed),

@@ -1,4 +1,4 @@
-"""Rules for every module that no rule decides, with everything that speaks for them."""
+"""Suggested rules for the modules that no rule matches, with the reasons for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import HostEnvironment
 from modpack.report.format import indented, relative, title
 from modpack.report.text import STYLES
-from modpack.report.why import ImportLink, as_step
+from modpack.report.why import ImportLink, import_link
 
 _UNDECIDED: Final = (
     PackagingErrorReason.NO_ACTION,
@@ -36,57 +36,57 @@ _NO_SOURCE: Final = (CodeKind.EXTENSION, CodeKind.BYTECODE, CodeKind.BUILTIN, Co
 
 
 class ModuleOrigin(str, Enum):
-    """Where modules come from."""
+    """Origin of modules."""
 
-    OWN = "own"
+    LOCAL = "local"
     """Your own code: loose files and editable installs."""
     INSTALLED = "installed"
     """An installed distribution."""
     MISSING = "missing"
-    """They are not installed here."""
+    """Not installed in this environment."""
 
 
 class ImportReach(str, Enum):
-    """How code comes to need modules, from the strongest to the weakest."""
+    """The strongest evidence that modules are needed, from the strongest kind to the weakest."""
 
-    HELD = "held"
-    """A saved object holds something of theirs."""
-    AT_ONCE = "at-once"
-    """They are imported as soon as their importers are."""
-    IN_FUNCTIONS = "in-functions"
+    PICKLE = "pickle"
+    """A saved object contains objects of them."""
+    REQUIRED = "required"
+    """They are imported together with their importers."""
+    FUNCTION = "function"
     """They are imported in functions only."""
     GUARDED = "guarded"
-    """They are imported only where the code copes with their absence."""
+    """They are imported only where the code handles their absence."""
 
 
 class Staying(Protocol):
-    """Tells which installed distributions stay where they are, and why."""
+    """The choice of the installed distributions that stay extern."""
 
     def why_not_portable(self, module: str, location: Location | None) -> str | None:
-        """Why a module's distribution is not taken along; None if it can be."""
+        """Return why the distribution of a module stays extern, or None if it can be interned."""
 
     def add_externs(self, externs: Iterable[Location]) -> bool:
-        """Learn which modules are extern: what they require stays with them."""
+        """Add extern modules, whose requirements stay extern with them."""
 
     def is_optional(self, module: Location, importer: Location) -> bool:
-        """Whether the distribution of an importer does not require that of a module."""
+        """Return whether the distribution of an importer does not require that of a module."""
 
 
-_MAX_PLACES: Final = 2
+_MAX_LOCATIONS: Final = 2
 _MAX_MODULES: Final = 4
 _TITLES: Final = {
-    ModuleOrigin.OWN: "your own code",
+    ModuleOrigin.LOCAL: "your own code",
     ModuleOrigin.INSTALLED: "installed distributions",
-    ModuleOrigin.MISSING: "not installed here",
+    ModuleOrigin.MISSING: "not installed",
 }
-_HOW: Final = {
-    ImportReach.AT_ONCE: "imported at once",
-    ImportReach.IN_FUNCTIONS: "imported in functions only",
-    ImportReach.GUARDED: "imported only where its absence is coped with",
+_REACHES: Final = {
+    ImportReach.REQUIRED: "imported at module level",
+    ImportReach.FUNCTION: "imported in functions only",
+    ImportReach.GUARDED: "imported only where the code handles its absence",
 }
 _ALTERNATIVES: Final = {
-    MockRisk.UNUSED: "nothing that can run uses it: {} would do, unless its import has effects",
-    MockRisk.IMPORT_TIME: "it is used only while modules are imported: {} may do",
+    MockRisk.UNUSED: "unused by reachable code: {} works, unless importing it has side effects",
+    MockRisk.IMPORT_TIME: "used only while modules are imported: {} may work",
 }
 
 
@@ -95,12 +95,12 @@ class RuleSuggestion:
     """A rule to add.
 
     Attributes:
-        action: what it does.
-        patterns: what it matches.
-        kind: where the modules come from.
-        name: the distribution, or the top-level module.
-        why: what speaks for the action, where the kind does not say it all.
-        comes_first: whether it must stand before rules that were suggested earlier.
+        action: What the rule does.
+        patterns: Patterns that it matches.
+        kind: Origin of the modules.
+        name: The distribution, or the top-level module.
+        why: Reason for the action, in addition to the kind. May be empty.
+        comes_first: Whether the rule must precede rules that were suggested earlier.
     """
 
     action: Action
@@ -112,12 +112,12 @@ class RuleSuggestion:
 
 
 class RuleSuggester:
-    """Finds rules for what a plan leaves undecided. Deciding some modules may bring up others.
+    """Suggests rules for the undecided modules of a plan. Deciding some may reveal others.
 
     Args:
-        index: the installed distributions.
-        staying: which of them stay where they are; None if all do.
-        native: whether compiled modules can be interned.
+        index: The installed distributions.
+        staying: Choice of those that stay extern. None if all do.
+        native: Whether native extensions can be interned.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class RuleSuggester:
         self._host = HostEnvironment()
 
     def advise(self, plan: Plan, given: Sequence[RuleSuggestion] = ()) -> list[RuleSuggestion]:
-        """Rules for all modules that nothing decides so far.
+        """Suggest rules for all modules that are undecided so far.
 
         Args:
-            plan: a plan without a preset.
-            given: the advice that was followed in it.
+            plan: A plan without a preset.
+            given: The suggestions that it follows already.
         """
         if self._staying is not None:
             at_once = plan.graph.reachable_nodes(at_once=True)
@@ -146,11 +146,11 @@ class RuleSuggester:
                 groups.setdefault(self._group_of(problem), []).append(problem.subject)
         order = list(ModuleOrigin)
         keys = sorted(groups, key=lambda key: (order.index(key[0]), key[1].lower()))
-        advice = [self._advice(key, groups, plan) for key in keys]
-        return [*self._without_source(plan, suggested), *advice]
+        advice = [self._suggest(key, groups, plan) for key in keys]
+        return [*self._externs_without_source(plan, suggested), *advice]
 
     def provider_of(self, module: str) -> tuple[RecordedDistribution | None, bool | None]:
-        """What provides a module here, and whether that has compiled code."""
+        """Return the distribution of a module, and whether it contains native code."""
         found = self.index.distribution_of(module, self._host.locate(module))
         if found is None:
             return None, None
@@ -159,29 +159,29 @@ class RuleSuggester:
         return provider, self.index.is_compiled(found)
 
     def _is_open(self, module: str, plan: Plan, suggested: Collection[tuple[str, ...]]) -> bool:
-        """Whether a rule is to be found for a module that is a problem."""
+        """Return whether a module with a problem still needs a rule."""
         decision = plan.decisions.get(module)
-        if decision is not None:  # where it is not installed, another rule may come first
+        if decision is not None:  # if it is not installed, another rule may precede this one
             return decision.rule.pattern.include in suggested
         location = self._host.locate(module)
         is_folder = location is not None and location.kind is CodeKind.NAMESPACE
-        return not is_folder  # a mere folder follows the modules in it
+        return not is_folder  # a namespace package follows the modules in it
 
     def _group_of(self, problem: Diagnostic) -> tuple[ModuleOrigin, str]:
         module = problem.subject
         location = self._host.locate(module)
         if problem.code == PackagingErrorReason.SOURCE_FILE_NOT_FOUND:
-            # The outermost package that is not here: it may be in one that is.
+            # The outermost missing package: it may be in a package that is installed.
             outer = reversed([module, *parents(module)])
             return ModuleOrigin.MISSING, next(
                 (p for p in outer if self._host.locate(p) is None), module
             )
         if self.index.owner(module, location) is not Owner.INSTALLED:
-            return ModuleOrigin.OWN, root_of(module)
+            return ModuleOrigin.LOCAL, root_of(module)
         found = self.index.distribution_of(module, location)
         return ModuleOrigin.INSTALLED, found.name if found is not None else root_of(module)
 
-    def _advice(
+    def _suggest(
         self,
         key: tuple[ModuleOrigin, str],
         groups: Mapping[tuple[ModuleOrigin, str], list[str]],
@@ -189,52 +189,54 @@ class RuleSuggester:
     ) -> RuleSuggestion:
         (kind, name), modules = key, groups[key]
         if kind is ModuleOrigin.MISSING:
-            return self._about_missing(name, modules, plan)
+            return self._suggest_for_missing(name, modules, plan)
         others = [module for each in groups if each != key for module in groups[each]]
         patterns = tuple(_patterns(modules, others, self._is_package))
-        if kind is ModuleOrigin.OWN:
+        if kind is ModuleOrigin.LOCAL:
             return RuleSuggestion(Action.INTERN, patterns, kind, name)
         if self._staying is None:
             return RuleSuggestion(Action.EXTERN, patterns, kind, name)
-        why = self._why_not_taken(modules, plan, self._staying)
+        why = self._why_extern(modules, plan, self._staying)
         action = Action.INTERN if why is None else Action.EXTERN
         return RuleSuggestion(action, patterns, kind, name, why or "")
 
-    def _about_missing(self, name: str, modules: Sequence[str], plan: Plan) -> RuleSuggestion:
-        """A stand-in, unless code looks whether the module is there: it would find one."""
+    def _suggest_for_missing(self, name: str, modules: Sequence[str], plan: Plan) -> RuleSuggestion:
+        """Suggest a mock, unless code tests for the module: a mock would pass the test."""
         patterns = (f"{name}.**",)
         edges = edges_into(plan, modules)
-        asking = next((e for e in edges if e.kind.may_be_absent or self._is_theirs(e)), None)
+        asking = next(
+            (e for e in edges if e.kind.may_be_absent or self._is_by_installed_code(e)), None
+        )
         is_decided = any(module in plan.decisions for module in modules)
         if asking is None:
             return RuleSuggestion(Action.MOCK, patterns, ModuleOrigin.MISSING, name, "", is_decided)
-        why = f"a stand-in would look to {asking.importer} as if it were installed"
+        why = f"a mock would look installed to {asking.importer}"
         return RuleSuggestion(Action.EXTERN, patterns, ModuleOrigin.MISSING, name, why, is_decided)
 
-    def _is_theirs(self, edge: Edge) -> bool:
-        """Whether it is code of an installed distribution that imports something."""
+    def _is_by_installed_code(self, edge: Edge) -> bool:
+        """Return whether the importer belongs to an installed distribution."""
         location = self._host.locate(edge.importer)
         return self.index.owner(edge.importer, location) is Owner.INSTALLED
 
-    def _why_not_taken(self, modules: Sequence[str], plan: Plan, staying: Staying) -> str | None:
-        """Why an installed distribution is not taken along; None if it is."""
+    def _why_extern(self, modules: Sequence[str], plan: Plan, staying: Staying) -> str | None:
+        """Return why an installed distribution stays extern, or None if it can be interned."""
         first = modules[0]
         location = self._host.locate(first)
         bound = staying.why_not_portable(first, location)
         if bound is not None or location is None or root_of(first) in self._host.loaded():
             return bound
         importers = [e.importer for e in edges_into(plan, modules)]
-        homes = [self._host.locate(importer) for importer in importers]
-        if homes and all(
-            home is not None and staying.is_optional(location, home) for home in homes
+        sources = [self._host.locate(importer) for importer in importers]
+        if sources and all(
+            source is not None and staying.is_optional(location, source) for source in sources
         ):
-            return f"nothing has loaded it here, and {importers[0]} does not require it"
+            return f"not loaded in this process, and not required by {importers[0]}"
         return None
 
-    def _without_source(
+    def _externs_without_source(
         self, plan: Plan, suggested: Collection[tuple[str, ...]]
     ) -> Iterator[RuleSuggestion]:
-        """Compiled parts of what a suggested rule interns."""
+        """Suggest extern rules for modules that a suggested rule interns without source."""
         for module in plan.modules(Action.INTERN):
             location = self._host.locate(module)
             if location is None or location.kind not in _NO_SOURCE:
@@ -242,9 +244,9 @@ class RuleSuggester:
             can_be_interned = self._native and location.kind is CodeKind.EXTENSION
             is_suggested = plan.decisions[module].rule.pattern.include in suggested
             if is_suggested and not can_be_interned:
-                why = f"it is {location.file or location.kind.value}, which cannot be interned"
+                why = f"{location.file or location.kind.value} cannot be interned"
                 owner = self.index.owner(module, location)
-                kind = ModuleOrigin.INSTALLED if owner is Owner.INSTALLED else ModuleOrigin.OWN
+                kind = ModuleOrigin.INSTALLED if owner is Owner.INSTALLED else ModuleOrigin.LOCAL
                 yield RuleSuggestion(Action.EXTERN, (module,), kind, module, why, comes_first=True)
 
     def _is_package(self, module: str) -> bool:
@@ -253,7 +255,7 @@ class RuleSuggester:
 
 
 def edges_into(plan: Plan, modules: Sequence[str]) -> list[Edge]:
-    """The evidence that modules are needed by others."""
+    """Return the evidence that other modules need some modules."""
     inside = set(modules)
     return [
         edge
@@ -267,7 +269,7 @@ def edges_into(plan: Plan, modules: Sequence[str]) -> list[Edge]:
 def _patterns(
     modules: Sequence[str], others: Sequence[str], is_package: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Patterns for some modules that match none of some others, as short as can be."""
+    """Yield the shortest patterns that match some modules and none of some others."""
     todo = [(1, sorted(modules))]
     while todo:
         depth, members = todo.pop()
@@ -286,23 +288,23 @@ def _patterns(
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A rule to add, and everything that speaks for it.
+    """A suggested rule, with the reasons for it.
 
     Attributes:
-        advice: the rule.
-        modules: what it decides.
-        distribution: the installed distribution, if there is one.
-        is_compiled: whether that has compiled code; None without a distribution.
-        reach: how the modules are needed.
-        importers: who needs them: the strongest evidence first.
-        mock_risk: for what could be mocked instead: what would become of that.
+        advice: The rule.
+        modules: Modules that the rule decides.
+        distribution: The installed distribution, or None.
+        is_native: Whether the distribution contains native code. None without a distribution.
+        reach: The strongest evidence that the modules are needed.
+        importers: Locations that need the modules, the strongest evidence first.
+        mock_risk: Effect of a mock instead of the rule. None if a mock cannot replace the rule.
     """
 
     advice: RuleSuggestion
     modules: tuple[str, ...]
     distribution: RecordedDistribution | None = None
-    is_compiled: bool | None = None
-    reach: ImportReach = ImportReach.AT_ONCE
+    is_native: bool | None = None
+    reach: ImportReach = ImportReach.REQUIRED
     importers: tuple[ImportLink, ...] = ()
     mock_risk: MockRisk | None = None
 
@@ -310,13 +312,13 @@ class Suggestion:
 def described(
     adviser: RuleSuggester, given: Sequence[RuleSuggestion], plan: Plan, uses: Sequence[MockUse]
 ) -> tuple[Suggestion, ...]:
-    """What speaks for each rule, once all modules are decided.
+    """Return the suggestions with their reasons, once all modules are decided.
 
     Args:
-        adviser: who gave the advice.
-        given: the rules.
-        plan: the plan with all of them.
-        uses: what interned code does with the names of extern modules.
+        adviser: Source of the suggestions.
+        given: The rules.
+        plan: The plan with all of them.
+        uses: Uses of the names of extern modules in interned code.
     """
     used: dict[str, list[MockUse]] = {}
     for use in uses:
@@ -330,25 +332,25 @@ def described(
             adviser.provider_of(first) if advice.kind is not ModuleOrigin.MISSING else (None, None)
         )
         edges = sorted(edges_into(plan, modules), key=lambda edge: order.index(_reach([edge])))
-        of_these = [use for module in modules for use in used.get(module, ())]
+        uses_of_modules = [use for module in modules for use in used.get(module, ())]
         suggestion = Suggestion(
             advice,
             tuple(modules),
             *provider,
             _reach(edges),
-            tuple(as_step(plan, edge) for edge in edges),
-            risk_of(of_these) if _can_be_mocked(advice, modules, plan) else None,
+            tuple(import_link(plan, edge) for edge in edges),
+            risk_of(uses_of_modules) if _can_be_mocked(advice, modules, plan) else None,
         )
         found.append(suggestion)
     return tuple(found)
 
 
 def mockable(given: Sequence[RuleSuggestion], plan: Plan) -> list[str]:
-    """The extern modules that the suggested rules could have mocked: no saved object holds them.
+    """Return the extern modules that could be mocked, since no saved object contains them.
 
     Args:
-        given: the rules.
-        plan: the plan with all of them.
+        given: The rules.
+        plan: The plan with all of them.
     """
     decided = _by_rule(plan)
     found: list[str] = []
@@ -359,7 +361,7 @@ def mockable(given: Sequence[RuleSuggestion], plan: Plan) -> list[str]:
 
 
 def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
-    """The modules that rules of the user's decided, by the patterns of these."""
+    """Return the modules that user rules decided, by the patterns of the rules."""
     found: dict[tuple[str, ...], list[str]] = {}
     for module, decision in sorted(plan.decisions.items()):
         if decision.rule.origin is RuleOrigin.USER:
@@ -368,7 +370,7 @@ def _by_rule(plan: Plan) -> dict[tuple[str, ...], list[str]]:
 
 
 def _can_be_mocked(advice: RuleSuggestion, modules: Sequence[str], plan: Plan) -> bool:
-    """Whether a rule could mock what it makes extern: no saved object holds anything of it."""
+    """Return whether a rule could mock its extern modules: no saved object contains them."""
     if advice.action is not Action.EXTERN or advice.kind is not ModuleOrigin.INSTALLED:
         return False
     return all(edge.kind is not ImportKind.PICKLE for edge in edges_into(plan, modules))
@@ -376,17 +378,17 @@ def _can_be_mocked(advice: RuleSuggestion, modules: Sequence[str], plan: Plan) -
 
 def _reach(edges: Sequence[Edge]) -> ImportReach:
     kinds = {edge.kind for edge in edges}
-    if kinds & {ImportKind.PICKLE, ImportKind.SAVED}:
-        return ImportReach.HELD
+    if kinds & {ImportKind.PICKLE, ImportKind.EXPLICIT}:
+        return ImportReach.PICKLE
     if any(kind.runs_at_once for kind in kinds):
-        return ImportReach.AT_ONCE
+        return ImportReach.REQUIRED
     if kinds and kinds <= {ImportKind.GUARDED}:
         return ImportReach.GUARDED
-    return ImportReach.IN_FUNCTIONS if kinds else ImportReach.AT_ONCE
+    return ImportReach.FUNCTION if kinds else ImportReach.REQUIRED
 
 
 def as_option(action: Action, patterns: Sequence[str]) -> str:
-    """A rule as options of a command, quoted for a shell.
+    """Return a rule as options of a command, quoted for a shell.
 
     >>> as_option(Action.EXTERN, ["numpy.**"])
     "--extern 'numpy.**'"
@@ -400,14 +402,14 @@ def as_toml(
     exclude: Sequence[str] = (),
     allow_empty: bool = True,
 ) -> str:
-    """A rule as an entry of ``rules`` in a pyproject.toml.
+    """Return a rule as an entry of ``rules`` in a pyproject.toml.
 
     >>> print(as_toml(Action.MOCK, ["wandb.**"]), as_toml(Action.EXTERN, ["a.b.**", "a.c.**"]))
     { mock = "wandb.**" } { extern = ["a.b.**", "a.c.**"] }
     """
-    left_out = f", exclude = {_value(exclude)}" if exclude else ""
+    excluded = f", exclude = {_value(exclude)}" if exclude else ""
     must_match = "" if allow_empty else ", allow_empty = false"
-    return f"{{ {action.value} = {_value(patterns)}{left_out}{must_match} }}"
+    return f"{{ {action.value} = {_value(patterns)}{excluded}{must_match} }}"
 
 
 def _value(patterns: Sequence[str]) -> str:
@@ -415,14 +417,14 @@ def _value(patterns: Sequence[str]) -> str:
 
 
 def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
-    """What speaks for a rule, in short sentences.
+    """Yield the reasons for a rule, in short sentences.
 
     Args:
-        found: the rule.
-        folder: files below it are shown relative to it.
+        found: The rule.
+        folder: Files below it are shown relative to it.
     """
-    yield _what(found)
-    yield _need(found, folder)
+    yield _description(found)
+    yield _evidence(found, folder)
     if found.advice.why:
         yield found.advice.why
     if found.mock_risk is not None and found.mock_risk in _ALTERNATIVES:
@@ -430,19 +432,18 @@ def reasons(found: Suggestion, folder: Path | None = None) -> Iterator[str]:
 
 
 GivenRow = tuple[Action, Sequence[str], Sequence[str], bool]
-"""A rule that the user gave: what it does, its patterns, those that it excludes, and whether it may
-match nothing."""
+"""A rule of the user: action, patterns, excluded patterns, and whether it may match nothing."""
 
 
 def suggestions_report(
     found: Sequence[Suggestion], folder: Path | None = None, given: Sequence[GivenRow] = ()
 ) -> RenderableType:
-    """Every rule with its reasons, and all of them once more for a pyproject.toml.
+    """Return the rules with their reasons, followed by the lines for a pyproject.toml.
 
     Args:
-        found: the rules, in the order in which they must be given.
-        folder: files below it are shown relative to it.
-        given: the rules that there are already: they come first.
+        found: The rules, in the order in which they must be given.
+        folder: Files below it are shown relative to it.
+        given: The existing rules, which come first.
     """
     parts: list[RenderableType] = []
     for kind in ModuleOrigin:
@@ -452,45 +453,45 @@ def suggestions_report(
             for each in group:
                 option = printable(as_option(each.advice.action, each.advice.patterns))
                 parts.append(indented(Text(option, STYLES[each.advice.action]), 2))
-                told = (Text(printable(reason), "dim") for reason in reasons(each, folder))
-                parts += (indented(text, 6) for text in told)
+                lines = (Text(printable(reason), "dim") for reason in reasons(each, folder))
+                parts += (indented(line, 6) for line in lines)
             parts.append("")
     rows = [as_toml(*rule) for rule in given]
     rows += [as_toml(each.advice.action, each.advice.patterns) for each in found]
-    lines = ["[tool.modpack]", 'preset = "none"', "rules = [", *(f"    {r}," for r in rows), "]"]
-    return Group(*parts, title("in pyproject.toml", "blue"), *map(Text, lines))
+    toml = ["[tool.modpack]", 'preset = "none"', "rules = [", *(f"    {r}," for r in rows), "]"]
+    return Group(*parts, title("in pyproject.toml", "blue"), *map(Text, toml))
 
 
-def _what(found: Suggestion) -> str:
-    """What the modules are."""
+def _description(found: Suggestion) -> str:
+    """Return the modules with their distribution."""
     modules = _listed(found.modules)
     if found.advice.kind is ModuleOrigin.MISSING:
-        return f"{modules}: not installed here, so that nothing that works here runs it"
+        return f"{modules}: not installed, so code that works in this environment does not run it"
     distribution = found.distribution
     if distribution is None:
         return modules
     license = distribution.license or "license unknown"
-    code = "compiled code" if found.is_compiled else "pure Python"
+    code = "native code" if found.is_native else "pure Python"
     editable = ", an editable install" if distribution.editable else ""
     return f"{modules}: {distribution.name} {distribution.version} ({license}), {code}{editable}"
 
 
 def _listed(modules: Sequence[str]) -> str:
-    """The modules, if they are few; how many there are."""
+    """Return the modules, or their number with the first few."""
     if len(modules) <= _MAX_MODULES:
         return ", ".join(modules)
     shown = ", ".join(modules[:_MAX_MODULES])
     return f"{counted(len(modules), 'module')} ({shown}, ...)"
 
 
-def _need(found: Suggestion, folder: Path | None) -> str:
+def _evidence(found: Suggestion, folder: Path | None) -> str:
     if not found.importers:
         return "saved by name"
-    if found.reach is ImportReach.HELD:
-        held = dict.fromkeys(name for step in found.importers[:1] for name in step.names)
-        return f"{found.importers[0].importer} holds {', '.join(held) or 'something of it'}"
-    places = dict.fromkeys(step.place or step.importer for step in found.importers)
-    shown = ", ".join(relative(place, folder) for place in list(places)[:_MAX_PLACES])
-    more = len(places) - _MAX_PLACES
-    rest = f" and {counted(more, 'more place')}" if more > 0 else ""
-    return f"{_HOW[found.reach]}: {shown}{rest}"
+    if found.reach is ImportReach.PICKLE:
+        names = dict.fromkeys(name for link in found.importers[:1] for name in link.names)
+        return f"{found.importers[0].importer} contains {', '.join(names) or 'objects of it'}"
+    locations = dict.fromkeys(link.location or link.importer for link in found.importers)
+    shown = ", ".join(relative(each, folder) for each in list(locations)[:_MAX_LOCATIONS])
+    more = len(locations) - _MAX_LOCATIONS
+    rest = f" and {counted(more, 'more location')}" if more > 0 else ""
+    return f"{_REACHES[found.reach]}: {shown}{rest}"

@@ -117,12 +117,12 @@ def problems_report(
 
 
 def _head(facts: PackageFacts) -> RenderableType:
-    heading = Text.assemble((printable(facts.file), "bold"), f"  {human_size(facts.size_bytes)}")
+    heading = Text.assemble((printable(facts.path), "bold"), f"  {human_size(facts.size_bytes)}")
     rows = [
         ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
         ("made with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
-        ("loads", _entry(facts)),
+        ("loads", _main_resource(facts)),
         *_self_test(facts),
     ]
     columns = table(("dim", "left"), ("", "left"))
@@ -131,8 +131,9 @@ def _head(facts: PackageFacts) -> RenderableType:
     return Group(heading, indented(columns, 2))
 
 
-def _entry(facts: PackageFacts) -> str:
-    return "/".join(facts.entry) if facts.entry else "nothing by itself: name a resource"
+def _main_resource(facts: PackageFacts) -> str:
+    entry = facts.main_resource
+    return "/".join(entry) if entry else "no main resource; pass package and resource to load"
 
 
 def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
@@ -150,7 +151,7 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     compared = "bit by bit" if self_test.deterministic else "in structure: it is not deterministic"
     outcome = f"passed, compared {compared}" if self_test.passed else f"failed: {self_test.failure}"
     rounds = counted(self_test.rounds, "run")
-    yield "self_test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
+    yield "self-test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
     for kind in dict.fromkeys(each.kind for each in self_test.additions):
         names = [each.name for each in self_test.additions if each.kind == kind]
         told = _ADDED[kind].format(counted(len(names), "module"), len(names))
@@ -245,7 +246,7 @@ def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
     """The strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
     others = (each for each in importers if each.kind is not ImportKind.PARENT)
-    verb, names = "needed by", list(dict.fromkeys(relative(i.place, folder) for i in others))
+    verb, names = "needed by", list(dict.fromkeys(relative(i.location, folder) for i in others))
     if not names:
         verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
     return printable(f"{verb} {listed(names, _SHOWN_PLACES)}") if names else ""
@@ -282,7 +283,7 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
 
 
 def _resources(facts: PackageFacts) -> list[RenderableType]:
-    saved = [each for each in facts.resources if not each.kind.goes_along]
+    saved = [each for each in facts.resources if not each.kind.comes_with_code]
     if not saved:
         return []
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
@@ -297,7 +298,7 @@ def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
     """The files that came with the code, counted: a library may have hundreds."""
     groups: dict[tuple[str, str], list[ResourceFacts]] = {}
     for each in resources:
-        if each.kind.goes_along:
+        if each.kind.comes_with_code:
             groups.setdefault((each.owner or "", each.kind.value), []).append(each)
     if not groups:
         return []
@@ -327,13 +328,13 @@ def package_html(facts: PackageFacts) -> str:
     head = [
         ("format", facts.format),
         ("made with", facts.made_with or "not recorded"),
-        ("loads", _entry(facts)),
+        ("loads", _main_resource(facts)),
         ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
         ("digest", facts.digest),
     ]
     warnings = (str(note) for note in facts.notes if note.severity is Severity.WARNING)
     parts = [
-        html_heading(facts.file, human_size(facts.size_bytes)),
+        html_heading(facts.path, human_size(facts.size_bytes)),
         html_table([], head),
         html_list(warnings),
     ]
@@ -344,7 +345,7 @@ def package_html(facts: PackageFacts) -> str:
     specs = [each.spec for each in facts.hooks]
     rows = [(spec.kind, " + ".join(spec.target), spec.callable.name) for spec in specs]
     parts.append(_html_part(counted(len(rows), "hook"), ("kind", "on", "calls"), rows))
-    saved = [each for each in facts.resources if not each.kind.goes_along]
+    saved = [each for each in facts.resources if not each.kind.comes_with_code]
     rows = [(each.record, each.kind.value, human_size(each.size_bytes)) for each in saved]
     parts.append(_html_part(counted(len(rows), "resource"), ("record", "kind", ""), rows))
     return "".join(parts)

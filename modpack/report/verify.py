@@ -22,6 +22,7 @@ from modpack.archive.manifest import (
     read_manifest,
 )
 from modpack.archive.reader import open_archive
+from modpack.core.codec import json_keys
 from modpack.core.policy import (
     CODE_FROM_ANYONE,
     HOW_TO_REQUIRE_A_SIGNATURE,
@@ -61,6 +62,7 @@ _TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
 _MAX_OF_A_CODE: Final = 20
 
 
+@json_keys({"is_passed": "passed"})
 @dataclass(frozen=True)
 class CheckFacts:
     """One kind of check.

@@ -311,7 +311,7 @@ def check_agreement(
         yield from _check_hooks(archive, own, damaged)
         yield from _check_self_tests(archive, own, damaged)
     if own.plan is not None and own.environment is not None:
-        compiled = [file.record for file in own.plan.files if file.kind is FileKind.COMPILED]
+        compiled = [file.record for file in own.plan.files if file.kind is FileKind.NATIVE]
         if compiled and own.environment.native is None:
             text = f"no platform is recorded for the native extension {compiled[0]!r}"
             yield _inconsistent(layout.ENVIRONMENT, text)
@@ -320,7 +320,7 @@ def check_agreement(
 
 def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
     """Each decision about code has its record."""
-    compiled = {file.owner for file in plan.files if file.kind is FileKind.COMPILED}
+    compiled = {file.owner for file in plan.files if file.kind is FileKind.NATIVE}
     for module, decision in plan.decisions.items():
         wanted = _record_wanted(decision, module in compiled)
         if wanted and not any(archive.has(name) or name in damaged for name in wanted):

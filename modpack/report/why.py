@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
 from modpack.archive.records import read_environment
+from modpack.core.codec import Line
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
@@ -18,11 +19,11 @@ from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
-from modpack.report.facts import code_file, provider_of
+from modpack.report.facts import Provider, code_file, provider_of
 from modpack.report.package_info import facts_of, read_checked_manifest
 
 _STRENGTH: Final = (
-    ImportKind.SAVED,
+    ImportKind.EXPLICIT,
     ImportKind.PICKLE,
     ImportKind.REQUIRED,
     ImportKind.PARENT,
@@ -30,7 +31,7 @@ _STRENGTH: Final = (
     ImportKind.FUNCTION,
     ImportKind.DYNAMIC,
     ImportKind.GUARDED,
-    ImportKind.LOADED,
+    ImportKind.LIVE_MODULE,
     ImportKind.TYPE_CHECKING,
 )
 """Of several pieces of evidence for one step, the first of these is told."""
@@ -46,32 +47,32 @@ MAX_COUNTED: Final = 1_000_000
 
 @dataclass(frozen=True)
 class ImportLink:
-    """One step of a chain: who imports whom, with the strongest evidence for it.
+    """One link of a chain of imports, with the strongest evidence for it.
 
     Attributes:
-        importer: a module path, or a saved object (``<model/model.pkl>``).
-        imported: a module path.
-        kind: how strong the dependency is.
-        file: where the importer's code is: a record, or a file for a plan; None if not known.
-        line: 1-based line of the import; None where there is no such line.
-        names: what is taken from the module, where that is known.
-        others: how many more places of the importer say the same.
+        importer: Path of the importing module, or a saved object (``<model/model.pkl>``).
+        imported: Path of the imported module.
+        kind: Strength of the dependency.
+        path: Code of the importer: a record of the package, or a file for a plan. None if unknown.
+        line: 1-based line of the import. None without such a line.
+        names: Names that are imported from the module, as far as known.
+        others: Number of further locations in the importer with evidence for this link.
     """
 
     importer: str
     imported: str
     kind: ImportKind
-    file: str | None = None
-    line: int | None = None
+    path: str | None = None
+    line: Line | None = None
     names: tuple[str, ...] = ()
     others: int = 0
 
     @property
-    def place(self) -> str | None:
-        """``file:line``, or what of it is known."""
+    def location(self) -> str | None:
+        """``path:line``, as far as known."""
         if self.line is None:
-            return self.file
-        return f"{self.file or self.importer}:{self.line}"
+            return self.path
+        return f"{self.path or self.importer}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -79,12 +80,12 @@ class Chain:
     """A chain of imports.
 
     Attributes:
-        start: what was saved: an object, or a module by name.
-        steps: from there to the module; empty if that itself was saved.
+        start: Saved object, or module that was saved by name.
+        links: Links from the start to the module. Empty if the module itself was saved.
     """
 
     start: str
-    steps: tuple[ImportLink, ...] = ()
+    links: tuple[ImportLink, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,56 +93,82 @@ class FoundChains:
     """Chains that lead to one module, the shortest first.
 
     Attributes:
-        chains: the first of them.
-        more: how many there are besides.
-        is_complete: whether ``more`` is right; if not, there are at least so many.
-        as_short: of the shortest ones, how many others start at the same places and are as short;
-            of :data:`MAX_COUNTED` there are so many or more.
+        chains: The first of them.
+        omitted: Number of further chains.
+        is_complete: Whether ``omitted`` is exact. If not, there are at least so many.
+        equally_short: Number of further chains that start at the same objects and are as short,
+            up to :data:`MAX_COUNTED`.
     """
 
     chains: tuple[Chain, ...] = ()
-    more: int = 0
+    omitted: int = 0
     is_complete: bool = True
-    as_short: int = 0
+    equally_short: int = 0
 
 
 class ModuleStatus(str, Enum):
-    """What a package has to do with a module."""
+    """Status of a module in a package."""
 
     DECIDED = "decided"
-    """It was decided."""
-    LEFT_OUT = "left-out"
-    """Code asks for it, and it stays absent."""
-    NEVER_RUN = "never-run"
-    """It is imported only by code that never runs, such as ``if TYPE_CHECKING``."""
+    """The package has a decision about the module."""
+    EXCLUDED = "excluded"
+    """Code imports the module, but the module is absent from the package on purpose."""
+    TYPE_CHECKING_ONLY = "type-checking-only"
+    """Only code that never runs imports the module, such as ``if TYPE_CHECKING``."""
     UNDECIDED = "undecided"
-    """It is needed, and nothing was decided."""
+    """Code needs the module, and the package has no decision about it."""
+
+
+class ModuleProvider(NamedTuple):
+    """Provider of a module at export.
+
+    Attributes:
+        kind: Kind of the provider. None for an interned module.
+        distribution: Distribution that contained the module, or None.
+        version: Version of the distribution, or None.
+    """
+
+    kind: Provider | None
+    distribution: str | None = None
+    version: str | None = None
+
+    def __str__(self) -> str:
+        if self.kind is Owner.STDLIB:
+            return "the standard library"
+        editable = ", an editable install" if self.kind is Owner.LOCAL else ""
+        return " ".join(filter(None, (self.distribution, self.version))) + editable
 
 
 @dataclass(frozen=True)
 class Why:
-    """All that is known of why a module is in a package, or is not.
+    """The evidence for the decision about one module.
 
     Attributes:
-        module: its path.
-        standing: what the package has to do with it.
-        decision: what was decided; None if nothing was.
-        chains: how it is reached.
-        importers: every place that imports it itself.
-        notes: what was remarked about it.
-        provider: what provided it when the package was made, with the version, if that is known.
+        module: Path of the module.
+        status: Status of the module in the package.
+        decision: The decision, or None.
+        chains: Chains of imports that lead to the module.
+        importers: All locations that import the module directly.
+        notes: Notes about the module.
+        provider: Provider of the module at export, or None if not recorded.
     """
 
     module: str
-    standing: ModuleStatus
+    status: ModuleStatus
     decision: Decision | None
     chains: FoundChains
     importers: tuple[ImportLink, ...]
     notes: tuple[Diagnostic, ...] = ()
-    provider: str | None = None
+    provider: ModuleProvider | None = None
 
 
-def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | None = None) -> Why:
+def why(
+    plan: Plan,
+    module: str,
+    *,
+    every_chain: bool = False,
+    provider: ModuleProvider | None = None,
+) -> Why:
     """Tell why a module is there.
 
     Args:
@@ -160,10 +187,10 @@ def why(plan: Plan, module: str, *, every_chain: bool = False, provider: str | N
     importing = sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0))
     return Why(
         module,
-        _standing(plan, module),
+        _status(plan, module),
         plan.decisions.get(module),
         chains,
-        tuple(as_step(plan, edge) for edge in importing),
+        tuple(import_link(plan, edge) for edge in importing),
         tuple(note for note in plan.notes if note.subject == module),
         provider,
     )
@@ -186,13 +213,13 @@ def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundCh
     for start in starts[:most]:
         length = distances[start] + 1
         of_one = min(_MAX_AS_SHORT, room // length)
-        found = list(islice(_downhill(graph, start, distances), of_one))
+        found = list(islice(_shortest_paths(graph, start, distances), of_one))
         paths += found
         room -= length * len(found)
     shown = list(dict.fromkeys(path[0] for path in paths))
-    as_short = min(_number_downhill(graph, shown, distances) - len(paths), MAX_COUNTED)
+    as_short = min(_count_shortest(graph, shown, distances) - len(paths), MAX_COUNTED)
     chains = tuple(_chain(plan, path) for path in paths)
-    return FoundChains(chains, len(starts) - len(shown), as_short=as_short)
+    return FoundChains(chains, len(starts) - len(shown), equally_short=as_short)
 
 
 def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
@@ -210,7 +237,7 @@ def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
     )
 
 
-def _downhill(
+def _shortest_paths(
     graph: DependencyGraph, start: str, distances: dict[str, int]
 ) -> Iterator[Sequence[str]]:
     """The paths on which each step brings one nearer; where there is a choice, stronger first."""
@@ -231,7 +258,7 @@ def _downhill(
         levels.append(nearer[::-1])
 
 
-def _number_downhill(
+def _count_shortest(
     graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
 ) -> int:
     """How many such paths there are, without following each; of very many not exactly how many."""
@@ -260,26 +287,26 @@ def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> lis
 
 
 def _chain(plan: Plan, path: Sequence[str]) -> Chain:
-    steps = []
+    links = []
     for importer, imported in pairwise(path):
         strongest = _strongest(plan.graph, importer, imported)
         edges = plan.graph.edges_between(importer, imported)
         others = {(edge.kind, edge.line) for edge in edges if edge.kind.is_dependency}
         others.discard((strongest.kind, strongest.line))
-        steps.append(as_step(plan, strongest, len(others)))
-    return Chain(path[0], tuple(steps))
+        links.append(import_link(plan, strongest, len(others)))
+    return Chain(path[0], tuple(links))
 
 
-def as_step(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
-    """One edge as a step, with the place where it shows.
+def import_link(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
+    """Return an edge of the graph with its location.
 
     Args:
-        plan: the plan that the edge belongs to.
-        edge: the edge.
-        others: how many more places say the same.
+        plan: Plan that the edge belongs to.
+        edge: The edge.
+        others: Number of further locations with the same evidence.
     """
-    file = code_file(plan, edge.importer)
-    return ImportLink(edge.importer, edge.imported, edge.kind, file, edge.line, edge.names, others)
+    path = code_file(plan, edge.importer)
+    return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, others)
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
@@ -292,14 +319,14 @@ def _weakness(edge: Edge) -> int:
     return _STRENGTH.index(edge.kind)
 
 
-def _standing(plan: Plan, module: str) -> ModuleStatus:
+def _status(plan: Plan, module: str) -> ModuleStatus:
     if module in plan.decisions:
         return ModuleStatus.DECIDED
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
-        return ModuleStatus.NEVER_RUN
+        return ModuleStatus.TYPE_CHECKING_ONLY
     is_absent = any(n.code == "optional-import-missing" and n.subject == module for n in plan.notes)
-    return ModuleStatus.LEFT_OUT if is_absent else ModuleStatus.UNDECIDED
+    return ModuleStatus.EXCLUDED if is_absent else ModuleStatus.UNDECIDED
 
 
 def mentions(plan: Plan, module: str) -> bool:
@@ -327,11 +354,11 @@ def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
     return replace(plan, decisions={**plan.decisions, **brought})
 
 
-def read_provider(archive: Archive, plan: Plan, module: str) -> str | None:
-    """What provided a module when a package was made, with its version, if that is recorded.
+def read_provider(archive: Archive, plan: Plan, module: str) -> ModuleProvider | None:
+    """Return the provider of a module at export, or None if not recorded.
 
     Raises:
-        ArchiveError: the package is damaged.
+        ArchiveError: If the package is damaged.
     """
     decision, manifest = plan.decisions.get(module), read_manifest(archive)
     if decision is None or manifest is None:
@@ -339,17 +366,18 @@ def read_provider(archive: Archive, plan: Plan, module: str) -> str | None:
     if decision.action is Action.EXTERN:
         return _provider_of_extern(read_environment(archive, manifest), module)
     owner = next((d for d in plan.distributions if module in d.modules), None)
-    return f"{owner.name} {owner.version}" if owner is not None else None
+    return ModuleProvider(None, owner.name, owner.version) if owner is not None else None
 
 
-def _provider_of_extern(environment: RecordedEnvironment, module: str) -> str | None:
-    owner = provider_of(module, is_installed=False)
-    if owner is Owner.STDLIB:
-        return "the standard library"
-    if owner is Owner.RUNTIME and root_of(module) != "modpack":
-        return f"torch {environment.torch}" if environment.torch else "torch"
-    provider = environment.provider_of(module)
-    if provider is None:
+def _provider_of_extern(environment: RecordedEnvironment, module: str) -> ModuleProvider | None:
+    kind = provider_of(module, is_installed=False)
+    if kind is Owner.STDLIB:
+        return ModuleProvider(kind)
+    if kind is Owner.RUNTIME and root_of(module) != "modpack":
+        return ModuleProvider(kind, "torch", environment.torch)
+    found = environment.provider_of(module)
+    if found is None:
         return None
-    editable = ", an editable install" if provider.editable else ""
-    return f"{provider.name} {provider.version}{editable}"
+    if kind is Owner.LOCAL and not found.editable:
+        kind = Owner.INSTALLED
+    return ModuleProvider(kind, found.name, found.version)

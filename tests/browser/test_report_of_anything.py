@@ -50,7 +50,7 @@ def hostile() -> AuditFacts:
     for importer, imported in zip(chain, CANARIES, strict=False):
         graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 3, CANARIES))
     modules = tuple(map(hostile_module, enumerate(CANARIES)))
-    use = [MockUse(c, c, c, 1, UseKind.FUNCTION, c, True, (c,)) for c in CANARIES]
+    use = [MockUse(c, c, c, 1, UseKind.FUNCTION_BODY, c, True, (c,)) for c in CANARIES]
     package = PackageFacts(
         CANARIES[0],
         1,

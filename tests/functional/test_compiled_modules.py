@@ -210,7 +210,7 @@ def test_compiled_modules_go_along_again_when_a_loaded_package_is_exported(
         exporter.use_preset("hermetic", intern_native=True)
         exporter.save_module("mine")
         plan = exporter.plan()
-    compiled = {file.record for file in plan.files if file.kind is FileKind.COMPILED}
+    compiled = {file.record for file in plan.files if file.kind is FileKind.NATIVE}
     assert "fastshop.libs/libneeded.so.1" in compiled
     done = clean_python(
         """

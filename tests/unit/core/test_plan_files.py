@@ -12,7 +12,7 @@ from modpack.core.plan_json import plan_from_json, plan_to_json
 FILES = (
     PlannedFile("shop/words.txt", "/home/me/shop/words.txt", "shop", "shop names it (line 3)"),
     PlannedFile("shop-1.0.dist-info/METADATA", "/x", "shop", "because", FileKind.METADATA),
-    PlannedFile("shop/fast.so", "/y", "shop.fast", "it is interned", FileKind.COMPILED),
+    PlannedFile("shop/fast.so", "/y", "shop.fast", "it is interned", FileKind.NATIVE),
 )
 DISTRIBUTIONS = (
     PlannedDistribution("shop", "1.0", "shop-1.0.dist-info", ("shop", "shop.fast")),

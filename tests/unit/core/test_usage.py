@@ -8,7 +8,7 @@ from modpack.core.plan import MockRisk, MockUse, Plan, UseKind, risk_of
 from modpack.core.plan_json import plan_from_json, plan_to_json
 
 AT_IMPORT = {
-    *(UseKind.BASE_CLASS, UseKind.DECORATOR, UseKind.CALL, UseKind.VALUE, UseKind.ANNOTATION)
+    *(UseKind.BASE_CLASS, UseKind.DECORATOR, UseKind.CALL, UseKind.MODULE_LEVEL, UseKind.ANNOTATION)
 }
 
 
@@ -23,7 +23,7 @@ def test_what_happens_at_import_time(kind):
 
 @pytest.mark.parametrize("kind", UseKind)
 def test_only_a_use_in_a_live_function_is_reachable_by_its_kind(kind):
-    assert (risk_of([use(kind)]) is MockRisk.REACHABLE) == (kind is UseKind.FUNCTION)
+    assert (risk_of([use(kind)]) is MockRisk.REACHABLE) == (kind is UseKind.FUNCTION_BODY)
 
 
 def test_what_a_mock_decorates_is_reachable_if_it_can_be_called():
@@ -33,18 +33,18 @@ def test_what_a_mock_decorates_is_reachable_if_it_can_be_called():
 
 def test_without_uses_or_with_dead_ones_only_a_mock_is_unused():
     assert risk_of([]) is MockRisk.UNUSED
-    assert risk_of([use(UseKind.FUNCTION, is_live=False)]) is MockRisk.UNUSED
+    assert risk_of([use(UseKind.FUNCTION_BODY, is_live=False)]) is MockRisk.UNUSED
 
 
 def test_the_worst_use_counts():
-    uses = [use(UseKind.FUNCTION, is_live=False), use(UseKind.CHECK)]
+    uses = [use(UseKind.FUNCTION_BODY, is_live=False), use(UseKind.TYPE_CHECK)]
     assert risk_of(uses) is MockRisk.IMPORT_TIME
-    assert risk_of([*uses, use(UseKind.FUNCTION)]) is MockRisk.REACHABLE
+    assert risk_of([*uses, use(UseKind.FUNCTION_BODY)]) is MockRisk.REACHABLE
 
 
 def test_uses_come_back_from_a_package_as_they_were():
     uses = (
-        MockUse("tracker", "log", "net", 3, UseKind.FUNCTION, "Net.f", False, ("tools",)),
+        MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", False, ("tools",)),
         MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
     )
     found = plan_from_json(plan_to_json(Plan({}, uses=uses, tells_uses=True), {}))

@@ -67,8 +67,8 @@ def use(kind, name="log", line=7, scope="", is_live=True):
 def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
     uses = (
         use(UseKind.BASE_CLASS, "Base", 4),
-        use(UseKind.FUNCTION, "finish", 6, "dead", is_live=False),
-        use(UseKind.FUNCTION, "log", 7, "Net.forward"),
+        use(UseKind.FUNCTION_BODY, "finish", 6, "dead", is_live=False),
+        use(UseKind.FUNCTION_BODY, "log", 7, "Net.forward"),
     )
     (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.REACHABLE),))
     assert (finding.code, finding.severity) == ("mock-reachable", Severity.WARNING)
@@ -284,7 +284,7 @@ def test_modules_that_a_hook_decided_are_one_finding():
 
 def test_compiled_code_is_one_finding_for_each_library():
     files = tuple(
-        ResourceFacts(f"shop/{name}.so", ResourceKind.COMPILED, 9, f"shop.{name}") for name in "ab"
+        ResourceFacts(f"shop/{name}.so", ResourceKind.NATIVE, 9, f"shop.{name}") for name in "ab"
     )
     (finding,) = found(files=files)
     assert (finding.code, finding.subject) == ("native-code", "shop")
@@ -315,6 +315,6 @@ def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():
 
 
 def test_a_mock_that_is_only_asked_about_is_a_note():
-    asked = use(UseKind.CHECK, "Base", 8, "Net.forward")
+    asked = use(UseKind.TYPE_CHECK, "Base", 8, "Net.forward")
     (finding,) = found(modules=(NET,), mocks=(mock(asked, risk=MockRisk.IMPORT_TIME),))
     assert (finding.code, finding.place) == ("mock-import-time", "shop/net.py:8")

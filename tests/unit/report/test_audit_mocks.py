@@ -19,7 +19,7 @@ MODULES = (
     ModuleFacts("colors", Action.MOCK, "mock('colors')"),
     ModuleFacts("json", Action.EXTERN),
 )
-LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION, "Net.forward")
+LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward")
 BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")

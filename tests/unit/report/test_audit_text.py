@@ -43,8 +43,8 @@ def use(kind, **more):
 def test_a_use_is_told_with_its_scope_and_its_way():
     assert how_used(use(UseKind.BASE_CLASS)) == "a base class"
     assert how_used(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
-    assert how_used(use(UseKind.FUNCTION, scope="run")) == "in the function run"
-    dead = use(UseKind.FUNCTION, scope="run", is_live=False)
+    assert how_used(use(UseKind.FUNCTION_BODY, scope="run")) == "in the function run"
+    dead = use(UseKind.FUNCTION_BODY, scope="run", is_live=False)
     assert how_used(dead) == "in the function run, which nothing calls"
     assert how_used(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
 
@@ -159,7 +159,7 @@ def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
 def test_nothing_from_a_package_steers_a_terminal():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
-    one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION, evil, via=(evil,))
+    one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))
     touch = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
     audit = AuditFacts(
         evil,

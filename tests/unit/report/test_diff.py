@@ -50,13 +50,13 @@ def test_a_package_does_not_differ_from_itself(package):
     file = package("a", LIBRARY)
     found = compare_packages(file, file)
     assert found.is_same_content
-    assert found.are_none
+    assert found.is_empty
     assert "are identical" in text_of(found)
 
 
 def test_the_same_export_twice_does_not_differ(package):
     found = compare_packages(package("a", LIBRARY), package("b", LIBRARY))
-    assert found.are_none
+    assert found.is_empty
 
 
 def test_the_order_of_records_is_no_difference(package, tmp_path):
@@ -65,7 +65,7 @@ def test_the_order_of_records_is_no_difference(package, tmp_path):
         with PackageExporter(file) as exporter:
             for name in names:
                 exporter.save_text("t", f"{name}.txt", name)
-    assert compare_packages(first, second).are_none
+    assert compare_packages(first, second).is_empty
 
 
 def test_modules_are_added_removed_and_changed(package):
@@ -75,7 +75,7 @@ def test_modules_are_added_removed_and_changed(package):
     modules = by_module(compare_packages(package("a", LIBRARY), package("b", other)))
     assert modules["difflib_shop.new"].change is Change.ADDED
     assert modules["difflib_shop.drawer"].change is Change.REMOVED
-    assert modules["difflib_shop.till"].has_other_code
+    assert modules["difflib_shop.till"].source_changed
     assert "+    return 2" in modules["difflib_shop.till"].source.unified
     assert "difflib_shop" not in modules
 
@@ -85,7 +85,7 @@ def test_a_decision_that_changed_is_told_with_its_rule(package):
     before = package("a", sources, extern=("numpy",))
     after = package("b", sources, mock=("numpy",))
     found = compare_packages(before, after)
-    fields = {f.what: (f.before, f.after) for f in by_module(found)["numpy"].fields}
+    fields = {f.name: (f.before, f.after) for f in by_module(found)["numpy"].fields}
     assert fields["action"] == ("extern", "mock")
     assert fields["rule"] == ("extern('numpy')", "mock('numpy')")
     assert [d.name for d in found.distributions if d.change is Change.REMOVED] == ["numpy"]
@@ -122,7 +122,7 @@ def test_sources_of_another_version_of_a_library_are_shown_on_demand(installed, 
             exporter.save_source_string("difflib_own", "import difflib_dist\n")
     found = compare_packages(*files)
     module = by_module(found)["difflib_dist"]
-    assert module.has_other_code
+    assert module.source_changed
     assert module.source is None
     assert [(d.name, d.fields[0].after) for d in found.distributions] == [("difflib-dist", "2.0")]
     shown = by_module(compare_packages(*files, SourceChoice.ALL))["difflib_dist"]
@@ -136,7 +136,7 @@ def test_whole_sources_are_shown_on_demand_and_none_if_not_wanted(package):
     everything = by_module(compare_packages(*files, SourceChoice.ALL))
     assert everything["difflib_shop.new"].source.unified[0] == "--- /dev/null"
     nothing = by_module(compare_packages(*files, SourceChoice.NONE))
-    assert nothing["difflib_shop.till"].has_other_code
+    assert nothing["difflib_shop.till"].source_changed
     assert nothing["difflib_shop.till"].source is None
 
 
@@ -172,7 +172,7 @@ def test_where_it_was_made_is_compared(package, tmp_path):
     environment.update(python="3.9.1", torch="1.0", machine="vax")
     content = json.dumps(environment).encode()
     other = rewritten(file, tmp_path / "b.modpack", {".data/modpack/environment.json": content})
-    fields = {f.what: f.after for f in compare_packages(file, other).package}
+    fields = {f.name: f.after for f in compare_packages(file, other).package}
     assert fields == {"python": "3.9.1", "torch": "1.0", "machine": "vax"}
 
 
@@ -182,7 +182,7 @@ def test_a_record_that_nobody_knows_is_told(package, tmp_path):
     other = rewritten(file, tmp_path / "b.modpack", changes)
     found = compare_packages(file, other)
     assert {each.record for each in found.records} == {"byteorder", ".data/python_version"}
-    assert not found.are_none
+    assert not found.is_empty
 
 
 def test_the_seconds_of_a_self_test_are_no_difference(tmp_path):
@@ -198,10 +198,10 @@ def test_the_seconds_of_a_self_test_are_no_difference(tmp_path):
         self_test = json.loads(archive.read(".data/modpack/trial.json"))
     slow = json.dumps({**self_test, "seconds": 99.5}).encode()
     other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/trial.json": slow})
-    assert compare_packages(files[0], other).are_none
+    assert compare_packages(files[0], other).is_empty
     failed = json.dumps({**self_test, "passed": False, "failure": "no"}).encode()
     other = rewritten(files[0], tmp_path / "failed.modpack", {".data/modpack/trial.json": failed})
-    told = {f.what: f.after for f in compare_packages(files[0], other).self_test}
+    told = {f.name: f.after for f in compare_packages(files[0], other).self_test}
     assert told == {"passed": "false", "failure": "no"}
 
 

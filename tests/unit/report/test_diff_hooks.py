@@ -28,12 +28,12 @@ def test_equal_hooks_do_not_differ():
 def test_a_hook_in_front_of_others_leaves_their_callables_alone():
     added, moved = compared([hook(CLIP)], [hook(LOG), hook(CLIP, 1)])
     assert (added.change, added.after.callable) == (Change.ADDED, LOG)
-    assert (moved.change, [f.what for f in moved.fields]) == (Change.CHANGED, ["position"])
+    assert (moved.change, [f.name for f in moved.fields]) == (Change.CHANGED, ["position"])
 
 
 def test_another_callable_in_the_same_place_is_a_change():
     (found,) = compared([hook(CLIP)], [hook(LOG)])
-    assert [(f.what, f.before, f.after) for f in found.fields] == [("calls", "lib.clip", "lib.log")]
+    assert [(f.name, f.before, f.after) for f in found.fields] == [("calls", "lib.clip", "lib.log")]
 
 
 def test_hooks_of_other_kinds_or_targets_are_others():
@@ -57,4 +57,4 @@ def test_the_line_where_a_source_was_is_no_difference():
 
 def test_flags_are_compared():
     (found,) = compared([hook(CLIP)], [hook(CLIP, flags={"always_call": True})])
-    assert [(f.what, f.after) for f in found.fields] == [("flags", "always_call=True")]
+    assert [(f.name, f.after) for f in found.fields] == [("flags", "always_call=True")]

@@ -40,7 +40,7 @@ def compared(tmp_path):
 def told(found):
     """For each tensor that differs: what became of it, its fields, its values."""
     return {
-        each.name: (each.change.value, {f.what: (f.before, f.after) for f in each.fields})
+        each.name: (each.change.value, {f.name: (f.before, f.after) for f in each.fields})
         for each in found.tensors
     }
 
@@ -164,7 +164,7 @@ def test_storages_of_tensors_without_names_are_compared_by_content(compared):
     assert found.tensors == ()
     changes = [(each.change, each.size_bytes) for each in found.storages.different]
     assert changes == [(Change.REMOVED, 12), (Change.ADDED, 12)]
-    assert not found.storages.are_all
+    assert not found.storages.all_compared
 
 
 def test_packages_without_recorded_tensors_are_compared_by_storages(tmp_path):
@@ -174,7 +174,7 @@ def test_packages_without_recorded_tensors_are_compared_by_storages(tmp_path):
         with AncestorsExporter(str(files[-1])) as exporter:
             exporter.save_pickle("m", "m.pkl", {"w": torch.full((3,), value), "v": torch.ones(2)})
     found = compare_packages(*files)
-    assert found.storages.are_all
+    assert found.storages.all_compared
     assert found.storages.same == 1
     assert [each.size_bytes for each in found.storages.different] == [12, 12]
     assert "tensor storages: 1 added, 1 removed, 1 the same" in "\n".join(
@@ -190,7 +190,7 @@ def test_a_package_of_ours_is_compared_with_one_of_torch_package(tmp_path):
         exporter.save_pickle("m", "m.pkl", obj)
     found = compare_packages(ours, theirs)
     assert (found.storages.same, found.storages.different) == (1, ())
-    assert "format" in {each.what for each in found.package}
+    assert "format" in {each.name for each in found.package}
 
 
 def test_a_folder_is_compared_like_the_file_that_it_came_from(compared, tmp_path):
@@ -200,7 +200,7 @@ def test_a_folder_is_compared_like_the_file_that_it_came_from(compared, tmp_path
             target = tmp_path / "folder" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(archive.read(name))
-    assert compare_packages(tmp_path / "b.modpack", tmp_path / "folder").are_none
+    assert compare_packages(tmp_path / "b.modpack", tmp_path / "folder").is_empty
     found = compare_packages(tmp_path / "a.modpack", tmp_path / "folder")
     assert list(told(found)) == ["w"]
 

@@ -101,7 +101,7 @@ def test_what_was_neither_decided_nor_saved_belongs_to_no_group():
 
 
 def test_mocks_and_findings_are_told():
-    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION, "Net.forward", True, ("tools",))
+    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward", True, ("tools",))
     audit = AuditFacts(
         "x",
         (ModuleFacts("spy", Action.MOCK),),

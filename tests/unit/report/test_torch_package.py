@@ -143,7 +143,7 @@ def test_its_hazards_are_told_with_their_places(ancestor):
 def test_what_it_does_with_mocks_is_found(ancestor):
     (use,) = evidence_of(ancestor, with_uses=True).uses
     assert (use.module, use.name, use.importer, use.line) == ("evspy", "log", "evshop.net", 11)
-    assert use.kind is UseKind.FUNCTION and use.is_live
+    assert use.kind is UseKind.FUNCTION_BODY and use.is_live
     assert evidence_of(ancestor).uses == ()
 
 
