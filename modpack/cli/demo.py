@@ -22,6 +22,7 @@ from modpack.cli._common import command, make_console
 )
 @click.option(
     "--epochs",
+    metavar="N",
     type=click.IntRange(min=1),
     help="Train for this many epochs.  [default: 16]",
 )
