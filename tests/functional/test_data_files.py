@@ -79,7 +79,7 @@ def notes_of(plan: Plan, kind: NoteKind) -> list[str]:
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
 @pytest.mark.parametrize("is_installed", [True, False])
-def test_every_way_to_read_a_file_beside_the_code_works_where_the_code_is_not_installed(
+def test_neighboring_files_are_readable_without_the_source(
     installed, project, clean_python, tmp_path, namespace, is_installed
 ):
     if is_installed:
@@ -102,7 +102,7 @@ def test_every_way_to_read_a_file_beside_the_code_works_where_the_code_is_not_in
     assert json.loads(done.stdout) == FOUND
 
 
-def test_of_a_distribution_goes_along_what_lies_in_the_folders_of_interned_packages(installed):
+def test_distribution_files_in_interned_folders_are_included(installed):
     installed(
         "shop",
         {
@@ -127,7 +127,7 @@ def test_of_a_distribution_goes_along_what_lies_in_the_folders_of_interned_packa
     assert {file.owner for file in plan.files} == {"shop"}
 
 
-def test_a_file_of_a_distribution_outside_its_packages_goes_along_if_the_source_names_it(installed):
+def test_named_file_outside_packages_is_included(installed):
     installed(
         "shop",
         {
@@ -142,7 +142,7 @@ def test_a_file_of_a_distribution_outside_its_packages_goes_along_if_the_source_
     assert data_of(plan_of("shop")) == ["shop_data/prices.csv"]
 
 
-def test_of_ones_own_code_goes_along_only_what_the_source_names(project):
+def test_local_code_includes_only_named_files(project):
     project(
         {
             "mine.py": """
@@ -160,7 +160,7 @@ def test_of_ones_own_code_goes_along_only_what_the_source_names(project):
     assert plan.files[0].why == "mine names it (line 3)"
 
 
-def test_a_name_that_a_helper_gets_is_found_as_well(project):
+def test_file_name_passed_to_helper_is_found(project):
     project(
         {
             "mine/__init__.py": """
@@ -178,7 +178,7 @@ def test_a_name_that_a_helper_gets_is_found_as_well(project):
     assert data_of(plan_of("mine")) == ["mine/lists/english.txt", "mine/lists/french.txt"]
 
 
-def test_a_path_that_another_module_reads_from_is_followed(project):
+def test_path_from_another_module_is_followed(project):
     project(
         {
             "mine/__init__.py": "",
@@ -193,7 +193,7 @@ def test_a_path_that_another_module_reads_from_is_followed(project):
     assert data_of(plan_of("mine.load")) == ["mine/models/small.json"]
 
 
-def test_code_that_names_no_place_takes_nothing_along(project):
+def test_code_without_paths_includes_no_files(project):
     project({"mine/__init__.py": "name = 'table.json'", "mine/table.json": "{}"})
     assert data_of(plan_of("mine")) == []
 
@@ -201,7 +201,7 @@ def test_code_that_names_no_place_takes_nothing_along(project):
 @pytest.mark.parametrize(
     "name", [".env", "service.key", "id_rsa", "credentials.json", "secrets.yaml", "prod.env"]
 )
-def test_what_looks_like_a_secret_never_goes_along_by_itself(project, name):
+def test_secret_files_are_never_included_automatically(project, name):
     project(
         {
             "mine/__init__.py": f"""
@@ -219,7 +219,7 @@ def test_what_looks_like_a_secret_never_goes_along_by_itself(project, name):
     assert f"{name} looks like a secret" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
 
 
-def test_a_folder_is_taken_without_caches_environments_and_code(project):
+def test_folder_is_included_without_caches_and_code(project):
     project(
         {
             "mine/__init__.py": """
@@ -238,7 +238,7 @@ def test_a_folder_is_taken_without_caches_environments_and_code(project):
     assert data_of(plan_of("mine")) == ["mine/assets/a.yaml", "mine/assets/deep/b.yaml"]
 
 
-def test_a_file_that_is_too_large_is_left_out_with_a_warning(installed):
+def test_large_file_is_excluded_with_a_warning(installed):
     site = installed("shop", {"shop/__init__.py": "", "shop/weights.bin": ""})
     with (site / "shop/weights.bin").open("wb") as file:
         file.truncate(65 * 2**20)
@@ -249,7 +249,7 @@ def test_a_file_that_is_too_large_is_left_out_with_a_warning(installed):
     assert "save_binary" in note
 
 
-def test_what_lies_beside_a_loose_script_is_not_guessed_but_told(project):
+def test_files_next_to_loose_script_are_only_reported(project):
     project(
         {
             "mine.py": """
@@ -267,7 +267,7 @@ def test_what_lies_beside_a_loose_script_is_not_guessed_but_told(project):
     assert note.place is not None and note.place.endswith("mine.py:4")
 
 
-def test_what_the_user_saved_comes_before_the_file_of_that_name(project, tmp_path):
+def test_saved_resource_precedes_file(project, tmp_path):
     project(
         {
             "mine/__init__.py": """
@@ -284,7 +284,7 @@ def test_what_the_user_saved_comes_before_the_file_of_that_name(project, tmp_pat
     assert PackageImporter(tmp_path / "mine.pt").import_module("mine").mode == "production"
 
 
-def test_two_projects_with_a_file_of_one_name_at_their_tops_are_told_apart(project):
+def test_equal_top_level_file_names_are_reported(project):
     source = "from pathlib import Path\ntext = (Path(__file__).parent / 'words.txt').read_text()\n"
     project({"one.py": source, "words.txt": "1"})
     project({"two.py": source, "words.txt": "2"})
@@ -293,7 +293,7 @@ def test_two_projects_with_a_file_of_one_name_at_their_tops_are_told_apart(proje
     assert "two" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
 
 
-def test_a_folder_given_as_source_brings_the_files_that_it_reads(project, tmp_path):
+def test_source_folder_includes_files_it_reads(project, tmp_path):
     root = project({"elsewhere/net/__init__.py": READERS})
     files = {n: c for n, c in reader_files().items() if not n.endswith(".py")}
     written(root / "elsewhere", {n.replace("reader/", "net/"): c for n, c in files.items()})
@@ -304,7 +304,7 @@ def test_a_folder_given_as_source_brings_the_files_that_it_reads(project, tmp_pa
     assert "reader/conf/b.json" in records
 
 
-def test_files_go_along_again_when_a_loaded_package_is_exported(installed, tmp_path):
+def test_reexport_includes_data_files(installed, tmp_path):
     installed("reader", reader_files())
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     with PackageExporter(first) as exporter:
@@ -318,7 +318,7 @@ def test_files_go_along_again_when_a_loaded_package_is_exported(installed, tmp_p
     assert _records(second) == _records(first)
 
 
-def test_a_file_that_only_a_self_test_asked_for_goes_along_again_too(project, tmp_path):
+def test_reexport_includes_files_added_by_self_test(project, tmp_path):
     project({"mine/__init__.py": "", "mine/odd": "odd"})
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
     with PackageExporter(first) as exporter:

@@ -42,7 +42,7 @@ def export(tmp_path):
     return write
 
 
-def test_what_is_installed_upgraded_and_removed_between_two_exports_is_noticed(installed, export):
+def test_export_notices_changed_distributions(installed, export):
     site = installed("again-tea", {"againtea.py": ""}, version="1.0")
     settle(site)
     before = export()
@@ -64,7 +64,7 @@ def test_what_is_installed_upgraded_and_removed_between_two_exports_is_noticed(i
     assert "again-cake" not in export()
 
 
-def test_what_a_distribution_comes_to_require_is_recorded(installed, export):
+def test_export_records_new_requirements(installed, export):
     site = installed("again-tea", {"againtea.py": ""}, version="1.0")
     installed("again-water", {"againwater.py": ""}, version="7.0")
     settle(site)
@@ -74,7 +74,7 @@ def test_what_a_distribution_comes_to_require_is_recorded(installed, export):
     assert export()["again-water"] == "7.0"
 
 
-def test_code_that_is_edited_between_two_exports_travels_as_it_is(project, tmp_path):
+def test_export_contains_current_source(project, tmp_path):
     folder = project({"againmine.py": "VALUE = 1\n"})
     found = []
     for text in ("VALUE = 1\n", "VALUE = 2\n", "VALUE = 3\n"):
@@ -87,7 +87,7 @@ def test_code_that_is_edited_between_two_exports_travels_as_it_is(project, tmp_p
     assert found == ["VALUE = 1\n", "VALUE = 2\n", "VALUE = 3\n"]
 
 
-def test_a_secret_that_is_written_down_between_two_exports_is_found(project, tmp_path, monkeypatch):
+def test_export_finds_new_secret(project, tmp_path, monkeypatch):
     folder = project({"againmine.py": "KEY = 'Tr0ub4dor&3xyz'\n"})
     monkeypatch.chdir(folder)
 

@@ -91,7 +91,7 @@ def test_all_paths_are_all_edges_between_two_modules(project):
     assert edges(exporter.all_paths("net_a", "net_a")) == set()
 
 
-def test_all_paths_and_chains_end_on_a_graph_of_thousands_of_nodes_in_circles():
+def test_paths_terminate_on_large_cyclic_graph():
     exporter = PackageExporter(None)
     for number in range(SIZE):
         targets = [(number + 1) % SIZE, (number * 7) % SIZE, (number - 1) % SIZE]
@@ -102,7 +102,7 @@ def test_all_paths_and_chains_end_on_a_graph_of_thousands_of_nodes_in_circles():
     assert exporter.plan().why("ring_17") == ("ring_17",)
 
 
-def test_the_dependency_graph_is_dot(harbour):
+def test_dependency_graph_is_dot(harbour):
     dot = exporter_of_harbour().dependency_graph_string()
     assert dot.startswith("digraph G {") and dot.endswith("}\n")
     assert edges(dot) == {
@@ -143,7 +143,7 @@ def test_planning_writes_nothing_and_raises_nothing(harbour, tmp_path: Path):
     assert list(folder.iterdir()) == []
 
 
-def test_planning_after_saving_objects_adds_no_file_and_leaves_the_target_alone(tmp_path: Path):
+def test_plan_after_saving_objects_leaves_the_target_alone(tmp_path: Path):
     target = tmp_path / "out.pt"
     target.write_bytes(b"old")
     exporter = PackageExporter(target)
@@ -154,7 +154,7 @@ def test_planning_after_saving_objects_adds_no_file_and_leaves_the_target_alone(
     assert target.read_bytes() == b"old"
 
 
-def test_planning_again_says_the_same_and_what_came_since(harbour):
+def test_repeated_plan_adds_later_objects(harbour):
     exporter = exporter_of_harbour()
     first = exporter.plan()
     assert exporter.plan() == first
@@ -165,7 +165,7 @@ def test_planning_again_says_the_same_and_what_came_since(harbour):
     assert exporter.close() == second
 
 
-def test_a_package_is_the_same_whether_or_not_it_was_planned_before(harbour):
+def test_plan_does_not_change_the_package(harbour):
     written = []
     for plans in (0, 3):
         buffer = io.BytesIO()
@@ -177,7 +177,7 @@ def test_a_package_is_the_same_whether_or_not_it_was_planned_before(harbour):
     assert written[0] == written[1]
 
 
-def test_the_plan_tells_decisions_reasons_and_chains(harbour):
+def test_plan_lists_decisions_reasons_and_chains(harbour):
     plan = exporter_of_harbour().plan()
     assert plan.decisions["harbour.mast"].action is Action.MOCK
     assert plan.decisions["harbour.mast"].why == "mock('harbour.mast')"
@@ -187,7 +187,7 @@ def test_the_plan_tells_decisions_reasons_and_chains(harbour):
     assert location is not None and str(location.file).endswith("harbour/sail.py")
 
 
-def test_a_failed_exports_exporter_still_answers(harbour):
+def test_failed_exports_exporter_still_answers(harbour):
     exporter = exporter_of_harbour(io.BytesIO())
     with pytest.raises(ZeroDivisionError), exporter:
         raise ZeroDivisionError

@@ -67,7 +67,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "keywords", "named"), WRONG)
-def test_a_wrong_type_is_a_type_error_that_names_the_argument(method, arguments, keywords, named):
+def test_wrong_type_is_a_type_error_naming_the_argument(method, arguments, keywords, named):
     exporter = PackageExporter(None)
     with pytest.raises(TypeError, match=rf"\b{named}\b"):
         getattr(exporter, method)(*arguments, **keywords)
@@ -90,12 +90,12 @@ def test_a_wrong_type_is_a_type_error_that_names_the_argument(method, arguments,
         ({"f": None, "debug": "yes"}, "debug"),
     ],
 )
-def test_the_exporter_itself_checks_its_arguments(arguments, named):
+def test_exporter_itself_checks_its_arguments(arguments, named):
     with pytest.raises(TypeError, match=rf"\b{named}\b"):
         PackageExporter(**arguments)
 
 
-def test_torchs_importers_are_refused_with_the_name_of_ours():
+def test_torch_importers_are_rejected():
     import torch.package
 
     with pytest.raises(TypeError, match=r"importer must be a modpack importer.*_SysImporter"):
@@ -120,7 +120,7 @@ def test_torchs_importers_are_refused_with_the_name_of_ours():
         ("use_preset", ("no such policy",), "preset"),
     ],
 )
-def test_a_wrong_value_is_a_value_error_that_names_the_argument(method, arguments, named):
+def test_wrong_value_is_a_value_error_naming_the_argument(method, arguments, named):
     with pytest.raises(ValueError, match=rf"\b{named}\b"):
         getattr(PackageExporter(None), method)(*arguments)
 
@@ -131,17 +131,17 @@ def test_pickle_protocols_are_two_to_five(protocol):
         PackageExporter(None).save_pickle("a", "b.pkl", 1, pickle_protocol=protocol)
 
 
-def test_an_empty_list_of_importers_is_a_value_error():
+def test_empty_list_of_importers_is_a_value_error():
     with pytest.raises(ValueError, match="importer"):
         PackageExporter(None, importer=[])
 
 
-def test_a_source_file_that_is_not_there_is_a_file_not_found_error(tmp_path):
+def test_missing_source_file_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError, match="missing"):
         PackageExporter(None).save_source_file("a", tmp_path / "missing.py")
 
 
-def test_the_other_public_functions_check_their_arguments_too(tmp_path):
+def test_other_public_functions_check_their_arguments_too(tmp_path):
     with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
         OrderedImporter(sys_importer, "sys")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="exc"):
@@ -153,7 +153,7 @@ def test_the_other_public_functions_check_their_arguments_too(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_optimizer_must_be_one(tmp_path):
+def test_optimizer_must_be_one(tmp_path):
     with (
         pytest.raises(TypeError, match=r"optimizer must be a torch\.optim\.Optimizer, not dict"),
         modpack.PackageExporter(tmp_path / "x.modpack") as exporter,

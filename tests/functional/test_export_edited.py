@@ -84,7 +84,7 @@ def notes(module: str = "edited_till") -> list[Note]:
         ("def total(self, *nets)", "def total(self, *nets, tip=0)", "Till.total", 16),
     ],
 )
-def test_an_edited_function_is_named_with_its_place(edit, old, new, name, line):
+def test_edited_function_is_reported_with_location(edit, old, new, name, line):
     module = edit(old, new)
     (note,) = notes()
     assert note.subject == "edited_till"
@@ -94,13 +94,13 @@ def test_an_edited_function_is_named_with_its_place(edit, old, new, name, line):
     assert note.kind.is_warning
 
 
-def test_several_edited_functions_are_told_at_once(edit):
+def test_several_edited_functions_are_reported_together(edit):
     edit("return ", "return 0 or ")
     (note,) = notes()
     assert "price, rounded, Till.total and 2 more do what their source said then" in note.text
 
 
-def test_a_function_that_the_file_does_not_have_any_more_is_named(edit):
+def test_removed_function_is_reported(edit):
     module = edit("def open(self)", "def close(self)")
     (note,) = notes()
     assert "Till.Drawer.open does what its source said then" in note.text
@@ -108,13 +108,13 @@ def test_a_function_that_the_file_does_not_have_any_more_is_named(edit):
 
 
 @pytest.mark.parametrize(("old", "new"), [("VAT = 0.19", "VAT = 0.077"), ("rate = 1", "rate = 20")])
-def test_what_stands_outside_of_functions_is_compared_with_what_was_compiled(edit, old, new):
+def test_module_level_code_is_compared_with_bytecode(edit, old, new):
     edit(old, new)
     (note,) = notes()
     assert "what stands outside of its functions is not what ran" in note.text
 
 
-def test_the_package_tells_it_too(edit, tmp_path):
+def test_package_records_the_warning(edit, tmp_path):
     edit("return sum(", "return -sum(")
     package = tmp_path / "shop.pt"
     exporter = PackageExporter(package)
@@ -127,12 +127,12 @@ def test_the_package_tells_it_too(edit, tmp_path):
     assert "edited_till was edited after" in " ".join(audited.output.split())
 
 
-def test_a_file_that_says_what_was_imported_is_no_hazard(edit):
+def test_unchanged_file_has_no_warning(edit):
     edit("return sum(", "return sum(")
     assert notes() == []
 
 
-def test_lines_that_moved_and_comments_are_no_hazard(project, monkeypatch):
+def test_moved_lines_and_comments_have_no_warning(project, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     root = project({"edited_sum.py": "def add(a, b):\n    return a + b\n"})
     importlib.import_module("edited_sum")
@@ -141,13 +141,13 @@ def test_lines_that_moved_and_comments_are_no_hazard(project, monkeypatch):
     assert notes("edited_sum") == []
 
 
-def test_a_module_that_was_reloaded_is_no_hazard(edit):
+def test_reloaded_module_has_no_warning(edit):
     module = edit("return sum(", "return -sum(")
     importlib.reload(module)
     assert notes() == []
 
 
-def test_each_edit_is_noticed_and_each_reload_is_believed(edit):
+def test_each_edit_warns_until_reload(edit):
     assert notes() == []
     for old, new in (("return sum(", "return -sum("), ("return -sum(", "return 2 * sum(")):
         module = edit(old, new)
@@ -156,13 +156,13 @@ def test_each_edit_is_noticed_and_each_reload_is_believed(edit):
         assert notes() == []
 
 
-def test_a_method_that_was_replaced_by_a_function_of_another_file_is_no_edit(edit):
+def test_replaced_method_is_not_an_edit(edit):
     module = edit("return sum(", "return sum(")
     module.Till.total = lambda self, *nets: 0
     assert notes() == []
 
 
-def test_a_file_that_is_no_python_any_more_is_told_as_such(edit):
+def test_unparsable_file_is_reported(edit):
     edit("return sum(", "return (sum(")
     exporter = PackageExporter(None)
     exporter.intern("edited_till")
@@ -173,14 +173,14 @@ def test_a_file_that_is_no_python_any_more_is_told_as_such(edit):
 
 
 @pytest.mark.parametrize("content", [b"", b"too short", b"\0" * 16, None])
-def test_a_damaged_pyc_says_nothing(edit, content):
+def test_damaged_pyc_is_ignored(edit, content):
     module = edit("VAT = 0.19", "VAT = 0.077")
     pyc = Path(module.__cached__)
     pyc.write_bytes(pyc.read_bytes()[:100] if content is None else content)
     assert notes() == []
 
 
-def test_files_that_are_older_than_the_process_are_not_compiled_again():
+def test_files_older_than_process_are_not_recompiled():
     script = "from modpack.exporting.live_notes import _process_start; print(_process_start())"
     before = time.time()
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)

@@ -41,7 +41,7 @@ def hazards(fill: Callable[[PackageExporter], object]) -> list[Note]:
     return [note for note in plan.notes if note.kind is NoteKind.EXTERN_NEEDS_INTERNED]
 
 
-def test_loose_extern_code_that_imports_an_interned_module_is_a_hazard(project):
+def test_local_extern_importing_interned_module_warns(project):
     root = project({"plugin_host.py": "import json\nimport plugin_core", "plugin_core.py": ""})
 
     def fill(exporter: PackageExporter) -> None:
@@ -56,7 +56,7 @@ def test_loose_extern_code_that_imports_an_interned_module_is_a_hazard(project):
     assert note.kind.is_warning
 
 
-def test_a_hazard_is_found_through_other_loose_code(project):
+def test_warning_follows_other_local_code(project):
     project(
         {
             "outer_ring/__init__.py": "from outer_ring import inner",
@@ -73,7 +73,7 @@ def test_a_hazard_is_found_through_other_loose_code(project):
     assert [note.subject for note in hazards(fill)] == ["outer_ring"]
 
 
-def test_a_type_checking_import_is_no_hazard(project):
+def test_type_checking_import_has_no_warning(project):
     project(
         {
             "typist.py": "import typing\nif typing.TYPE_CHECKING:\n    import subject_of_it",
@@ -89,7 +89,7 @@ def test_a_type_checking_import_is_no_hazard(project):
     assert hazards(fill) == []
 
 
-def test_an_installed_extern_that_requires_an_interned_distribution_is_a_hazard(installed):
+def test_extern_requiring_interned_distribution_warns(installed):
     installed("fake_trainer", requires=("Fake.Layers >= 1", "not_installed_one"))
     installed("fake_layers", requires=('fake_kernels; python_version >= "3"',))
     installed("fake_kernels")
@@ -104,7 +104,7 @@ def test_an_installed_extern_that_requires_an_interned_distribution_is_a_hazard(
     assert "its distribution requires that of fake_kernels" in note.text
 
 
-def test_what_is_required_for_an_extra_or_another_python_is_no_hazard(installed):
+def test_requirement_of_extra_has_no_warning(installed):
     installed(
         "fake_trainer",
         requires=("fake_layers; extra == 'all'", "fake_layers; python_version < '3'"),
@@ -119,7 +119,7 @@ def test_what_is_required_for_an_extra_or_another_python_is_no_hazard(installed)
     assert hazards(fill) == []
 
 
-def test_installed_externs_that_need_nothing_interned_are_no_hazard(installed, project):
+def test_independent_externs_have_no_warning(installed, project):
     installed("fake_trainer", requires=("fake_layers",))
     installed("fake_layers")
     project({"my_own_code.py": ""})
@@ -132,7 +132,7 @@ def test_installed_externs_that_need_nothing_interned_are_no_hazard(installed, p
     assert hazards(fill) == []
 
 
-def test_distributions_that_require_each_other_in_a_circle_are_no_endless_search(installed):
+def test_cyclic_requirements_terminate(installed):
     installed("fake_egg", requires=("fake_hen",))
     installed("fake_hen", requires=("fake_egg",))
 
@@ -171,7 +171,7 @@ def test_distributions_that_require_each_other_in_a_circle_are_no_endless_search
         "requires nonsense",
     ],
 )
-def test_a_damaged_distribution_does_not_stop_an_export(installed, damage):
+def test_damaged_distribution_does_not_stop_an_export(installed, damage):
     damage(installed("fake_wreck"))
     installed("fake_trainer", requires=("fake_wreck",))
 

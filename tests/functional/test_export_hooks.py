@@ -36,7 +36,7 @@ def exporter_with(*rules: tuple[str, object]) -> PackageExporter:
     return exporter
 
 
-def test_a_hook_is_called_once_for_each_module_with_exporter_and_name(garden):
+def test_hook_is_called_once_for_each_module_with_exporter_and_name(garden):
     calls: list[tuple[object, str]] = []
     with exporter_with(("intern", "garden.**")) as exporter:
         exporter.register_intern_hook(lambda *arguments: calls.append(arguments))
@@ -54,7 +54,7 @@ def test_a_hook_is_called_once_for_each_module_with_exporter_and_name(garden):
     ]
 
 
-def test_a_hook_is_called_at_the_moment_of_the_decision(garden):
+def test_hook_is_called_when_module_is_decided(garden):
     moments: list[tuple[str, bool]] = []
 
     def hook(exporter: PackageExporter, name: str) -> None:
@@ -117,7 +117,7 @@ def test_every_action_can_override_every_rule(garden, action):
         assert bool(exporter.plan().problems) == (action is Action.DENY)
 
 
-def test_a_later_hook_sees_the_earlier_ones_override_and_has_the_last_word(garden):
+def test_later_hook_sees_and_replaces_override(garden):
     seen: list[Action] = []
 
     def second(exporter: PackageExporter, name: str) -> Action:
@@ -134,7 +134,7 @@ def test_a_later_hook_sees_the_earlier_ones_override_and_has_the_last_word(garde
     assert exporter.externed_modules() == ["garden", "garden.path"]
 
 
-def test_an_implicit_extern_can_be_overridden_to_anything():
+def test_implicit_extern_can_be_overridden_to_anything():
     exporter = PackageExporter(io.BytesIO())
     exporter.register_extern_hook(
         lambda _, name: {"colorsys": Action.INTERN, "wave": Action.MOCK}.get(name)
@@ -146,7 +146,7 @@ def test_an_implicit_extern_can_be_overridden_to_anything():
     assert "overridden by hook" in plan.decisions["colorsys"].why
 
 
-def test_raising_vetoes_the_module_and_is_told_with_all_other_problems(garden):
+def test_raising_hook_vetoes_with_all_other_problems(garden):
     def no_sheds(exporter: PackageExporter, name: str) -> None:
         if name.endswith("shed"):
             raise ValueError("sheds are not shipped")
@@ -188,7 +188,7 @@ def test_returning_something_else_is_that_modules_problem(garden):
     assert "returned 'mock'; a hook returns None or an Action" in problem.context
 
 
-def test_an_interrupt_in_a_hook_is_no_veto(garden):
+def test_interrupt_in_a_hook_is_no_veto(garden):
     def interrupted(exporter: PackageExporter, name: str) -> None:
         raise KeyboardInterrupt
 
@@ -197,7 +197,7 @@ def test_an_interrupt_in_a_hook_is_no_veto(garden):
         exporter.save_source_string("gardener", "import garden")
 
 
-def test_inside_a_hook_the_exporter_tells_the_rule_and_the_importers(garden):
+def test_exporter_shows_rule_and_importers_in_hook(garden):
     matches = {}
 
     def note(exporter: PackageExporter, name: str) -> None:
@@ -230,7 +230,7 @@ def test_handles_are_torchs_and_removing_one_stops_its_hook_only(garden):
     assert calls == ["kept garden.path", "gone garden.path", "kept garden.rose"]
 
 
-def test_a_handle_works_as_a_context_manager(garden):
+def test_handle_works_as_a_context_manager(garden):
     calls: list[str] = []
     with exporter_with(("extern", ["garden.rose", "garden.path"])) as exporter:
         with exporter.register_extern_hook(lambda _, name: calls.append(name)):
@@ -251,7 +251,7 @@ def test_pickles_texts_and_binaries_fire_nothing():
     assert calls == []
 
 
-def test_the_standard_library_and_torch_fire_extern_hooks():
+def test_standard_library_and_torch_fire_extern_hooks():
     calls: list[str] = []
     with PackageExporter(io.BytesIO()) as exporter:
         exporter.register_extern_hook(lambda _, name: calls.append(name))
@@ -260,7 +260,7 @@ def test_the_standard_library_and_torch_fire_extern_hooks():
     assert len(calls) == len(set(calls))
 
 
-def test_a_hook_may_ask_the_exporter_and_save_more(garden):
+def test_hook_may_query_exporter_and_save_more(garden):
     def curious(exporter: PackageExporter, name: str) -> None:
         assert name not in exporter.plan().decisions
         exporter.get_rdeps(name)
@@ -276,7 +276,7 @@ def test_a_hook_may_ask_the_exporter_and_save_more(garden):
     assert exporter.interned_modules() == ["extra_code", "gardener"]
 
 
-def test_a_hook_may_save_the_very_module_by_name(garden):
+def test_hook_may_save_the_very_module_by_name(garden):
     def rather_take_it(exporter: PackageExporter, name: str) -> None:
         if name == "garden.path":
             exporter.save_module(name)
@@ -288,7 +288,7 @@ def test_a_hook_may_save_the_very_module_by_name(garden):
     assert "garden.path" not in exporter.externed_modules()
 
 
-def test_a_module_saved_by_name_fires_the_hooks_of_the_pattern_that_it_matches(garden):
+def test_module_saved_by_name_fires_matching_hooks(garden):
     calls: list[str] = []
     with exporter_with(("intern", "garden.**")) as exporter:
         exporter.register_intern_hook(lambda _, name: calls.append(name))
@@ -298,7 +298,7 @@ def test_a_module_saved_by_name_fires_the_hooks_of_the_pattern_that_it_matches(g
     assert calls == ["garden.path", "garden"]
 
 
-def test_a_hook_registered_after_a_save_sees_what_is_decided_from_then_on(garden):
+def test_hook_registered_later_sees_later_decisions(garden):
     calls: list[str] = []
     with PackageExporter(io.BytesIO()) as exporter:
         exporter.save_source_string("gardener", "import garden.path")
@@ -310,7 +310,7 @@ def test_a_hook_registered_after_a_save_sees_what_is_decided_from_then_on(garden
 @pytest.mark.parametrize(
     "hook", [lambda: None, lambda exporter: None, lambda a, b, c: None, 3, "hook", None]
 )
-def test_what_cannot_be_called_as_a_hook_is_refused_when_it_is_registered(hook):
+def test_invalid_hook_is_rejected_at_registration(hook):
     exporter = PackageExporter(None)
     for kind in ("intern", "extern", "mock", "deny"):
         with pytest.raises(TypeError, match="hook"):
@@ -336,7 +336,7 @@ def test_methods_and_callable_objects_can_be_hooks(garden):
     assert listener.heard == ["garden", "GARDEN"]
 
 
-def test_the_package_records_which_match_hooks_were_called(tmp_path):
+def test_package_records_which_match_hooks_were_called(tmp_path):
     def watch(exporter, module):
         return None
 

@@ -193,7 +193,7 @@ def told(tmp_path_factory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_from_outside_is_told_with_its_place(told, change):
+def test_change_from_outside_is_reported_with_location(told, change):
     (note,) = told[change]
     lines = textwrap.dedent(NET).split("\n")
     assert f"net does not hold here what its source says: {CHANGES[change]}" in _without_lines(note)
@@ -204,7 +204,7 @@ def test_a_change_from_outside_is_told_with_its_place(told, change):
     assert "The package does what the source says" in note
 
 
-def test_a_module_that_nobody_changed_has_no_note(told):
+def test_unchanged_module_has_no_diagnostic(told):
     assert told["pass"] == []
 
 
@@ -212,18 +212,18 @@ def _without_lines(text: str) -> str:
     return re.sub(r" \(line \d+\)", "", text)
 
 
-def test_state_that_the_code_makes_while_it_runs_is_no_warning(project):
+def test_state_set_by_own_code_has_no_warning(project):
     assert "ModpackWarning" not in warnings_of(project, "")
 
 
-def test_all_changes_are_told_at_once_and_texts_are_not_shown(project):
+def test_all_changes_are_reported_without_texts(project):
     said = warnings_of(project, "net.K = 'hunter2secret'; net.M.n = 4")
     assert "K is another text" in _without_lines(said)
     assert "M.n is 4 and not 2" in _without_lines(said)
     assert "hunter2secret" not in said
 
 
-def test_the_package_tells_it_too(project, tmp_path):
+def test_package_records_the_warning(project, tmp_path):
     warnings_of(project, "net.K = 10")
     package = str(tmp_path / "project0/net.modpack")
     audited = CliRunner().invoke(cli, ["audit", "--fail-on", "live-changed", package])
@@ -231,7 +231,7 @@ def test_the_package_tells_it_too(project, tmp_path):
     assert "K (line 8) is 10 and not 4" in " ".join(audited.output.split())
 
 
-def test_taking_the_definitions_takes_what_the_process_holds(project, tmp_path, clean_python):
+def test_treat_as_script_includes_live_values(project, tmp_path, clean_python):
     save = """
 with modpack.PackageExporter("net.modpack") as exporter:
     exporter.use_preset("pinned")
@@ -246,7 +246,7 @@ with modpack.PackageExporter("net.modpack") as exporter:
     assert clean_python(code, package=str(package)).stdout.strip() == "-1.0"
 
 
-def test_a_hook_reads_a_global_that_has_changed(project):
+def test_hook_reads_a_global_that_has_changed(project):
     root = project(
         {"hooks.py": "K = 4\n\ndef scale(module, args, output):\n    return output * K\n"}
     )
@@ -260,7 +260,7 @@ modpack.save(model, "net.modpack")
     assert "K (line 1) is 10 and not 4" in run(root, code)
 
 
-def test_a_failed_self_test_names_what_differs(project):
+def test_failed_self_test_lists_live_changes(project):
     save = """
 try:
     modpack.save(model, "net.modpack", example_inputs=torch.ones(2))
@@ -285,17 +285,17 @@ except modpack.SelfTestError as failure:
         ("torch.nn.functional.linear = patches.relu", "functional.linear was replaced here"),
     ],
 )
-def test_an_extern_function_that_was_replaced_is_told(project, change, told):
+def test_replaced_extern_function_is_reported(project, change, told):
     said = warnings_of(project, change)
     assert told in said
     assert "It is extern" in said
 
 
-def test_an_extern_function_that_nothing_uses_may_be_replaced(project):
+def test_extern_function_that_nothing_uses_may_be_replaced(project):
     assert "ModpackWarning" not in warnings_of(project, "torch.sinh = patches.relu")
 
 
-def test_a_module_that_patches_another_when_it_is_imported_is_no_hazard(project):
+def test_module_patching_at_import_has_no_warning(project):
     net = """
         import torch
 
@@ -317,7 +317,7 @@ def test_a_module_that_patches_another_when_it_is_imported_is_no_hazard(project)
     assert "ModpackWarning" not in run(root, code)
 
 
-def test_proxies_that_modules_hold_are_not_asked_what_they_are(project):
+def test_proxies_in_modules_are_not_evaluated(project):
     lazy = """
         def early():
             raise RuntimeError("asked too early")
@@ -351,7 +351,7 @@ def test_proxies_that_modules_hold_are_not_asked_what_they_are(project):
     assert run(root, "import runpy; runpy.run_path('script.py', run_name='__main__')") == ""
 
 
-def test_what_metaclasses_decorators_and_bases_make_is_no_hazard(project):
+def test_metaclasses_and_decorators_have_no_warning(project):
     net = """
         import abc, enum, functools, typing
         from typing import NamedTuple, Protocol, overload
@@ -449,7 +449,7 @@ def test_what_metaclasses_decorators_and_bases_make_is_no_hazard(project):
     assert run(root, code) == ""
 
 
-def test_the_source_is_read_where_the_loader_read_it(project, tmp_path, clean_python):
+def test_source_is_read_where_the_loader_read_it(project, tmp_path, clean_python):
     root = project(
         {"one/net.py": "def f():\n    return 1\n", "two/net.py": "def f():\n    return 2\n"}
     )
@@ -470,7 +470,7 @@ modpack.save(net.f, {str(tmp_path / "f.modpack")!r})
     assert loaded.stdout.strip() == "2"
 
 
-def test_a_class_that_an_import_binds_as_well_is_no_hazard(project):
+def test_class_also_bound_by_import_has_no_warning(project):
     """Libraries have a stand-in of their own for what needs something optional."""
     shop = """
         try:
@@ -491,7 +491,7 @@ def test_a_class_that_an_import_binds_as_well_is_no_hazard(project):
     )
 
 
-def test_an_extern_function_that_packaged_code_replaces_is_no_hazard(project):
+def test_patch_by_packaged_code_has_no_warning(project):
     """The package replaces it again when it is loaded."""
     files = {
         "shop/__init__.py": "from shop import patches\n",

@@ -86,7 +86,7 @@ ODD = (re.match("a", "a"),)
         ({Keyed(ODD[0]): 1}, "obj.keys()[Keyed].lock"),
     ],
 )
-def test_what_pickle_cannot_do_is_named_by_its_attribute_path(obj, path):
+def test_unpicklable_value_is_named_by_attribute_path(obj, path):
     with pytest.raises(PicklingError) as failure:
         save(obj)
     assert failure.value.path == path
@@ -94,7 +94,7 @@ def test_what_pickle_cannot_do_is_named_by_its_attribute_path(obj, path):
     assert str(failure.value).startswith(f"cannot pickle res/obj.pkl (at {path}): a match")
 
 
-def test_the_path_spells_modules_as_their_users_do():
+def test_path_uses_module_attribute_names():
     model = nn.Sequential(nn.Linear(2, 2), nn.ModuleDict({"head": nn.Linear(2, 2)}))
     model[1]["head"].match = ODD[0]
     with pytest.raises(PicklingError) as failure:
@@ -102,7 +102,7 @@ def test_the_path_spells_modules_as_their_users_do():
     assert failure.value.path == "obj['model'][1].head.match"
 
 
-def test_a_lambda_without_source_is_a_pickling_error_with_its_path():
+def test_lambda_without_source_is_a_pickling_error_with_its_path():
     anonymous = eval("lambda x: x + 1")
     with pytest.raises(PicklingError, match="lambda") as failure:
         save(Holder(inner=Holder(function=anonymous)))
@@ -110,7 +110,7 @@ def test_a_lambda_without_source_is_a_pickling_error_with_its_path():
     assert isinstance(failure.value, ModpackError)
 
 
-def test_a_class_whose_name_leads_to_another_is_a_mismatch(project):
+def test_class_with_rebound_name_is_a_mismatch(project):
     project({"twins.py": "class Twin: pass"})
     import twins
 
@@ -123,15 +123,13 @@ def test_a_class_whose_name_leads_to_another_is_a_mismatch(project):
     assert failure.value.path is not None
 
 
-def test_a_class_of_a_module_that_is_not_loaded_is_not_found():
+def test_class_of_a_module_that_is_not_loaded_is_not_found():
     unloaded = type("Liar", (), {"__module__": "never_loaded_at_all"})
     with pytest.raises(ObjNotFoundError, match="never_loaded_at_all"):
         save(unloaded())
 
 
-def test_an_object_of_main_without_a_source_is_a_problem_that_says_what_to_do(
-    clean_python, tmp_path
-):
+def test_object_of_main_without_source_is_a_problem(clean_python, tmp_path):
     done = clean_python(
         """
         import modpack
@@ -152,7 +150,7 @@ def test_an_object_of_main_without_a_source_is_a_problem_that_says_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_an_objects_own_methods_raise_is_told_with_the_path_and_the_kind():
+def test_exception_in_own_methods_is_reported_with_path():
     with pytest.raises(PicklingError, match=r"at obj\[1\]\): ZeroDivisionError: no state"):
         save([0, Angry()])
 
@@ -162,7 +160,7 @@ class Angry:
         raise ZeroDivisionError("no state")
 
 
-def test_an_object_that_nests_too_deeply_is_a_pickling_error():
+def test_object_that_nests_too_deeply_is_a_pickling_error():
     nested: list[object] = []
     for _ in range(100_000):
         nested = [nested]
@@ -257,7 +255,7 @@ def test_dependencies_false_saves_the_object_and_decides_nothing(project):
         exporter.save_pickle("m", "d.pkl", D())
 
 
-def test_the_classes_modules_and_their_imports_are_followed(project):
+def test_classes_modules_and_their_imports_are_followed(project):
     project(
         {
             "zoo/__init__.py": "",
@@ -275,7 +273,7 @@ def test_the_classes_modules_and_their_imports_are_followed(project):
     assert exporter.get_rdeps("zoo.animal") == ["<m/cat.pkl>"]
 
 
-def test_a_mocks_error_says_by_which_rule_and_through_which_chain(project, clean_python, tmp_path):
+def test_mock_error_shows_rule_and_chain(project, clean_python, tmp_path):
     project(
         {
             "studio/__init__.py": "",
@@ -308,7 +306,7 @@ def test_a_mocks_error_says_by_which_rule_and_through_which_chain(project, clean
     assert "<m/net.pkl> -> studio.net -> studio.plots -> plotlib" in done.stdout
 
 
-def test_an_fx_graph_module_packages_itself(clean_python, tmp_path: Path):
+def test_fx_graph_module_packages_itself(clean_python, tmp_path: Path):
     traced = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     target = tmp_path / "fx.pt"
     for extern_all in (False, True):
@@ -330,7 +328,7 @@ def test_an_fx_graph_module_packages_itself(clean_python, tmp_path: Path):
     )
 
 
-def test_the_live_object_is_unchanged_by_its_export():
+def test_live_object_is_unchanged_by_its_export():
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.BatchNorm1d(3)).train()
     model[0].weight.requires_grad_(False)
     model(torch.rand(4, 3)).sum().backward()

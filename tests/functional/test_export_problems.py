@@ -53,7 +53,7 @@ def fill_workshop(exporter: PackageExporter) -> None:
     exporter.save_source_string("driver", "import workshop.bench, math")
 
 
-def test_all_problems_are_told_at_once(workshop):
+def test_all_problems_are_reported_together(workshop):
     assert reasons(failure_of(fill_workshop)) == {
         "workshop.typo": "SOURCE_FILE_NOT_FOUND",
         "forbidden_tool": "DENIED",
@@ -66,7 +66,7 @@ def test_all_problems_are_told_at_once(workshop):
     }
 
 
-def test_a_failed_plan_says_the_same_as_the_error_and_raises_nothing(workshop):
+def test_failed_plan_has_the_problems_of_the_error(workshop):
     exporter = PackageExporter(None)
     fill_workshop(exporter)
     plan = exporter.plan()
@@ -75,7 +75,7 @@ def test_a_failed_plan_says_the_same_as_the_error_and_raises_nothing(workshop):
     assert plan.problems == failure.value.problems
 
 
-def test_the_text_groups_by_reason_with_names_indented_and_context(project):
+def test_text_groups_by_reason_with_names_indented_and_context(project):
     root = project({"house.py": "import nowhere_a\n\nimport nowhere_b", "banned.py": ""})
     failure = failure_of(
         lambda e: (
@@ -99,7 +99,7 @@ def test_the_text_groups_by_reason_with_names_indented_and_context(project):
     assert str(failure) == textwrap.dedent(expected)
 
 
-def test_a_problem_without_details_has_no_context_line(project):
+def test_problem_without_details_has_no_context_line(project):
     project({"house.py": ""})
     failure = failure_of(lambda e: e.mock("gone", allow_empty=False))
     assert str(failure) == textwrap.dedent(
@@ -112,7 +112,7 @@ def test_a_problem_without_details_has_no_context_line(project):
     )
 
 
-def test_a_module_with_two_problems_of_one_kind_is_named_once():
+def test_module_with_two_problems_of_one_kind_is_named_once():
     def fill(exporter: PackageExporter) -> None:
         exporter.mock("decimal")
         from decimal import Decimal
@@ -126,7 +126,7 @@ def test_a_module_with_two_problems_of_one_kind_is_named_once():
     assert text.count("      Context: <a/two.pkl> holds Decimal") == 1
 
 
-def test_with_debug_the_shortest_chain_is_shown_and_the_advice_is_gone(project):
+def test_debug_shows_the_shortest_chain(project):
     project(
         {
             "long_way.py": "import half_way\nimport deeper_way",
@@ -152,7 +152,7 @@ def test_with_debug_the_shortest_chain_is_shown_and_the_advice_is_gone(project):
     }
 
 
-def test_a_chain_through_a_pickle_starts_at_the_pickle(project):
+def test_chain_through_a_pickle_starts_at_the_pickle(project):
     project({"toyhouse/__init__.py": "import toyroof", "toyroof.py": "class R: pass"})
     from toyroof import R
 
@@ -160,7 +160,7 @@ def test_a_chain_through_a_pickle_starts_at_the_pickle(project):
     assert failure.problems[0].chain == ("<m/r.pkl>", "toyroof")
 
 
-def test_only_empty_matches_raise_the_more_special_error():
+def test_only_empty_matches_raise_empty_match_error():
     with pytest.raises(EmptyMatchError) as failure, PackageExporter(io.BytesIO()) as exporter:
         exporter.intern("no_such_a.**", allow_empty=False)
         exporter.extern(["no_such_b", "no_such_c"], allow_empty=False)
@@ -177,7 +177,7 @@ def test_only_empty_matches_raise_the_more_special_error():
     ]
 
 
-def test_empty_matches_are_told_together_with_everything_else():
+def test_empty_matches_are_reported_with_other_problems():
     def fill(exporter: PackageExporter) -> None:
         exporter.intern("no_such_a.**", allow_empty=False)
         exporter.save_source_string("start_here", "import nowhere_at_all")
@@ -190,7 +190,7 @@ def test_empty_matches_are_told_together_with_everything_else():
     }
 
 
-def test_a_rule_that_matches_a_module_saved_by_name_is_not_empty(project):
+def test_rule_matching_module_saved_by_name_is_not_empty(project):
     project({"single_file.py": ""})
     with PackageExporter(io.BytesIO()) as exporter:
         exporter.intern("single_file", allow_empty=False)
@@ -198,12 +198,12 @@ def test_a_rule_that_matches_a_module_saved_by_name_is_not_empty(project):
 
 
 @pytest.mark.parametrize("name", ["nowhere_to_be_found", "nowhere.below", "json.nothing"])
-def test_saving_a_module_that_is_not_there_is_a_problem_with_its_name(name):
+def test_saving_missing_module_is_a_problem(name):
     failure = failure_of(lambda e: e.save_module(name))
     assert reasons(failure) == {name: "SOURCE_FILE_NOT_FOUND"}
 
 
-def test_saving_a_module_without_source_says_what_it_is(project):
+def test_saving_module_without_source_shows_its_kind(project):
     project({"plain_folder/inside.py": ""})
     failure = failure_of(
         lambda e: (e.save_module("math"), e.save_module("torch._C"), e.save_module("plain_folder"))
@@ -216,7 +216,7 @@ def test_saving_a_module_without_source_says_what_it_is(project):
     assert "save the modules in it" in str(failure)
 
 
-def test_an_unresolved_guarded_import_is_a_note_even_below_an_interned_package(project):
+def test_unresolved_guarded_import_is_not_a_problem(project):
     root = project(
         {
             "speedy/__init__.py": """
@@ -236,7 +236,7 @@ def test_an_unresolved_guarded_import_is_a_note_even_below_an_interned_package(p
     assert note.place == f"{root}/speedy/__init__.py:4"
 
 
-def test_an_import_that_is_too_deep_for_any_module_is_refused_and_not_recorded():
+def test_too_deep_import_is_rejected():
     guarded = "try:\n    import {}\nexcept ImportError:\n    pass\n"
     with PackageExporter(io.BytesIO()) as exporter:
         exporter.save_source_string("deep", guarded.format("a" + ".a" * 63))
@@ -247,7 +247,7 @@ def test_an_import_that_is_too_deep_for_any_module_is_refused_and_not_recorded()
         exporter.save_source_string("deeper", guarded.format("a" + ".a" * 64))
 
 
-def test_a_mocked_class_in_a_pickle_is_a_problem_even_if_dependencies_are_not_followed(project):
+def test_mocked_class_in_pickle_is_always_a_problem(project):
     project({"mockable.py": "class M: pass"})
     from mockable import M
 
@@ -261,7 +261,7 @@ def test_a_mocked_class_in_a_pickle_is_a_problem_even_if_dependencies_are_not_fo
     assert "<m/m.pkl> holds M" in str(failure)
 
 
-def test_two_things_under_one_name_are_a_problem(project):
+def test_two_records_with_one_name_are_a_problem(project):
     project(
         {
             "pkg_twice/__init__.py": "import pkg_twice.data, pkg_twice.Case, pkg_twice.case",
@@ -312,12 +312,12 @@ def astray(project, files, entry="shop.till"):
 
 
 @pytest.mark.parametrize("statement", ["from ... import x", "from ...desk import x"])
-def test_a_relative_import_beyond_the_top_is_a_problem(project, statement):
+def test_relative_import_beyond_the_top_is_a_problem(project, statement):
     found = astray(project, {"shop/till.py": f"y = 1\n{statement}\n"})
     assert found == {"shop/till.py:2": f"{statement}: shop.till is in no package beyond shop"}
 
 
-def test_a_relative_import_in_a_module_without_a_package_is_a_problem(project):
+def test_relative_import_in_a_module_without_a_package_is_a_problem(project):
     found = astray(project, {"desk.py": "def f():\n    from .lamp import x\n"}, "desk")
     assert found == {"desk.py:2": "from .lamp import x: desk is in no package"}
 
@@ -337,7 +337,7 @@ def test_a_relative_import_in_a_module_without_a_package_is_a_problem(project):
         ),
     ],
 )
-def test_a_name_that_is_nowhere_is_a_problem(project, files, where):
+def test_import_of_missing_name_is_a_problem(project, files, where):
     found = astray(project, files)
     assert list(found) == [where] and "import drawer" in found[where]
 
@@ -366,11 +366,11 @@ TAKES = {"shop/till.py": "from .desk import drawer\n"}
         | {"shop/desk.py": "", "shop/lamp.py": "from . import desk\nsetattr(desk, 'drawer', 1)"},
     ],
 )
-def test_a_name_that_may_be_somewhere_is_none(project, files):
+def test_import_of_dynamic_name_is_not_a_problem(project, files):
     assert astray(project, files) == {}
 
 
-def test_what_is_made_at_run_time_is_nowhere_astray(project):
+def test_names_created_at_run_time_are_not_problems(project):
     project(
         {
             "shop/__init__.py": "import sys, types\nfrom shop import desk\n"
@@ -387,7 +387,7 @@ def test_what_is_made_at_run_time_is_nowhere_astray(project):
     assert exporter.plan().problems == ()
 
 
-def test_a_library_may_have_imports_that_lead_nowhere(installed):
+def test_broken_imports_of_libraries_are_allowed(installed):
     installed("lib", {"lib/__init__.py": "def f():\n    from .. import x\n    from . import y\n"})
     exporter = PackageExporter(None)
     exporter.use_preset("hermetic")
@@ -395,7 +395,7 @@ def test_a_library_may_have_imports_that_lead_nowhere(installed):
     assert exporter.plan().problems == exporter.plan().notes == ()
 
 
-def test_nobody_looks_where_imports_lead_if_dependencies_are_not_wanted(project):
+def test_imports_are_not_checked_without_dependencies(project):
     project({"desk.py": "from . import x\n"})
     exporter = PackageExporter(None)
     exporter.save_module("desk", dependencies=False)
@@ -421,7 +421,7 @@ LIBRARY = {
         "import sys\nif 'extra' in sys.modules:\n    import extra\n",
     ],
 )
-def test_what_a_condition_of_the_library_finds_absent_may_be_absent(project, source):
+def test_conditional_import_of_missing_module_is_allowed(project, source):
     project({"lib/__init__.py": source, **LIBRARY})
     exporter = PackageExporter(None)
     exporter.intern("lib.**")
@@ -429,7 +429,7 @@ def test_what_a_condition_of_the_library_finds_absent_may_be_absent(project, sou
     assert exporter.plan().problems == ()
 
 
-def test_what_any_other_condition_of_the_library_asks_for_is_needed(project):
+def test_import_under_other_condition_is_required(project):
     source = "from .utils.found import DEBUG\nif DEBUG:\n    import extra\n"
     project({"lib/__init__.py": source, **LIBRARY})
     exporter = PackageExporter(None)
@@ -438,7 +438,7 @@ def test_what_any_other_condition_of_the_library_asks_for_is_needed(project):
     assert [problem.subject for problem in exporter.plan().problems] == ["extra"]
 
 
-def test_conditions_that_ask_each_other_are_no_circle(project):
+def test_mutually_dependent_conditions_terminate(project):
     project(
         {
             "lib/__init__.py": "from .a import x\nif x():\n    import extra\n",
@@ -453,7 +453,7 @@ def test_conditions_that_ask_each_other_are_no_circle(project):
 
 
 @pytest.mark.parametrize("policy", ["none", "pinned", "hermetic"])
-def test_pythons_own_tests_are_no_code_of_the_user(project, policy):
+def test_stdlib_tests_are_not_user_code(project, policy):
     project({"shop.py": "from test import support\nimport test.support.os_helper\n"})
     exporter = PackageExporter(None)
     exporter.use_preset(policy)
@@ -463,7 +463,7 @@ def test_pythons_own_tests_are_no_code_of_the_user(project, policy):
     assert plan.problems == () and plan.modules(Action.INTERN) == ["shop"]
 
 
-def test_a_users_package_may_have_the_name_of_pythons_tests(project):
+def test_users_package_may_have_the_name_of_pythons_tests(project):
     project({"shop.py": "from test import support\n", "test/__init__.py": "support = 1\n"})
     exporter = PackageExporter(None)
     exporter.use_preset("pinned")

@@ -95,7 +95,7 @@ print(net.made_in, type(net).__module__.endswith("relib.net"))
 @pytest.mark.parametrize("host_has_it_loaded", [False, True])
 @pytest.mark.parametrize("order", IMPORTERS)
 @pytest.mark.parametrize("protocol", [3, 5])
-def test_a_packages_object_takes_its_packages_source_along(
+def test_object_of_package_includes_package_source(
     old, tmp_path, order, host_has_it_loaded, protocol
 ):
     if host_has_it_loaded:
@@ -111,7 +111,7 @@ def test_a_packages_object_takes_its_packages_source_along(
         assert importer.get_source("relib.version") == "NAME = 'ONE'"
 
 
-def test_the_result_loads_where_neither_version_is(old, tmp_path, clean_python):
+def test_reexport_loads_without_either_version(old, tmp_path, clean_python):
     net = old.load_pickle("m", "net.pkl")
     again = tmp_path / "again.pt"
     with PackageExporter(again, importer=[old, sys_importer]) as exporter:
@@ -130,7 +130,7 @@ def test_the_result_loads_where_neither_version_is(old, tmp_path, clean_python):
 
 
 @pytest.mark.parametrize("order", ["package first", "host first"])
-def test_a_hosts_object_takes_the_hosts_source_along(old, host_net, tmp_path, order):
+def test_object_of_host_includes_host_source(old, host_net, tmp_path, order):
     old.load_pickle("m", "net.pkl")
     again = tmp_path / "again.pt"
     with PackageExporter(again, importer=IMPORTERS[order](old)) as exporter:
@@ -146,7 +146,7 @@ def test_without_its_importer_a_packages_object_is_not_found(old):
         exporter.save_pickle("m", "net.pkl", net)
 
 
-def test_a_package_alone_does_not_know_the_hosts_version(old, host_net):
+def test_package_importer_does_not_find_host_version(old, host_net):
     old.load_pickle("m", "net.pkl")
     with pytest.raises(ObjMismatchError), PackageExporter(None, importer=old) as exporter:
         exporter.save_pickle("m", "net.pkl", host_net)
@@ -172,9 +172,7 @@ def test_two_versions_in_one_object_are_a_clear_mismatch(old, host_net):
 
 @pytest.mark.parametrize("order", ["package first", "host first"])
 @pytest.mark.parametrize("of_host", [True, False])
-def test_a_module_saved_by_name_and_an_object_of_another_version_do_not_mix(
-    old, host_net, order, of_host
-):
+def test_module_by_name_and_object_of_other_version_do_not_mix(old, host_net, order, of_host):
     """A module's name alone means the first importer that has it."""
     obj = host_net if of_host else old.load_pickle("m", "net.pkl")
     exporter = PackageExporter(None, importer=IMPORTERS[order](old))
@@ -200,7 +198,7 @@ def test_modules_by_name_come_from_the_first_importer_that_has_them(old, project
             assert version == importer.import_module("host_only").NAME
 
 
-def test_a_model_can_be_exported_from_one_package_to_the_next_again_and_again(old, tmp_path):
+def test_model_can_be_reexported_repeatedly(old, tmp_path):
     importer, opened = old, []
     for generation in range(3):
         net = importer.load_pickle("m", "net.pkl")
@@ -218,7 +216,7 @@ def test_a_model_can_be_exported_from_one_package_to_the_next_again_and_again(ol
         each.close()
 
 
-def test_what_a_package_mocked_or_left_extern_stays_so_by_rule(project, tmp_path):
+def test_reexport_keeps_mocked_and_extern_by_rule(project, tmp_path):
     project({"bench_a.py": "import bench_b\nclass A: pass", "bench_b.py": "x = 1"})
     target = tmp_path / "a.pt"
     with PackageExporter(target) as exporter:
@@ -263,7 +261,7 @@ def own(tmp_path: Path) -> FolderImporter:
     return FolderImporter(folder)
 
 
-def test_a_users_own_importer_names_objects(own):
+def test_users_own_importer_names_objects(own):
     thing = own.import_module("own_shop").Thing
     assert own.get_name(thing.Label) == ("own_shop", "Thing.Label")
     assert OrderedImporter(sys_importer, own).get_name(thing) == ("own_shop", "Thing")
@@ -272,7 +270,7 @@ def test_a_users_own_importer_names_objects(own):
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_what_a_users_own_importer_has_is_interned_from_there(own, protocol):
+def test_custom_importer_provides_interned_modules(own, protocol):
     shop = own.import_module("own_shop")
     objects = [shop.Thing(), shop.Thing, shop.Thing.Label(), shop.make]
     buffer = io.BytesIO()
@@ -288,7 +286,7 @@ def test_what_a_users_own_importer_has_is_interned_from_there(own, protocol):
         assert label.text == "cheap" and kind is not shop.Thing
 
 
-def test_what_a_users_own_importer_has_can_be_extern_or_a_problem(own):
+def test_custom_importer_modules_may_be_extern(own):
     thing = own.import_module("own_shop").Thing()
     with PackageExporter(None, importer=[own, sys_importer]) as exporter:
         exporter.extern("own_shop")
@@ -300,7 +298,7 @@ def test_what_a_users_own_importer_has_can_be_extern_or_a_problem(own):
         exporter.close()
 
 
-def test_an_ordered_importer_tells_what_each_of_them_says(old):
+def test_ordered_importer_combines_errors(old):
     both = OrderedImporter(old, sys_importer)
     assert both.import_module("relib.version").NAME == "ONE"
     assert both.import_module("json") is importlib.import_module("json")

@@ -39,7 +39,7 @@ def shop(project) -> None:
     )
 
 
-def test_the_first_rule_that_matches_wins():
+def test_first_rule_that_matches_wins():
     plan = plan_of(lambda e: (e.mock("shop.till.**"), e.intern("shop.**"), e.extern("**")))
     assert actions(plan) == {
         "shop.till.drawer": "mock",
@@ -60,11 +60,11 @@ def test_one_star_stays_in_a_component_and_two_cross():
     }
 
 
-def test_a_star_may_be_a_part_of_a_component():
+def test_star_may_be_a_part_of_a_component():
     assert actions(plan_of(lambda e: (e.mock("sh*.w*w"), e.intern("**"))))["shop.window"] == "mock"
 
 
-def test_excluded_modules_go_on_to_the_next_rule():
+def test_excluded_modules_reach_the_next_rule():
     plan = plan_of(lambda e: (e.intern("shop.**", exclude=["shop.till.**"]), e.mock("shop.**")))
     assert actions(plan) == {
         "shop.till.drawer": "mock",
@@ -74,25 +74,25 @@ def test_excluded_modules_go_on_to_the_next_rule():
     }
 
 
-def test_a_list_of_patterns_matches_what_any_of_them_matches():
+def test_list_of_patterns_matches_what_any_of_them_matches():
     plan = plan_of(lambda e: (e.mock(["shop.window", "shop.till.*"]), e.intern("**")))
     assert plan.modules(Action.MOCK) == ["shop.till.drawer", "shop.window"]
 
 
-def test_an_empty_list_matches_nothing():
+def test_empty_list_matches_nothing():
     plan = plan_of(lambda e: (e.deny([]), e.intern("**")))
     assert not plan.problems and not plan.notes
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", ".a", "a.", "a**", "**b.c"])
-def test_what_is_no_pattern_is_refused_and_named(pattern):
+def test_invalid_pattern_is_rejected(pattern):
     with pytest.raises(ValueError, match="include"):
         PackageExporter(None).intern(pattern)
     with pytest.raises(ValueError, match="exclude"):
         PackageExporter(None).mock("fine", exclude=["also_fine", pattern])
 
 
-def test_the_whole_standard_library_is_extern_without_a_rule():
+def test_whole_standard_library_is_extern_without_a_rule():
     names = sorted(sys.stdlib_module_names - {"antigravity", "this"})
     plan = plan_of(lambda e: e.intern("**"), f"import {', '.join(names)}, io, sys, os.path")
     assert not plan.problems
@@ -110,14 +110,14 @@ def test_torch_is_extern_without_a_rule_and_despite_wildcards():
     assert plan.decisions["torch"].why == "implicit: torch and modpack are extern"
 
 
-def test_a_rule_that_spells_the_name_decides_the_standard_library():
+def test_explicit_rule_decides_standard_library():
     plan = plan_of(lambda e: e.deny("subprocess"), "import subprocess")
     assert [problem.subject for problem in plan.problems] == ["subprocess"]
     plan = plan_of(lambda e: e.intern("colorsys"), "import colorsys")
     assert actions(plan)["colorsys"] == "intern"
 
 
-def test_a_rule_that_spells_the_name_decides_a_part_of_torch():
+def test_explicit_rule_decides_torch_module():
     code = "import torch.distributed.rpc\nimport torch.nn"
     plan = plan_of(lambda e: (e.mock("torch.distributed.**"), e.intern("**")), code)
     assert plan.modules(Action.MOCK) == ["torch.distributed", "torch.distributed.rpc"]
@@ -125,7 +125,7 @@ def test_a_rule_that_spells_the_name_decides_a_part_of_torch():
     assert plan.decisions["torch.nn"].action is Action.EXTERN
 
 
-def test_spelling_one_part_of_torch_does_not_open_the_rest_to_wildcards():
+def test_explicit_torch_rule_does_not_enable_wildcards():
     plan = plan_of(
         lambda e: e.mock(["torch.distributed.**", "**"]), "import torch.distributed, torch.nn"
     )
@@ -133,7 +133,7 @@ def test_spelling_one_part_of_torch_does_not_open_the_rest_to_wildcards():
     assert plan.decisions["torch.nn"].action is Action.EXTERN
 
 
-def test_a_denied_parent_is_found_out_through_its_child():
+def test_denied_parent_is_found_through_child():
     plan = plan_of(lambda e: (e.deny("xml"), e.intern("**")), "import xml.etree.ElementTree")
     assert [problem.subject for problem in plan.problems] == ["xml"]
 
@@ -149,7 +149,7 @@ def test_parents_without_a_rule_follow_their_children_the_strongest_first():
     assert plan.decisions["shop"].why == "parent of interned 'shop.window'"
 
 
-def test_a_parent_with_a_rule_obeys_the_rule():
+def test_parent_with_a_rule_obeys_the_rule():
     plan = plan_of(lambda e: (e.extern("shop"), e.intern("shop.*"), e.mock("shop.**")))
     assert actions(plan) == {
         "shop": "extern",
@@ -184,7 +184,7 @@ def test_rules_count_whether_they_come_before_or_after_what_is_saved(late):
     assert [problem.subject for problem in plan.problems] == ["subprocess"]
 
 
-def test_a_later_rule_for_a_parent_takes_back_all_that_followed_from_it(project):
+def test_later_rule_for_parent_revises_decisions(project):
     project({"atrium/__init__.py": "import atrium_only, json", "atrium/hall.py": ""})
     exporter = PackageExporter(None)
     exporter.intern("atrium.hall")
@@ -202,7 +202,7 @@ def dead(rules: Fill) -> list[str]:
     return [str(n) for n in exporter.plan().notes if n.kind is NoteKind.DEAD_RULE]
 
 
-def test_a_dead_rule_is_a_warning_that_names_both():
+def test_shadowed_rule_warning_names_both():
     with pytest.warns(ModpackWarning) as caught, PackageExporter(io.BytesIO()) as exporter:
         exporter.intern("shop.**")
         exporter.deny("shop.secret.*")
@@ -212,7 +212,7 @@ def test_a_dead_rule_is_a_warning_that_names_both():
     ]
 
 
-def test_a_warning_points_at_the_users_code():
+def test_warning_points_at_the_users_code():
     exporter = PackageExporter(io.BytesIO())
     exporter.intern(["shop", "shop"])
     exporter.deny("shop")
@@ -224,7 +224,7 @@ def test_a_warning_points_at_the_users_code():
     assert [warning.filename for warning in (*by_hand, *by_block)] == [__file__] * 2
 
 
-def test_a_rule_covered_only_by_several_is_dead_and_all_are_named():
+def test_rule_shadowed_by_several_names_all():
     (note,) = dead(
         lambda e: (e.intern("shop"), e.extern("shop.*"), e.mock("shop.*.**"), e.deny("shop.**"))
     )
@@ -242,15 +242,15 @@ def test_a_rule_covered_only_by_several_is_dead_and_all_are_named():
         lambda e: (e.extern("**"), e.intern(["json.**", "shop"])),
     ],
 )
-def test_a_rule_that_can_match_is_not_called_dead(rules):
+def test_matching_rule_is_not_shadowed(rules):
     assert dead(rules) == []
 
 
-def test_a_dead_rule_about_the_standard_library_is_found_too():
+def test_shadowed_rule_for_stdlib_is_found():
     assert len(dead(lambda e: (e.extern("json.**"), e.deny("json.tool")))) == 1
 
 
-def test_a_dead_rule_among_many_is_found():
+def test_shadowed_rule_among_many_is_found():
     def rules(exporter: PackageExporter) -> None:
         for number in range(150):
             exporter.extern([f"library_{number}.**", f"other.part_{number}.*.test_*"])
@@ -260,7 +260,7 @@ def test_a_dead_rule_among_many_is_found():
     assert note.startswith("mock('library_75.deep.*') can never match")
 
 
-def test_no_dead_rule_no_warning():
+def test_rules_without_shadowing_have_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with PackageExporter(io.BytesIO()) as exporter:
@@ -268,7 +268,7 @@ def test_no_dead_rule_no_warning():
             exporter.save_module("shop.window")
 
 
-def test_a_user_rule_comes_before_a_policy_in_whatever_order_they_are_given():
+def test_user_rule_precedes_preset_in_any_order():
     exporter = PackageExporter(None)
     exporter.use_preset("pinned")
     exporter.save_source_string("customer", "import shop.window")
@@ -278,7 +278,7 @@ def test_a_user_rule_comes_before_a_policy_in_whatever_order_they_are_given():
     assert exporter.interned_modules() == ["customer", "shop"]
 
 
-def test_pinned_interns_ones_own_code_and_externs_what_is_installed():
+def test_pinned_interns_local_and_externs_installed():
     exporter = PackageExporter(None)
     exporter.use_preset("pinned")
     exporter.save_source_string("customer", "import shop.window, networkx.utils, json")

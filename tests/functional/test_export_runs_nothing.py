@@ -36,7 +36,7 @@ def export(saved: str, rules: Callable[[PackageExporter], object]) -> PackageExp
 
 
 @pytest.mark.parametrize("action", [Action.INTERN, Action.EXTERN, Action.MOCK])
-def test_the_code_of_a_matched_module_is_never_run(project, canary, action):
+def test_code_of_a_matched_module_is_never_run(project, canary, action):
     project({"singer/__init__.py": sings(canary), "singer/deep/voice.py": sings(canary)})
     exporter = export(
         "import singer.deep.voice\nfrom singer import deep",
@@ -48,7 +48,7 @@ def test_the_code_of_a_matched_module_is_never_run(project, canary, action):
     assert not [name for name in sys.modules if name.startswith("singer")]
 
 
-def test_a_denied_module_is_never_run(project, canary):
+def test_denied_module_is_never_run(project, canary):
     project({"singer/__init__.py": sings(canary), "singer/voice.py": sings(canary)})
     with pytest.raises(PackagingError) as failure:
         export("import singer.voice", lambda e: e.deny("singer.voice"))
@@ -59,7 +59,7 @@ def test_a_denied_module_is_never_run(project, canary):
 RAISES = "raise RuntimeError('this module must not be imported')\n"
 
 
-def test_a_denied_module_that_raises_on_import_is_still_denied(project):
+def test_denied_module_that_raises_on_import_is_still_denied(project):
     project({"broken.py": RAISES})
     with pytest.raises(PackagingError) as failure:
         export("import broken", lambda e: (e.deny("broken"), e.intern("**")))
@@ -69,7 +69,7 @@ def test_a_denied_module_that_raises_on_import_is_still_denied(project):
 
 
 @pytest.mark.parametrize("action", [Action.INTERN, Action.EXTERN, Action.MOCK])
-def test_a_module_that_raises_on_import_is_decided_like_any_other(project, action):
+def test_module_raising_on_import_is_decided_normally(project, action):
     project({"broken/__init__.py": RAISES, "broken/part.py": RAISES})
     exporter = export("import broken.part", lambda e: getattr(e, action.value)("broken.**"))
     assert exporter.plan().modules(action) == sorted(
@@ -86,7 +86,7 @@ def test_saving_a_module_by_name_runs_neither_it_nor_its_parents(project, canary
     assert not canary.exists()
 
 
-def test_from_package_import_name_imports_neither_the_package_nor_the_submodule(project, canary):
+def test_from_import_loads_neither_package_nor_submodule(project, canary):
     project(
         {
             "singer/__init__.py": "from .alto import low\n" + sings(canary),
@@ -100,7 +100,7 @@ def test_from_package_import_name_imports_neither_the_package_nor_the_submodule(
 
 
 @pytest.mark.filterwarnings("ignore:.*is known at run time only:modpack.errors.ModpackWarning")
-def test_a_loaded_modules_getattr_is_not_triggered(project, canary):
+def test_loaded_modules_getattr_is_not_triggered(project, canary):
     project(
         {
             "lazyhouse/__init__.py": f"""
@@ -121,7 +121,7 @@ def test_a_loaded_modules_getattr_is_not_triggered(project, canary):
     assert "lazyhouse.attic" not in sys.modules
 
 
-def test_a_module_that_importlib_loads_lazily_stays_unloaded(project, canary):
+def test_module_that_importlib_loads_lazily_stays_unloaded(project, canary):
     root = project({"sleeper.py": "from_inside = 1\n" + sings(canary)})
     spec = importlib.util.spec_from_file_location("sleeper", root / "sleeper.py")
     assert spec is not None and spec.loader is not None
@@ -136,7 +136,7 @@ def test_a_module_that_importlib_loads_lazily_stays_unloaded(project, canary):
     assert sleeper.from_inside == 1 and canary.exists()
 
 
-def test_an_object_in_place_of_a_module_is_not_asked_for_attributes(project, monkeypatch):
+def test_object_in_sys_modules_is_not_evaluated(project, monkeypatch):
     project({"houseproxy.py": "x = 1"})
 
     class Proxy:
@@ -150,7 +150,7 @@ def test_an_object_in_place_of_a_module_is_not_asked_for_attributes(project, mon
     assert exporter.interned_modules() == ["houseproxy", "main_code"]
 
 
-def test_meta_path_finders_are_asked_and_their_loaders_are_not_used(monkeypatch):
+def test_meta_path_finders_are_used_without_loaders(monkeypatch):
     class Loader:
         def create_module(self, spec: ModuleSpec) -> None:
             raise RuntimeError("a module was made")
@@ -170,7 +170,7 @@ def test_meta_path_finders_are_asked_and_their_loaders_are_not_used(monkeypatch)
     assert exporter.interned_modules() == ["conjured", "conjured_too", "main_code"]
 
 
-def test_a_finder_that_forbids_an_import_makes_the_module_absent(project, monkeypatch):
+def test_finder_that_rejects_import_makes_module_missing(project, monkeypatch):
     class Forbids:
         def find_spec(self, name: str, path: object, target: object = None) -> None:
             if name == "forbidden_fruit":
@@ -183,14 +183,14 @@ def test_a_finder_that_forbids_an_import_makes_the_module_absent(project, monkey
     assert "forbidden_fruit" not in plan.decisions and plan.notes
 
 
-def test_a_module_that_is_blocked_in_sys_modules_is_absent(project, monkeypatch):
+def test_module_blocked_in_sys_modules_is_missing(project, monkeypatch):
     project({"blocked_road.py": ""})
     monkeypatch.setitem(sys.modules, "blocked_road", None)  # what a blocked import looks like
     code = "try:\n    import blocked_road\nexcept ImportError:\n    pass\n"
     assert "blocked_road" not in export(code, lambda e: e.intern("**")).plan().decisions
 
 
-def test_an_export_loads_no_module_but_modpacks_own(project, clean_python, tmp_path):
+def test_export_loads_no_module_but_modpacks_own(project, clean_python, tmp_path):
     root = project(
         {
             "mylib/__init__.py": "from mylib.net import make\nimport colorsys, mylib.extra",
@@ -226,7 +226,7 @@ def test_an_export_loads_no_module_but_modpacks_own(project, clean_python, tmp_p
     assert not {"colorsys", "wave", "xml.dom.minidom"} & set(loaded)
 
 
-def test_a_saved_class_is_not_asked_how_it_looks(project):
+def test_repr_of_saved_class_is_not_called(project):
     asks = "class Asked(type):\n    def __repr__(cls): raise RuntimeError('asked')\n"
     project({"singer.py": f"{asks}class Voice(metaclass=Asked): pass\n"})
     import singer

@@ -11,7 +11,7 @@ from modpack import PackageExporter, PackagingError, PackagingErrorReason
 CHAIN = 3_000
 
 
-def test_a_chain_of_thousands_of_files_is_walked_to_its_end(tmp_path, monkeypatch):
+def test_chain_of_thousands_of_files_is_walked_to_its_end(tmp_path, monkeypatch):
     package = tmp_path / "longchain"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -26,7 +26,7 @@ def test_a_chain_of_thousands_of_files_is_walked_to_its_end(tmp_path, monkeypatc
     assert len(exporter.plan().why(f"longchain.m{CHAIN - 1}")) == CHAIN
 
 
-def test_a_chain_of_function_level_imports_given_as_text_is_walked_to_its_end():
+def test_chain_of_imports_in_functions_is_walked():
     with PackageExporter(io.BytesIO()) as exporter:
         for number in reversed(range(CHAIN)):
             body = f"def go():\n    import text_chain_{number + 1}" if number + 1 < CHAIN else ""
@@ -88,7 +88,7 @@ BROKEN = {
 }
 
 
-def test_sources_that_do_not_parse_are_all_reported_with_file_and_line(tmp_path, monkeypatch):
+def test_unparsable_sources_are_reported_with_location(tmp_path, monkeypatch):
     for name, (source, _) in BROKEN.items():
         data = source if isinstance(source, bytes) else source.encode()
         (tmp_path / f"{name}.py").write_bytes(data)
@@ -108,7 +108,7 @@ def test_sources_that_do_not_parse_are_all_reported_with_file_and_line(tmp_path,
     assert "beyond_it" in exporter.interned_modules()
 
 
-def test_a_given_source_that_does_not_parse_is_named_by_its_module():
+def test_unparsable_given_source_is_named_by_module():
     exporter = PackageExporter(io.BytesIO())
     exporter.save_source_string("given_badly", "x = 1\ndef")
     with pytest.raises(PackagingError, match=r"given_badly:2:") as failure:

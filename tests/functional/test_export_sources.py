@@ -22,7 +22,7 @@ def written(fill) -> tuple[set[str], zipfile.ZipFile]:
     return {n for n in names if not n.startswith(".data/") and n != "byteorder"}, archive
 
 
-def test_a_file_is_saved_byte_for_byte_under_the_given_name(tmp_path: Path):
+def test_file_is_saved_byte_for_byte_under_the_given_name(tmp_path: Path):
     source = b"# -*- coding: latin-1 -*-\r\nx = '\xe9'\r\n\tpass if 0 else None\n"[:-22]
     (tmp_path / "some file.py").write_bytes(source)
     names, archive = written(lambda e: e.save_source_file("a.b", tmp_path / "some file.py"))
@@ -30,13 +30,13 @@ def test_a_file_is_saved_byte_for_byte_under_the_given_name(tmp_path: Path):
     assert archive.read("archive/a/b.py") == source
 
 
-def test_an_init_file_is_saved_as_a_package(tmp_path: Path):
+def test_init_file_is_saved_as_a_package(tmp_path: Path):
     (tmp_path / "__init__.py").write_text("")
     names, _ = written(lambda e: e.save_source_file("a.b", str(tmp_path / "__init__.py")))
     assert names == {"a/b/__init__.py"}
 
 
-def test_a_folder_is_saved_with_everything_importable_in_it(tmp_path: Path):
+def test_folder_is_saved_with_everything_importable_in_it(tmp_path: Path):
     for name in (
         "__init__.py",
         "one.py",
@@ -59,7 +59,7 @@ def test_a_folder_is_saved_with_everything_importable_in_it(tmp_path: Path):
     }
 
 
-def test_the_modules_of_a_saved_folder_find_each_other(tmp_path: Path):
+def test_modules_of_a_saved_folder_find_each_other(tmp_path: Path):
     (tmp_path / "__init__.py").write_text("from . import b, sub\nfrom .c import VALUE")
     (tmp_path / "b.py").write_text("import given_lib.c")
     (tmp_path / "c.py").write_text("VALUE = 3")
@@ -77,7 +77,7 @@ def test_the_modules_of_a_saved_folder_find_each_other(tmp_path: Path):
 
 
 @pytest.mark.parametrize("rule", [None, "extern", "intern", "mock", "deny"])
-def test_a_module_that_is_given_needs_no_parents(rule):
+def test_module_that_is_given_needs_no_parents(rule):
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
         if rule is not None:
@@ -88,7 +88,7 @@ def test_a_module_that_is_given_needs_no_parents(rule):
     assert exporter.plan().decisions["made.up"].why == "parent of interned 'made.up.place'"
 
 
-def test_given_modules_and_their_made_up_parents_can_import_each_other():
+def test_given_modules_and_implied_parents_import_each_other():
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
         exporter.save_source_string("made.tools", "x = 3")
@@ -98,7 +98,7 @@ def test_given_modules_and_their_made_up_parents_can_import_each_other():
     assert app.t.x == 3 and app.made.tools is app.t
 
 
-def test_a_given_source_goes_before_the_one_on_disk(project):
+def test_given_source_goes_before_the_one_on_disk(project):
     project({"twice_there.py": "import not_installed_here\nx = 'disk'"})
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
@@ -109,20 +109,20 @@ def test_a_given_source_goes_before_the_one_on_disk(project):
     assert PackageImporter(buffer).import_module("twice_there").x == "given"
 
 
-def test_of_two_given_sources_the_later_counts_and_the_earlier_ones_imports_do_not():
+def test_later_given_source_replaces_earlier_imports():
     with PackageExporter(None) as exporter:
         exporter.save_source_string("twice_given", "import not_installed_here, json")
         exporter.save_source_string("twice_given", "import wave")
     assert exporter.plan().modules(Action.EXTERN) == ["wave"]
 
 
-def test_a_compiled_module_can_be_replaced_by_a_given_source():
+def test_compiled_module_can_be_replaced_by_a_given_source():
     with PackageExporter(None) as exporter:
         exporter.save_source_string("math", "pi = 3")
     assert exporter.interned_modules() == ["math"]
 
 
-def test_a_coding_cookie_in_a_given_text_is_obeyed_when_it_is_read_back():
+def test_coding_cookie_in_given_text_is_respected():
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
         exporter.save_source_string("latin", "# -*- coding: latin-1 -*-\nx = 'é'\n")
@@ -135,12 +135,12 @@ def test_a_coding_cookie_in_a_given_text_is_obeyed_when_it_is_read_back():
     assert importer.import_module("marked").x == "é"
 
 
-def test_text_that_its_own_cookie_cannot_encode_is_a_value_error():
+def test_text_unencodable_by_its_cookie_raises_value_error():
     with pytest.raises(UnicodeEncodeError):
         PackageExporter(None).save_source_string("latin", "# coding: latin-1\nx = '你'\n")
 
 
-def test_an_unknown_coding_is_that_modules_problem():
+def test_unknown_coding_is_that_modules_problem():
     with pytest.raises(PackagingError, match="unknown encoding"), PackageExporter(None) as exporter:
         exporter.save_source_string("strange", "# coding: no-such-thing\n")
 
@@ -175,7 +175,7 @@ def test_saving_again_with_dependencies_follows_them(project):
     assert exporter.externed_modules() == ["json"]
 
 
-def test_a_saved_module_is_interned_whatever_the_rules_say(project):
+def test_saved_module_is_interned_whatever_the_rules_say(project):
     project({"stubborn/__init__.py": "", "stubborn/part.py": ""})
     for rule in ("extern", "mock", "deny"):
         exporter = PackageExporter(None)
@@ -187,13 +187,13 @@ def test_a_saved_module_is_interned_whatever_the_rules_say(project):
         assert not plan.problems
 
 
-def test_parents_come_along(project):
+def test_parents_are_interned(project):
     project({"grand/__init__.py": "import json", "grand/mid/__init__.py": "", "grand/mid/c.py": ""})
     names, _ = written(lambda e: e.save_module("grand.mid.c"))
     assert names == {"grand/__init__.py", "grand/mid/__init__.py", "grand/mid/c.py"}
 
 
-def test_folders_without_init_come_along_as_folders(project):
+def test_folders_without_init_are_interned_as_folders(project):
     project({"openspace/__init__.py": "", "openspace/desk/lamp.py": "", "field/tree.py": ""})
 
     def fill(exporter: PackageExporter) -> None:
@@ -204,7 +204,7 @@ def test_folders_without_init_come_along_as_folders(project):
     assert names == {"openspace/__init__.py", "openspace/desk/lamp.py", "field/tree.py", "seen.py"}
 
 
-def test_a_folder_without_init_may_be_spread_over_several_places(project):
+def test_namespace_package_may_span_folders(project):
     project({"spread/east.py": ""})
     project({"spread/west.py": ""})
     with PackageExporter(None) as exporter:
@@ -228,7 +228,7 @@ def test_modules_in_a_zip_on_the_path_are_interned(tmp_path: Path, monkeypatch, 
         assert importer.import_module("zipped_lib").x == "from a zip: é"
 
 
-def test_a_path_that_a_package_extends_is_followed_once_it_is_loaded(project):
+def test_extended_package_path_is_followed_once_loaded(project):
     root = project(
         {
             "wide/__init__.py": """
@@ -247,7 +247,7 @@ def test_a_path_that_a_package_extends_is_followed_once_it_is_loaded(project):
     assert location is not None and location.file == str(root / "annex" / "extra_room.py")
 
 
-def test_attributes_go_before_submodules(project):
+def test_attributes_precede_submodules(project):
     project(
         {
             "ambiguous/__init__.py": "from ambiguous.impl import thing\nother = 1",
@@ -267,7 +267,7 @@ def test_attributes_go_before_submodules(project):
     ]
 
 
-def test_a_star_import_brings_the_submodules_in_all(project):
+def test_star_import_includes_submodules_in_all(project):
     project(
         {
             "starry/__init__.py": "__all__ = ['sun', 'shine']\nshine = 1",
@@ -281,7 +281,7 @@ def test_a_star_import_brings_the_submodules_in_all(project):
     assert exporter.interned_modules() == ["seen", "starry", "starry.sun"]
 
 
-def test_type_checking_imports_are_no_dependencies_and_constant_dynamic_ones_are(project):
+def test_constant_dynamic_imports_are_dependencies(project):
     project({"dyn/__init__.py": "", "dyn/a.py": "", "dyn/b.py": "", "dyn/c.py": "", "typed.py": ""})
     code = """
 from typing import TYPE_CHECKING
@@ -298,7 +298,7 @@ importlib.import_module(".c", "dyn")
     assert exporter.interned_modules() == ["dyn", "dyn.a", "dyn.b", "dyn.c", "seen"]
 
 
-def test_a_dynamic_import_that_cannot_be_read_is_told_with_file_and_line(project):
+def test_dynamic_import_is_reported_with_location(project):
     root = project({"unknowable.py": "import importlib\n\nm = importlib.import_module(input())\n"})
     exporter = PackageExporter(None)
     exporter.save_module("unknowable")
@@ -308,9 +308,7 @@ def test_a_dynamic_import_that_cannot_be_read_is_told_with_file_and_line(project
 
 
 @pytest.mark.parametrize("parts", ["moves", "moves.urllib"])
-def test_modules_that_a_module_makes_when_it_is_imported_are_made_again(
-    installed, project, tmp_path, clean_python, parts
-):
+def test_modules_created_at_import_are_recreated(installed, project, tmp_path, clean_python, parts):
     """As six makes ``six.moves``: a module with an empty ``__path__``, and no file."""
     making = """\
         import sys, types

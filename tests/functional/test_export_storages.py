@@ -82,7 +82,7 @@ def test_every_kind_of_tensor_comes_back_equal(tensor):
     assert torch.equal(*plain)
 
 
-def test_a_meta_tensor_keeps_its_shape_and_needs_no_storage():
+def test_meta_tensor_keeps_its_shape_and_needs_no_storage():
     package = Package().save("o.pkl", torch.empty(10_000, 10_000, device="meta"))
     again = package.closed().load_pickle("t", "o.pkl")
     assert again.is_meta and again.shape == (10_000, 10_000)
@@ -90,7 +90,7 @@ def test_a_meta_tensor_keeps_its_shape_and_needs_no_storage():
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_a_bare_storage_comes_back_with_its_bytes_shared_with_its_tensor():
+def test_bare_storage_stays_shared_with_its_tensor():
     tensor = torch.arange(3, dtype=torch.uint8)
     storage, again = round_trip([tensor.untyped_storage(), tensor])
     assert again.tolist() == [0, 1, 2]
@@ -109,7 +109,7 @@ def test_views_share_their_storage_after_loading_and_it_is_stored_once():
     assert whole[10] == 10
 
 
-def test_a_view_is_stored_with_all_of_its_storage():
+def test_view_is_stored_with_all_of_its_storage():
     part = torch.arange(1000.0)[5:7]
     package = Package().save("o.pkl", part)
     assert torch.equal(package.closed().load_pickle("t", "o.pkl"), part)
@@ -125,7 +125,7 @@ def test_tied_parameters_stay_tied():
     assert len(package.storages()) == 1
 
 
-def test_a_storage_that_two_pickles_share_is_stored_once():
+def test_storage_that_two_pickles_share_is_stored_once():
     shared = torch.rand(50)
     package = Package().save("a.pkl", shared).save("b.pkl", [shared, shared[3:]])
     importer = package.closed()
@@ -136,7 +136,7 @@ def test_a_storage_that_two_pickles_share_is_stored_once():
     assert part[0] == -1 and first[3] == shared[3], "each load has memory of its own"
 
 
-def test_a_tensor_that_changed_between_two_saves_is_stored_twice_and_both_are_right():
+def test_tensor_changed_between_saves_is_stored_twice():
     tensor = torch.zeros(10)
     package = Package().save("before.pkl", tensor)
     tensor[4] = 1
@@ -149,14 +149,14 @@ def test_a_tensor_that_changed_between_two_saves_is_stored_twice_and_both_are_ri
     assert len(package.storages()) == 2
 
 
-def test_a_tensor_is_saved_as_it_is_at_the_moment_of_the_call():
+def test_tensor_is_saved_as_it_is_at_the_moment_of_the_call():
     tensor = torch.zeros(3)
     package = Package().save("o.pkl", tensor)
     tensor.fill_(9)
     assert package.closed().load_pickle("t", "o.pkl").tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_new_tensor_in_the_memory_of_a_freed_one_is_not_mistaken_for_it():
+def test_tensor_in_reused_memory_is_distinct():
     package = Package()
     for number in range(20):
         package.save(f"{number}.pkl", torch.full((1000,), float(number)))
@@ -165,7 +165,7 @@ def test_a_new_tensor_in_the_memory_of_a_freed_one_is_not_mistaken_for_it():
         assert importer.load_pickle("t", f"{number}.pkl").unique().tolist() == [float(number)]
 
 
-def test_a_resized_storage_is_stored_anew():
+def test_resized_storage_is_stored_again():
     tensor = torch.ones(4)
     package = Package().save("small.pkl", tensor)
     tensor.resize_(8).fill_(2)
@@ -175,7 +175,7 @@ def test_a_resized_storage_is_stored_anew():
     assert importer.load_pickle("t", "large.pkl").tolist() == [2.0] * 8
 
 
-def test_planning_only_does_not_mistake_changed_tensors_for_a_problem():
+def test_plan_accepts_changed_tensors():
     tensor = torch.zeros(10)
     with PackageExporter(None) as exporter:
         exporter.save_pickle("t", "a.pkl", tensor)

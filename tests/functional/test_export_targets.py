@@ -116,25 +116,25 @@ def is_dropped(target: Path) -> None:
         (breaks_with_wrong_type, TypeError),
     ],
 )
-def test_a_failed_export_leaves_no_trace(
+def test_failed_export_leaves_no_trace(
     target: Path, unchanged, failing: Callable[[Path], None], error: type[BaseException]
 ):
     with pytest.raises(error):
         failing(target)
 
 
-def test_an_exporter_that_is_never_closed_leaves_no_trace(target: Path, unchanged):
+def test_exporter_that_is_never_closed_leaves_no_trace(target: Path, unchanged):
     is_dropped(target)
 
 
-def test_a_target_that_cannot_be_written_is_refused_at_once(tmp_path: Path):
+def test_target_that_cannot_be_written_is_rejected_at_once(tmp_path: Path):
     for impossible in (tmp_path, tmp_path / "no" / "folder" / "x.pt", tmp_path / "nul\0"):
         with pytest.raises((TargetError, ValueError)):
             PackageExporter(impossible)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp_path: Path):
+def test_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp_path: Path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "out.pt").write_bytes(OLD)
@@ -169,7 +169,7 @@ def test_a_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp
 
 
 @pytest.mark.parametrize("where", ["in a storage", "while closing"])
-def test_a_full_disk_is_a_target_error_and_leaves_no_trace(clean_python, tmp_path: Path, where):
+def test_full_disk_is_a_target_error_and_leaves_no_trace(clean_python, tmp_path: Path, where):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "out.pt").write_bytes(OLD)
@@ -202,7 +202,7 @@ def test_a_full_disk_is_a_target_error_and_leaves_no_trace(clean_python, tmp_pat
     "failing",
     [breaks_with_exception, breaks_with_interrupt, breaks_with_problems, breaks_with_unpicklable],
 )
-def test_a_failed_export_leaves_a_buffer_untouched(failing):
+def test_failed_export_leaves_a_buffer_untouched(failing):
     buffer = io.BytesIO(OLD)
     buffer.seek(4)
     with pytest.raises(BaseException):  # noqa: B017 - each fails in its own way
@@ -210,7 +210,7 @@ def test_a_failed_export_leaves_a_buffer_untouched(failing):
     assert buffer.getvalue() == OLD and buffer.tell() == 4
 
 
-def test_a_successful_export_replaces_the_old_package_at_once(target: Path):
+def test_successful_export_replaces_the_old_package_at_once(target: Path):
     seen: list[bytes | None] = []
 
     def look(exporter: PackageExporter, name: str) -> None:
@@ -225,7 +225,7 @@ def test_a_successful_export_replaces_the_old_package_at_once(target: Path):
     assert PackageImporter(target).load_text("model", "notes.txt") == "hello"
 
 
-def test_a_link_is_followed_and_kept(tmp_path: Path):
+def test_link_is_followed_and_kept(tmp_path: Path):
     real = tmp_path / "real.pt"
     real.write_bytes(OLD)
     link = tmp_path / "link.pt"
@@ -235,7 +235,7 @@ def test_a_link_is_followed_and_kept(tmp_path: Path):
     assert link.is_symlink() and PackageImporter(real).load_text("a", "b.txt") == "c"
 
 
-def test_a_relative_path_means_the_folder_of_the_moment(tmp_path: Path, monkeypatch):
+def test_relative_path_uses_current_folder_at_creation(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exporter = PackageExporter("out.pt")
     exporter.save_text("a", "b.txt", "c")
@@ -246,7 +246,7 @@ def test_a_relative_path_means_the_folder_of_the_moment(tmp_path: Path, monkeypa
     assert (tmp_path / "out.pt").exists() and not (elsewhere / "out.pt").exists()
 
 
-def test_an_exporter_that_is_closed_refuses_everything_but_questions():
+def test_closed_exporter_only_answers_queries():
     exporter = PackageExporter(io.BytesIO())
     exporter.save_source_string("code_of_it", "import json")
     exporter.close()
@@ -277,7 +277,7 @@ def test_an_exporter_that_is_closed_refuses_everything_but_questions():
 
 
 @pytest.mark.parametrize("failing", [breaks_with_exception, breaks_with_problems])
-def test_a_failed_exporter_is_closed_too(failing):
+def test_failed_exporter_is_closed_too(failing):
     kept: list[PackageExporter] = []
     original = PackageExporter.__enter__
 

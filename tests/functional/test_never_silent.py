@@ -34,7 +34,7 @@ def reloaded(model):
     return modpack.load(buffer)
 
 
-def test_a_forward_that_was_bound_to_one_model_comes_along(project):
+def test_forward_bound_to_instance_is_included(project):
     project({"boundnet.py": NET.format(name="Net")})
     model = importlib.import_module("boundnet").Net()
     model.forward = types.MethodType(lambda self, x: self.fc(x) * 3, model)
@@ -63,7 +63,7 @@ def test_what_a_function_of_the_script_imports_is_packaged(project, clean_python
     assert done.stdout.splitlines() == ["['script_definitions', 'scripthelper']", "[[8.0, 8.0]]"]
 
 
-def test_hooks_on_parts_that_a_class_rebuilds_are_told(project):
+def test_hooks_on_rebuilt_parts_are_reported(project):
     source = NET.format(name="Net") + (
         "    def __reduce__(self):\n        return rebuild, (self.state_dict(),)\n"
         "def rebuild(state):\n    net = Net()\n    net.load_state_dict(state)\n    return net\n"
@@ -104,7 +104,7 @@ def test_no_string_reaches_a_host_module_that_the_package_does_not_declare(proje
         module.use()
 
 
-def test_a_hook_with_an_oddly_indented_string_travels():
+def test_hook_with_oddly_indented_string_is_saved():
     def make():
         def hook(module, args, output):
             """first
@@ -118,7 +118,7 @@ def test_a_hook_with_an_oddly_indented_string_travels():
     assert torch.equal(reloaded(model)(X), model(X))
 
 
-def test_a_group_with_a_tensor_that_only_a_hook_holds_loads():
+def test_group_with_tensor_of_hook_only_loads():
     model, extra = torch.nn.Linear(2, 2), torch.ones(2, requires_grad=True)
     tensors = [model.weight, extra]
     torch.autograd.graph.register_multi_grad_hook(tensors, lambda gradient: None, mode="any")
@@ -126,7 +126,7 @@ def test_a_group_with_a_tensor_that_only_a_hook_holds_loads():
     assert torch.equal(reloaded(model)(X), model(X))
 
 
-def test_specs_and_hooks_that_disagree_are_refused(tmp_path):
+def test_inconsistent_specs_and_hooks_are_rejected(tmp_path):
     model = torch.nn.Linear(2, 2)
     model.register_forward_hook(lambda module, args, output: output * 2)
     modpack.save(model, tmp_path / "good.modpack", extern=THIS)

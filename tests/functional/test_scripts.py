@@ -121,7 +121,7 @@ modpack.save(model, "net.modpack")
 PARTS = "import torch\nclass Block(torch.nn.Tanh):\n    pass\n"
 
 
-def test_a_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_path, clean_python):
+def test_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_path, clean_python):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "parts.py").write_text(PARTS)
     done = execute(tmp_path, "train.py")
@@ -145,7 +145,7 @@ def test_a_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_pat
     assert printed == f"True train_definitions\n{text}\n\nTrue\nTrue\n"
 
 
-def test_the_module_holds_what_is_needed_as_it_stands_in_the_script(tmp_path):
+def test_definitions_module_keeps_script_source(tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "parts.py").write_text(PARTS)
     assert execute(tmp_path, "train.py").returncode == 0
@@ -193,7 +193,7 @@ def test_the_module_holds_what_is_needed_as_it_stands_in_the_script(tmp_path):
     )
 
 
-def test_what_definitions_import_is_decided_by_the_rules(tmp_path):
+def test_imports_of_definitions_follow_the_rules(tmp_path):
     (tmp_path / "train.py").write_text(
         "import modpack, parts, unusedparts\n"
         "class Net(parts.Block): pass\n"
@@ -209,7 +209,7 @@ def test_what_definitions_import_is_decided_by_the_rules(tmp_path):
     ]
 
 
-def test_a_package_whose_definitions_need_no_values_loads_in_torch_package(tmp_path):
+def test_package_whose_definitions_need_no_values_loads_in_torch_package(tmp_path):
     (tmp_path / "train.py").write_text(
         "import modpack, torch, torch.package\n"
         "class Net(torch.nn.Module):\n"
@@ -317,7 +317,7 @@ def test_functions_of_all_kinds_come_back(story):
     ]
 
 
-def test_what_later_statements_add_to_a_definition_comes_along(story):
+def test_later_additions_to_definition_are_included(story):
     script = """
         import dataclasses, functools
         @functools.singledispatch
@@ -341,7 +341,7 @@ def test_what_later_statements_add_to_a_definition_comes_along(story):
     assert story(script, use) == "int text! any 2 1 Out(a=3)\n"
 
 
-def test_imports_of_all_kinds_come_along_if_they_are_used(story):
+def test_used_imports_of_all_kinds_are_included(story):
     script = """
         from __future__ import annotations
         from typing import TYPE_CHECKING
@@ -385,9 +385,7 @@ def test_imports_of_all_kinds_come_along_if_they_are_used(story):
     )
 
 
-def test_relative_imports_of_a_module_that_runs_as_a_script_lead_to_its_package(
-    tmp_path, clean_python
-):
+def test_relative_imports_of_script_resolve_to_package(tmp_path, clean_python):
     (tmp_path / "pkg").mkdir()
     for name, content in {
         "__init__": "",
@@ -405,7 +403,7 @@ def test_relative_imports_of_a_module_that_runs_as_a_script_lead_to_its_package(
 # -- values ---------------------------------------------------------------------------------------
 
 
-def test_values_that_the_script_computed_come_along_and_stay_shared(story):
+def test_computed_values_are_included_and_stay_shared(story):
     script = """
         DEVICE = torch.device("cpu")
         weights = torch.ones(2)
@@ -439,7 +437,7 @@ def test_values_that_the_script_computed_come_along_and_stay_shared(story):
     ]
 
 
-def test_values_that_are_needed_while_definitions_are_run_are_there(story):
+def test_values_needed_at_import_are_available(story):
     script = """
         import json
         config = json.loads('{"width": 3, "name": "net"}')
@@ -468,7 +466,7 @@ def test_values_that_are_needed_while_definitions_are_run_are_there(story):
     ]
 
 
-def test_values_may_be_made_of_the_definitions_themselves(story):
+def test_values_may_be_built_from_definitions(story):
     script = """
         class Registry:
             def __init__(self): self.known = {}
@@ -501,7 +499,7 @@ def test_values_may_be_made_of_the_definitions_themselves(story):
     ]
 
 
-def test_what_was_set_on_classes_and_functions_later_comes_along(story):
+def test_attributes_set_later_are_included(story):
     script = """
         def patched(self): return "patched"
         class Net:
@@ -550,7 +548,7 @@ def test_several_objects_of_one_exporter_share_one_module(story):
     assert story(script, use) == "True True [1] cpu\n"
 
 
-def test_a_loaded_model_is_saved_again_with_its_definitions_and_values(story):
+def test_loaded_model_is_saved_again_with_its_definitions_and_values(story):
     script = """
         DEVICE = torch.device("cpu")
         seen = [0]
@@ -572,7 +570,7 @@ def test_a_loaded_model_is_saved_again_with_its_definitions_and_values(story):
     assert story(script, use) == "([0], device(type='cpu')) True\n"
 
 
-def test_a_script_that_builds_on_its_own_earlier_package_keeps_both_apart(tmp_path, clean_python):
+def test_script_keeps_definitions_of_earlier_package_apart(tmp_path, clean_python):
     script = """
         import sys, modpack
         class Net:
@@ -617,7 +615,7 @@ def test_examples_may_be_objects_of_the_script_too(tmp_path):
 # -- what cannot be taken -------------------------------------------------------------------------
 
 
-def test_a_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
+def test_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
     script = """
         import modpack, torch
 
@@ -653,7 +651,7 @@ def test_a_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
     ("before", "after"),
     [("return 1", "return 2"), ("def f(self)", "def g(self)"), ("(Base)", "(Other)")],
 )
-def test_a_class_whose_source_was_edited_after_the_start_is_refused(tmp_path, before, after):
+def test_class_with_edited_source_is_rejected(tmp_path, before, after):
     script = f"""
         import linecache, modpack
         class Base: pass
@@ -682,7 +680,7 @@ def test_a_class_whose_source_was_edited_after_the_start_is_refused(tmp_path, be
     assert not (tmp_path / "net.modpack").exists()
 
 
-def test_numbers_and_attributes_are_those_of_the_process_even_if_the_file_says_others(story):
+def test_live_values_override_the_edited_file(story):
     script = """
         import linecache
         SIZE = 3
@@ -700,7 +698,7 @@ def test_numbers_and_attributes_are_those_of_the_process_even_if_the_file_says_o
     assert story(script, "print(loaded.f())") == "(3, 2, 5)\n"
 
 
-def test_everything_that_cannot_be_taken_is_told_at_once(tmp_path):
+def test_all_uncapturable_definitions_are_reported(tmp_path):
     script = """
         import modpack
         exec("class One: pass")
@@ -716,7 +714,7 @@ def test_everything_that_cannot_be_taken_is_told_at_once(tmp_path):
     assert execute(tmp_path, "train.py").stdout == "['__main__.One', '__main__.Two']\n"
 
 
-def test_a_value_that_cannot_be_saved_is_told_by_the_name_of_the_global(tmp_path):
+def test_unpicklable_global_is_reported_by_name(tmp_path):
     script = """
         import modpack
         running = {"jobs": [(i for i in "abc")]}
@@ -731,7 +729,7 @@ def test_a_value_that_cannot_be_saved_is_told_by_the_name_of_the_global(tmp_path
     assert "(at global running['jobs'][0])" in execute(tmp_path, "train.py").stdout
 
 
-def test_a_rule_that_spells_main_leaves_it_to_the_place_where_it_is_loaded(tmp_path):
+def test_explicit_rule_for_main_externs_it(tmp_path):
     script = """
         import modpack
         class Net: pass
@@ -840,7 +838,7 @@ def test_cell_of_other_language_gives_no_definitions(notebook, clean_python, tmp
 
 
 @pytest.mark.parametrize("kind", ["run_cell_magic('time', '', {})", "run_line_magic('time', {})"])
-def test_lambda_hook_of_magic_goes_by_source(kind, notebook, clean_python, tmp_path):
+def test_lambda_hook_in_magic_is_saved_by_source(kind, notebook, clean_python, tmp_path):
     hook = "h = model.register_forward_hook(lambda m, args, out: out * 10)"
     cells = [
         *(MAGICS, IMPORTS, BLOCK.format(number=1), MAGIC_NET, "scale = 2\nmodel = Net()"),
@@ -860,7 +858,7 @@ def used(clean_python, tmp_path: Path) -> list[str]:
     return clean_python(code, path=tmp_path / "net.modpack").stdout.splitlines()
 
 
-def test_a_model_of_a_notebook_takes_its_cells_definitions(notebook, clean_python, tmp_path):
+def test_notebook_model_includes_cell_definitions(notebook, clean_python, tmp_path):
     cells = [IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()", SAVE_IT]
     assert notebook(*cells) == ""
     first, *lines = used(clean_python, tmp_path)
@@ -875,7 +873,7 @@ def test_a_model_of_a_notebook_takes_its_cells_definitions(notebook, clean_pytho
     ]
 
 
-def test_of_a_cell_that_was_run_again_the_later_definition_counts(notebook, clean_python, tmp_path):
+def test_later_definition_of_rerun_cell_is_used(notebook, clean_python, tmp_path):
     cells = [
         *(IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()"),
         *(BLOCK.format(number=5), "scale = 10\nmodel = Net()", IMPORTS, SAVE_IT),
@@ -884,7 +882,7 @@ def test_of_a_cell_that_was_run_again_the_later_definition_counts(notebook, clea
     assert used(clean_python, tmp_path)[0] == "60 notebook_definitions"
 
 
-def test_an_object_of_a_class_that_was_defined_again_is_refused(notebook):
+def test_object_of_redefined_class_is_rejected(notebook):
     cells = [
         *(IMPORTS, BLOCK.format(number=1), NET, "scale = 2\nmodel = Net()"),
         *(BLOCK.format(number=5), SAVE_IT),
@@ -894,7 +892,7 @@ def test_an_object_of_a_class_that_was_defined_again_is_refused(notebook):
     assert "Remedy: make the object anew" in printed
 
 
-def test_a_class_that_was_made_with_something_defined_again_since_is_refused(notebook):
+def test_class_using_redefined_name_is_rejected(notebook):
     decorator = "def marked(cls):\n    cls.mark = {number}\n    return cls"
     cells = [
         *(IMPORTS, decorator.format(number=1), "@marked\nclass Net(nn.Module): pass"),
@@ -917,7 +915,7 @@ model = Net()
 """
 
 
-def test_of_a_file_that_does_work_the_command_line_takes_the_definitions(tmp_path, clean_python):
+def test_command_line_treats_working_file_as_script(tmp_path, clean_python):
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "weights.txt").write_text("5")
     done = execute(tmp_path, "-m", "modpack", "export", "app.py:model", "-o", "net.modpack")
@@ -926,7 +924,7 @@ def test_of_a_file_that_does_work_the_command_line_takes_the_definitions(tmp_pat
     assert clean_python(use, path=tmp_path / "net.modpack").stdout == "6\n"
 
 
-def test_of_any_module_only_the_definitions_can_be_taken(project, tmp_path, monkeypatch, capsys):
+def test_treat_as_script_accepts_any_module(project, tmp_path, monkeypatch, capsys):
     import modpack
 
     folder = project({"workingapp.py": APP, "weights.txt": "5"})

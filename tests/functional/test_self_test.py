@@ -65,7 +65,7 @@ def tried(path):
 # -- what passes -----------------------------------------------------------------------------
 
 
-def test_a_package_that_stands_alone_passes_and_says_so(make, target):
+def test_self_contained_package_passes(make, target):
     model = make(net("return self.layer(x)"))
     plan = modpack.save(model, target, example_inputs=(ONE,))
     self_test = tried(target)
@@ -76,7 +76,7 @@ def test_a_package_that_stands_alone_passes_and_says_so(make, target):
     assert plan.modules(modpack.Action.INTERN) == ["shop", "shop.net"]
 
 
-def test_without_example_inputs_nothing_is_tried(make, target):
+def test_save_without_example_inputs_runs_no_self_test(make, target):
     modpack.save(make(net("return self.layer(x)")), target)
     assert package_facts(target).self_test is None
 
@@ -88,7 +88,7 @@ def test_no_self_test_leaves_neither_inputs_nor_a_record(make, target):
         assert not [name for name in archive.names() if "self_test" in name]
 
 
-def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, clean_python):
+def test_module_with_computed_name_is_added(make, target, clean_python):
     model = make(
         {
             **net(
@@ -114,7 +114,7 @@ def test_a_module_that_is_imported_by_a_computed_name_is_added(make, target, cle
     assert json.loads(out) == model(ONE).tolist()
 
 
-def test_a_module_whose_absence_the_code_would_hide_is_added(make, target):
+def test_module_behind_guarded_import_is_added(make, target):
     forward = """\
 try:
     factor = importlib.import_module("shop." + self.name).value
@@ -126,7 +126,7 @@ return factor * self.layer(x)"""
     assert [each.name for each in tried(target).additions] == ["shop.factor"]
 
 
-def test_another_library_of_the_users_own_is_added(make, target):
+def test_another_local_library_is_added(make, target):
     model = make(
         {
             **net("return importlib.import_module(self.name).f(self.layer(x))", name="stockroom"),
@@ -137,7 +137,7 @@ def test_another_library_of_the_users_own_is_added(make, target):
     assert [each.name for each in tried(target).additions] == ["stockroom"]
 
 
-def test_an_installed_library_is_declared_extern(make, target):
+def test_installed_library_is_declared_extern(make, target):
     model = make(
         net("importlib.import_module(self.name).style('x')\nreturn self.layer(x)", name="click")
     )
@@ -146,7 +146,7 @@ def test_an_installed_library_is_declared_extern(make, target):
     assert "click" in plan.modules(modpack.Action.EXTERN)
 
 
-def test_metadata_that_the_code_asks_for_is_added(make, target):
+def test_requested_metadata_is_added(make, target):
     forward = """\
 from importlib.metadata import version
 return self.layer(x) + len(version(self.name))"""
@@ -156,7 +156,7 @@ return self.layer(x) + len(version(self.name))"""
     assert [each.name for each in plan.distributions] == ["iniconfig"]
 
 
-def test_a_file_that_is_read_by_a_computed_name_is_added(make, target, clean_python):
+def test_file_with_computed_name_is_added(make, target, clean_python):
     forward = """\
 import pathlib
 text = (pathlib.Path(__file__).parent / "tables" / self.name).read_text()
@@ -168,7 +168,7 @@ return self.layer(x) * float(text)"""
         assert archive.read("shop/tables/ofday.txt") == b"2.5"
 
 
-def test_what_probes_and_walks_find_missing_is_added(make, target):
+def test_probed_and_listed_resources_are_added(make, target):
     forward = """\
 import pkgutil
 import shop.parts
@@ -191,7 +191,7 @@ return self.layer(x)"""
         assert {"shop/parts/one.py", "shop/parts/two.py"} <= set(archive.names())
 
 
-def test_classes_of_the_inputs_and_outputs_go_along(make, target):
+def test_classes_of_inputs_and_outputs_are_included(make, target):
     more = """\
 from dataclasses import dataclass
 @dataclass
@@ -210,7 +210,7 @@ class Answer:
     ("inputs", "kwargs"),
     [((ONE,), {"scale": 2.0}), ({"x": ONE, "scale": 2.0}, None), (None, {"x": ONE, "scale": 2.0})],
 )
-def test_inputs_are_given_as_arguments_of_one_call(make, target, inputs, kwargs):
+def test_inputs_are_passed_in_one_call(make, target, inputs, kwargs):
     files = net("return self.layer(x) * scale")
     files["shop/net.py"] = files["shop/net.py"].replace("(self, x)", "(self, x, scale=1.0)")
     make_it = make(files)
@@ -224,7 +224,7 @@ def test_inputs_are_given_as_arguments_of_one_call(make, target, inputs, kwargs)
         )
 
 
-def test_a_model_that_draws_random_numbers_is_compared_bit_by_bit(make, target):
+def test_random_model_is_compared_bit_by_bit(make, target):
     init = "self.layer = nn.Linear(3, 300)\nself.drop = nn.Dropout(0.5)"
     forward = "import random\nreturn self.drop(self.layer(x)) * random.random()"
     model = make(net(forward, init=init)).train()
@@ -232,7 +232,7 @@ def test_a_model_that_draws_random_numbers_is_compared_bit_by_bit(make, target):
     assert tried(target).passed and tried(target).deterministic
 
 
-def test_a_model_that_never_does_the_same_twice_is_compared_in_structure(make, target):
+def test_nondeterministic_model_is_compared_by_structure(make, target):
     forward = "import os\nreturn self.layer(x) + int.from_bytes(os.urandom(2), 'big')"
     modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     self_test = tried(target)
@@ -240,14 +240,14 @@ def test_a_model_that_never_does_the_same_twice_is_compared_in_structure(make, t
     assert modpack.self_test(target).passed
 
 
-def test_the_modes_of_the_live_run_hold_in_the_self_test(make, target):
+def test_self_test_uses_modes_of_the_live_run(make, target):
     forward = "return self.layer(x), torch.is_grad_enabled(), torch.get_default_dtype()"
     with torch.inference_mode():
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     assert tried(target).passed
 
 
-def test_a_model_that_was_loaded_from_a_package_is_saved_and_tried_again(make, target, tmp_path):
+def test_loaded_model_is_reexported_with_self_test(make, target, tmp_path):
     model = make(net("return {'y': self.layer(x), 'made by': repr(type(self))}"))
     modpack.save(model, tmp_path / "first.modpack", self_test=False)
     loaded = modpack.load(tmp_path / "first.modpack")
@@ -259,9 +259,7 @@ def test_a_model_that_was_loaded_from_a_package_is_saved_and_tried_again(make, t
 # -- the process namespace -------------------------------------------------------------------
 
 
-def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace(
-    make, target, clean_python
-):
+def test_code_found_by_name_needs_process_namespace(make, target, clean_python):
     forward = "import pydoc\nreturn pydoc.locate('shop.net.scale')(self.layer(x))"
     model = make(net(forward, more="def scale(x): return x * 2"))
     modpack.save(model, target, example_inputs=(ONE,))
@@ -288,9 +286,7 @@ def test_code_that_others_look_up_by_name_is_found_to_need_the_process_namespace
     assert modpack.self_test(target).passed
 
 
-def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_namespace(
-    make, target, project
-):
+def test_extern_gets_interned_module_in_process_namespace(make, target, project):
     project({"helper.py": "def run(x):\n    import shop.net\n    return x\n"})
     model = make(net("import helper\nreturn helper.run(self.layer(x))"))
     with pytest.warns(ModpackWarning, match="helper is extern, but its code imports"):
@@ -303,7 +299,7 @@ def test_an_extern_library_that_needs_an_interned_one_gets_it_in_the_process_nam
 # -- what fails ------------------------------------------------------------------------------
 
 
-def test_a_package_that_fails_is_not_written_and_the_reason_is_told(make, target):
+def test_failing_package_is_not_written(make, target):
     target.write_bytes(b"what was here before")
     forward = """\
 if 'modpack' in sys.modules and not sys.argv[0]:
@@ -317,7 +313,7 @@ return self.layer(x)"""
     assert [path.name for path in target.parent.glob(".*")] == []
 
 
-def test_an_output_that_differs_is_told_with_its_place(make, target):
+def test_differing_output_is_reported_with_path(make, target):
     forward = "y = self.layer(x)\ny[0, 1] += len(sys.argv[0]) > 0\nreturn {'scores': [y]}"
     with pytest.raises(SelfTestError, match="differs from the live model's in 1 place") as caught:
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
@@ -327,14 +323,14 @@ def test_an_output_that_differs_is_told_with_its_place(make, target):
     )
 
 
-def test_an_interpreter_that_dies_is_told(make, target):
+def test_crashed_interpreter_is_reported(make, target):
     forward = "import os\nif not sys.argv[0]: print('bye', flush=True); os._exit(7)\nreturn x"
     with pytest.raises(SelfTestError, match="exit status 7") as caught:
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
     assert caught.value.log == "bye"
 
 
-def test_a_file_of_this_machine_is_not_there_in_the_self_test(make, target):
+def test_self_test_hides_files_of_this_machine(make, target):
     forward = "return self.layer(x) + len(open(self.file).read())"
     init = "self.file = __file__"
     with pytest.raises(SelfTestError, match="FileNotFoundError") as caught:
@@ -342,7 +338,7 @@ def test_a_file_of_this_machine_is_not_there_in_the_self_test(make, target):
     assert any("a file of this machine" in line for line in caught.value.details)
 
 
-def test_a_package_that_fails_can_be_written_with_a_warning(make, target):
+def test_package_that_fails_can_be_written_with_a_warning(make, target):
     forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
     with pytest.warns(ModpackWarning, match="not here"):
         modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
@@ -352,7 +348,7 @@ def test_a_package_that_fails_can_be_written_with_a_warning(make, target):
     assert not outcome.passed and "not here" in outcome.reason
 
 
-def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, target):
+def test_failing_live_model_raises_example_error(make, target):
     with pytest.raises(ExampleError, match="not run on the example inputs: RuntimeError") as told:
         modpack.save(make(net("return self.layer(x)")), target, example_inputs=(torch.ones(1, 4),))
     assert "in forward: return self.layer(x)" in told.value.location
@@ -368,12 +364,12 @@ def test_a_live_model_that_does_not_run_is_no_failure_of_the_package(make, targe
         ({"example_inputs": (ONE,), "self_test": 3}, "self-test must be True, False or 'warn'"),
     ],
 )
-def test_what_is_no_example_is_a_type_error(target, arguments, message):
+def test_invalid_example_raises_type_error(target, arguments, message):
     with pytest.raises(TypeError, match=message):
         modpack.save(nn.Identity(), target, **arguments)
 
 
-def test_an_object_that_cannot_be_called_is_a_type_error(target):
+def test_object_that_cannot_be_called_is_a_type_error(target):
     with pytest.raises(TypeError, match="a dict cannot be called"):
         modpack.save({"a": 1}, target, example_inputs=(ONE,))
 
@@ -381,7 +377,7 @@ def test_an_object_that_cannot_be_called_is_a_type_error(target):
 # -- what the live model keeps ---------------------------------------------------------------
 
 
-def test_the_live_model_and_all_random_states_stay_as_they_were(make, target):
+def test_save_keeps_live_model_and_random_states(make, target):
     init = "self.norm = nn.BatchNorm1d(3)\nself.register_buffer('n', torch.zeros(1))"
     forward = """\
 with torch.no_grad():
@@ -402,7 +398,7 @@ return self.norm(self.layer(x)) + torch.rand(1)"""
     assert torch.equal(modpack.load(target).norm.running_mean, before["norm.running_mean"])
 
 
-def test_the_package_holds_the_model_as_it_was_before_it_ran(make, target):
+def test_package_contains_model_from_before_the_run(make, target):
     model = make(
         net(
             "self.seen.append(1)\nreturn self.layer(x)",
@@ -416,7 +412,7 @@ def test_the_package_holds_the_model_as_it_was_before_it_ran(make, target):
 # -- how it is written -----------------------------------------------------------------------
 
 
-def test_storages_are_written_once_however_often_the_package_is_tried(make, target, monkeypatch):
+def test_storages_are_written_once_for_all_rounds(make, target, monkeypatch):
     written = []
     real = ArchiveWriter.write_storage
 
@@ -438,14 +434,14 @@ def test_storages_are_written_once_however_often_the_package_is_tried(make, targ
     assert len(written) == len(set(written))
 
 
-def test_a_package_in_a_buffer_is_tried_too(make, tmp_path):
+def test_package_in_buffer_is_self_tested(make, tmp_path):
     path = tmp_path / "net.modpack"
     with path.open("wb") as file:
         modpack.save(make(net("return self.layer(x)")), file, example_inputs=(ONE,))
     assert tried(path).passed
 
 
-def test_a_plan_runs_nothing(make):
+def test_plan_does_not_run_the_self_test(make):
     model = make(net("raise ValueError('never called')"))
     with modpack.PackageExporter(None) as exporter:
         exporter.use_preset("pinned")
@@ -453,14 +449,14 @@ def test_a_plan_runs_nothing(make):
         assert "shop.net" in exporter.interned_modules()
 
 
-def test_torch_package_reads_a_package_that_was_tried(make, target):
+def test_torch_package_reads_a_self_tested_package(make, target):
     model = make(net("return self.layer(x)"))
     modpack.save(model, target, example_inputs=(ONE,))
     loaded = torch.package.PackageImporter(str(target)).load_pickle("__model__", "model.pkl")
     assert torch.equal(loaded(ONE), model(ONE))
 
 
-def test_several_models_of_a_package_are_tried_together(make, target):
+def test_several_models_share_one_self_test(make, target):
     model = make(net("return self.layer(x)"))
     with modpack.PackageExporter(target) as exporter:
         exporter.use_preset("pinned")
@@ -483,9 +479,7 @@ def test_each_run_is_logged(make, target, caplog):
 # -- repeating -------------------------------------------------------------------------------
 
 
-def test_a_stored_self_test_is_repeated_where_nothing_of_the_project_is_known(
-    make, target, clean_python
-):
+def test_stored_self_test_runs_without_the_project(make, target, clean_python):
     modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
     out = clean_python(
         "import modpack; r = modpack.self_test(path); print(r.passed, r.recorded.namespace)",
@@ -494,13 +488,13 @@ def test_a_stored_self_test_is_repeated_where_nothing_of_the_project_is_known(
     assert out == "True private\n"
 
 
-def test_a_package_without_a_self_test_cannot_be_self_tested(target):
+def test_package_without_a_self_test_cannot_be_self_tested(target):
     modpack.save(nn.Identity(), target)
     with pytest.raises(ModpackError, match="holds no self-test that could be repeated"):
         modpack.self_test(target)
 
 
-def test_operators_that_a_script_declared_are_found_and_told(make, target):
+def test_operators_declared_by_script_are_reported(make, target):
     library = torch.library.Library("trialshop", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     more = """\
@@ -515,7 +509,7 @@ torch.library.impl("trialshop::twice", "CPU")(lambda x: x * 2)"""
     assert "trialshop" in sys.modules["torch"].ops.trialshop.name or library
 
 
-def test_operators_that_are_missing_are_named_before_anything_is_loaded(make, target, clean_python):
+def test_missing_operators_are_reported_before_loading(make, target, clean_python):
     library = torch.library.Library("triallack", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     more = 'torch.library.impl("triallack::twice", "CPU")(lambda x: x * 2)'
@@ -546,7 +540,7 @@ def run(arguments, folder):
     return run_python("-m", "modpack", *arguments, folder=folder)
 
 
-def test_the_command_line_tries_replays_and_tells(project, target):
+def test_command_line_repeats_the_self_test(project, target):
     app = "import torch\nfrom shop.net import Net\nmodel = Net().eval()\n"
     inputs = "def inputs(): return {'x': torch.ones(1, 3)}\n"
     root = project({**net("return self.layer(x)"), "app.py": app + inputs})
@@ -558,7 +552,7 @@ def test_the_command_line_tries_replays_and_tells(project, target):
     assert (repeated.returncode, json.loads(repeated.stdout)["passed"]) == (0, True)
 
 
-def test_the_command_line_ends_with_a_finding_where_a_self_test_fails(make, target):
+def test_command_line_exits_with_finding_on_failure(make, target):
     forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
     with pytest.warns(ModpackWarning, match="not here"):
         modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
@@ -567,7 +561,7 @@ def test_the_command_line_ends_with_a_finding_where_a_self_test_fails(make, targ
     assert repeated.stdout.startswith("failed: RuntimeError: not here\n  at shop/net.py:")
 
 
-def test_the_command_line_says_that_there_is_nothing_to_replay(target):
+def test_command_line_reports_missing_self_test(target):
     modpack.save(nn.Identity(), target)
     repeated = run(["self-test", target], target.parent)
     assert repeated.returncode == 2
@@ -577,7 +571,7 @@ def test_the_command_line_says_that_there_is_nothing_to_replay(target):
 # -- what models hold ------------------------------------------------------------------------
 
 
-def test_a_model_of_scripts_sparse_nested_and_lazy_tensors_is_tried(make, target):
+def test_model_with_special_tensors_is_self_tested(make, target):
     init = """\
 self.scripted = torch.jit.script(nn.BatchNorm1d(3))
 self.lazy, self.unused = nn.LazyLinear(3), nn.UninitializedParameter()
@@ -589,7 +583,7 @@ self.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2, 3), tor
     assert tried(target).passed and tried(target).deterministic
 
 
-def test_a_chain_of_imports_that_can_be_loaded_can_be_tried(project, target, clean_python):
+def test_deep_import_chain_fits_in_the_self_test(project, target, clean_python):
     """A hundred and twenty modules deep, some frames short of Python's limit."""
     chain = {f"link{n}.py": f"import link{n + 1}\n" for n in range(120)}
     files = {**net("return self.layer(x)", more="import link0"), **chain, "link120.py": ""}

@@ -44,7 +44,7 @@ def run(*arguments):
     return CliRunner().invoke(cli, list(map(str, arguments))).output
 
 
-def test_what_extern_code_imports_is_recorded_without_what_others_require(package):
+def test_imports_of_externs_are_recorded_without_requirements(package):
     self_test = package_facts(package).self_test
     imported = [(i.distribution, i.version, i.module, i.by) for i in self_test.undeclared_imports]
     assert imported == [
@@ -53,7 +53,7 @@ def test_what_extern_code_imports_is_recorded_without_what_others_require(packag
     ]
 
 
-def test_what_extern_code_imports_is_required(package):
+def test_imports_of_externs_are_required(package):
     lines = run("requirements", package).splitlines()
     assert "Front==1.0" in lines and lines.index("back==2.1") > lines.index("Front==1.0")
     assert lines[lines.index("back==2.1") - 1] == "# back, by front"
@@ -68,13 +68,13 @@ def test_what_extern_code_imports_is_required(package):
     }
 
 
-def test_an_audit_names_what_extern_code_imports(package):
+def test_audit_lists_imports_of_externs(package):
     found = json.loads(run("audit", package, "--json"))["findings"]
     told = [each["text"] for each in found if each["code"] == "self-test-imported"]
     assert told[0] == "back 2.1 was imported by front in the self-test"
 
 
-def test_a_model_that_needs_torch_only_has_no_such_requirement(project, tmp_path):
+def test_model_with_torch_only_has_no_undeclared_imports(project, tmp_path):
     project({"alone.py": NET.replace("import front\nfrom front import value", "value = 1")})
     from alone import Net
 

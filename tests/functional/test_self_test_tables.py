@@ -56,7 +56,7 @@ def model(request, project):
     return Net()
 
 
-def test_outputs_that_differ_for_a_table_name_the_table(model, tmp_path):
+def test_differing_output_names_the_unfilled_table(model, tmp_path):
     with pytest.raises(SelfTestError) as caught:
         modpack.save(
             model, tmp_path / "net.modpack", example_inputs=(X,), example_kwargs={"states": True}
@@ -65,7 +65,7 @@ def test_outputs_that_differ_for_a_table_name_the_table(model, tmp_path):
     assert "recorders.net._RECORDED names recorders.net.Net in this process" in str(caught.value)
 
 
-def test_a_table_is_named_although_the_self_test_passes(model, tmp_path):
+def test_unfilled_table_is_a_warning_if_self_test_passes(model, tmp_path):
     path = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="recorders.net._RECORDED names recorders.net.Net"):
         modpack.save(model, path, example_inputs=(X,))
@@ -79,7 +79,7 @@ def test_a_table_is_named_although_the_self_test_passes(model, tmp_path):
     assert torch.equal(loaded(X, states=True)["states"][0], model(X, states=True)["states"][0])
 
 
-def test_tables_that_imports_fill_are_not_told(project, tmp_path):
+def test_tables_filled_by_imports_are_not_reported(project, tmp_path):
     project({"shelves.py": CLASS.replace("_RECORDED[type(self)] = self.recorded", "pass")})
     from shelves import Net
 
@@ -88,7 +88,7 @@ def test_tables_that_imports_fill_are_not_told(project, tmp_path):
         modpack.save(Net(), tmp_path / "net.modpack", example_inputs=(X,))
 
 
-def test_a_plan_says_that_only_structure_was_compared(project, tmp_path):
+def test_plan_shows_structure_only_comparison(project, tmp_path):
     counting = """
     import itertools
     import torch

@@ -18,17 +18,17 @@ from modpack.exporting.data_files import (
 
 
 @pytest.mark.parametrize("name", ["a.py", "a.PYC", "a.pyi", "a.pyx", "notebook.ipynb"])
-def test_code_is_no_data(name):
+def test_code_is_not_data(name):
     assert is_code(name)
 
 
 @pytest.mark.parametrize("name", ["a.so", "liba.so.1.2", "a.pyd", "a.dll", "a.dylib", "a.a"])
-def test_machine_code_is_no_data(name):
+def test_native_code_is_not_data(name):
     assert is_native(name)
 
 
 @pytest.mark.parametrize("name", ["kernel.cu", "ops.cpp", "a.social.txt", "solo"])
-def test_sources_that_are_compiled_at_run_time_are_no_machine_code(name):
+def test_sources_compiled_at_run_time_are_not_native(name):
     assert not is_native(name)
     assert not is_code(name)
 
@@ -47,24 +47,24 @@ def test_hidden_files_and_secrets_are_private(path):
 @pytest.mark.parametrize(
     "path", ["words.txt", "environment.yml", "tokenizer.json", "keys.json", "../VERSION"]
 )
-def test_ordinary_names_are_not(path):
+def test_ordinary_names_are_not_private(path):
     assert not is_private(path)
 
 
-def test_data_is_told_by_its_name():
+def test_data_is_recognized_by_name():
     assert has_data_name("a.yaml")
     assert has_data_name("VERSION")
     assert not has_data_name("a.log")
     assert not has_data_name("Makefile")
 
 
-def test_tests_are_told_by_their_folder():
+def test_tests_are_recognized_by_folder():
     assert is_in_tests("tests/a.json")
     assert is_in_tests("deep/test/a.json")
     assert not is_in_tests("tests.json")
 
 
-def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
+def test_listing_does_not_follow_links_to_folders(tmp_path):
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a.txt").write_text("")
     (tmp_path / "folder").mkdir()
@@ -74,7 +74,7 @@ def test_listing_a_folder_follows_no_links_to_folders(tmp_path):
     assert found == ["b.txt"]
 
 
-def test_the_limit_is_for_all_files_together(tmp_path):
+def test_size_limit_applies_to_all_files_together(tmp_path):
     limit = SizeLimit()
     files = [tmp_path / f"{number}.bin" for number in range(6)]
     for file in files:
@@ -84,7 +84,7 @@ def test_the_limit_is_for_all_files_together(tmp_path):
     assert limit.left_out == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
 
 
-def test_what_is_no_file_is_not_admitted(tmp_path):
+def test_size_limit_rejects_missing_file(tmp_path):
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     os.mkfifo(tmp_path / "pipe")
     limit = SizeLimit()

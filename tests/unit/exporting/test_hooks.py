@@ -37,12 +37,12 @@ def mock_it(exporter: object, name: str) -> Action:
     return Action.MOCK
 
 
-def test_an_action_overrides_and_names_the_hook():
+def test_action_overrides_and_names_the_hook():
     name = f"{__name__}.mock_it"
     assert outcome_of(mock_it) == HookOutcome(Action.MOCK, name, fired=(name,))
 
 
-def test_the_first_veto_is_kept_and_later_overrides_still_count():
+def test_first_veto_is_kept_and_later_overrides_still_count():
     def refuse(exporter: object, name: str) -> None:
         raise ValueError(f"not {name}")
 
@@ -51,7 +51,7 @@ def test_the_first_veto_is_kept_and_later_overrides_still_count():
     assert outcome.veto is not None and outcome.veto.endswith("refuse raised ValueError: not a")
 
 
-def test_there_is_a_current_match_only_while_hooks_run():
+def test_current_match_exists_only_while_hooks_run():
     hooks = MatchHooks()
     seen: list[RuleMatch | None] = []
 
@@ -72,11 +72,11 @@ class Callable2:
 @pytest.mark.parametrize(
     "hook", [mock_it, Callable2(), Callable2().__call__, print, max, lambda *a, **k: None]
 )
-def test_whatever_takes_two_arguments_can_be_a_hook(hook):
+def test_hook_may_be_any_callable_with_two_arguments(hook):
     require_hook(hook)
 
 
 @pytest.mark.parametrize("hook", [lambda: 0, lambda a: 0, lambda a, b, c: 0, lambda a, *, b: 0])
-def test_whatever_does_not_take_two_arguments_is_refused_with_its_signature(hook):
+def test_hook_with_wrong_signature_is_rejected(hook):
     with pytest.raises(TypeError, match=r"hook must accept \(exporter, module_name\)"):
         require_hook(hook)

@@ -10,7 +10,7 @@ from modpack.exporting import secret_guard as leakguard
 from modpack.exporting.secret_guard import SecretScan
 
 
-def test_each_folder_is_asked_once_in_an_export_whether_a_project_begins_there(
+def test_export_checks_each_folder_once_for_a_project(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inner = tmp_path / "project" / "src" / "package"

@@ -80,7 +80,7 @@ def problems(planner: Planner) -> list[tuple[str, str]]:
     return [(problem.subject, problem.reason.name) for problem in planner.plan().problems]
 
 
-def test_decisions_carry_rule_and_place():
+def test_decisions_have_rule_and_location():
     planner = planner_of(a="import stdlib_one")
     planner.add_rule(rule(Action.INTERN, "a"))
     planner.add_source("main", b"import a", False, True)
@@ -92,7 +92,7 @@ def test_decisions_carry_rule_and_place():
     assert decisions["stdlib_one"].location is None, "nobody looks for it"
 
 
-def test_without_a_rule_a_module_is_undecided_and_a_problem_with_its_place():
+def test_module_without_rule_is_a_problem_with_location():
     planner = planner_of(a="")
     planner.add_module("a", True)
     planner.add_source("main", b"\nimport b_is_absent\nimport a", False, True)
@@ -111,7 +111,7 @@ def test_without_a_rule_a_module_is_undecided_and_a_problem_with_its_place():
         (CodeKind.UNKNOWN, "NO_DUNDER_FILE"),
     ],
 )
-def test_what_has_no_source_cannot_be_interned_but_everything_else(kind, reason):
+def test_module_without_source_cannot_be_interned(kind, reason):
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK):
         planner = planner_of({"a": kind}, a="not to be read = = =")
         planner.add_rule(rule(action, "a"))
@@ -119,7 +119,7 @@ def test_what_has_no_source_cannot_be_interned_but_everything_else(kind, reason)
         assert problems(planner) == ([("a", reason)] if action is Action.INTERN else [])
 
 
-def test_a_folder_without_code_is_interned_without_a_problem():
+def test_folder_without_code_is_interned():
     planner = planner_of({"a": CodeKind.NAMESPACE}, a="", a__b="")
     planner.add_rule(rule(Action.INTERN, "a.**"))
     planner.add_source("main", b"import a.b", False, True)
@@ -127,7 +127,7 @@ def test_a_folder_without_code_is_interned_without_a_problem():
 
 
 @pytest.mark.parametrize("guard", ["try:\n    import x.y\nexcept ImportError:\n    pass\n"])
-def test_an_absent_module_that_the_code_can_do_without_is_left_out(guard):
+def test_missing_optional_module_is_left_undecided(guard):
     for action, patterns, decided in (
         (Action.INTERN, "**", False),
         (Action.INTERN, "x.**", False),
@@ -142,7 +142,7 @@ def test_an_absent_module_that_the_code_can_do_without_is_left_out(guard):
         assert problems(planner) == []
 
 
-def test_a_required_import_besides_the_guarded_one_makes_it_needed():
+def test_required_import_overrides_guarded_import():
     planner = planner_of()
     planner.add_rule(rule(Action.INTERN, "**"))
     guarded = b"try:\n    import x\nexcept ImportError:\n    pass\n"
@@ -151,7 +151,7 @@ def test_a_required_import_besides_the_guarded_one_makes_it_needed():
     assert problems(planner) == [("x", "SOURCE_FILE_NOT_FOUND")]
 
 
-def test_parents_without_a_rule_inherit_and_a_chain_of_them_too():
+def test_parents_without_rule_inherit_from_children():
     planner = planner_of(a="", a__b="", a__b__c="")
     planner.add_rule(rule(Action.MOCK, "a.b.c"))
     planner.add_source("main", b"import a.b.c", False, True)
@@ -161,7 +161,7 @@ def test_parents_without_a_rule_inherit_and_a_chain_of_them_too():
     assert decisions["a"].why == "parent of mocked 'a.b'"
 
 
-def test_the_main_module_is_decided_only_by_its_name():
+def test_main_module_is_decided_only_by_explicit_rule():
     def plan_with(*rules: Rule) -> list[tuple[str, str]]:
         planner = planner_of()
         for each in rules:
@@ -177,7 +177,7 @@ def test_the_main_module_is_decided_only_by_its_name():
 
 
 @pytest.mark.parametrize("pickled_first", [True, False])
-def test_code_may_look_at_the_script_that_runs_but_pickles_may_not_need_it(pickled_first):
+def test_code_may_import_main_but_pickles_may_not(pickled_first):
     planner = planner_of()
     planner.add_rule(rule(Action.INTERN, "**"))
     pickle = Edge("<m/x.pkl>", "__main__", ImportKind.PICKLE, None, ("Net",))
@@ -191,7 +191,7 @@ def test_code_may_look_at_the_script_that_runs_but_pickles_may_not_need_it(pickl
     assert problems(planner) == [("__main__", "DEFINED_IN_SCRIPT")]
 
 
-def test_a_mock_that_a_pickle_needs_is_a_problem_for_each_pickle():
+def test_mock_needed_by_pickles_is_a_problem_for_each():
     planner = planner_of(a="")
     planner.add_rule(rule(Action.MOCK, "a"))
     for number, follow in enumerate((True, False)):
@@ -200,7 +200,7 @@ def test_a_mock_that_a_pickle_needs_is_a_problem_for_each_pickle():
     assert problems(planner) == [("a", "MOCKED_BUT_STILL_USED")] * 2
 
 
-def test_presets_come_after_the_users_rules_and_policies_have_names():
+def test_presets_apply_after_user_rules():
     planner = planner_of(inst_a="", mine="")
     planner.use_presets(preset_rules("pinned"))
     planner.add_rule(rule(Action.MOCK, "mine"))
@@ -214,7 +214,7 @@ def test_presets_come_after_the_users_rules_and_policies_have_names():
         preset_rules("unheard of")
 
 
-def test_a_rule_that_never_matched_is_a_problem_only_if_it_must_match():
+def test_unmatched_rule_is_a_problem_only_if_required():
     planner = planner_of(a="")
     planner.add_rule(rule(Action.INTERN, "a", allow_empty=False))
     planner.add_rule(rule(Action.INTERN, "b", allow_empty=False))
@@ -231,7 +231,7 @@ def test_planning_is_repeatable():
 
 
 @pytest.mark.parametrize("pattern", ["wandbb.**", "wandb.py"])
-def test_a_rule_that_nearly_names_what_is_needed_is_told(pattern):
+def test_nearly_matching_rule_is_reported(pattern):
     planner = planner_of(wandb="")
     planner.add_rule(rule(Action.MOCK, pattern))
     planner.add_rule(rule(Action.INTERN, "**"))
@@ -240,7 +240,7 @@ def test_a_rule_that_nearly_names_what_is_needed_is_told(pattern):
     assert note.kind is NoteKind.UNUSED_RULE and "Did you mean 'wandb.**'?" in note.text
 
 
-def test_rule_of_a_module_that_was_saved_gets_no_advice_to_be_itself():
+def test_rule_of_saved_module_gets_no_suggestion():
     planner = planner_of()
     planner.add_rule(rule(Action.MOCK, "wandb.**"))
     planner.add_source("wandb", b"", False, True)
@@ -248,7 +248,7 @@ def test_rule_of_a_module_that_was_saved_gets_no_advice_to_be_itself():
     assert planner.plan().notes == ()
 
 
-def test_a_rule_that_names_nothing_needed_is_no_matter():
+def test_rule_for_unneeded_module_is_not_reported():
     planner = planner_of(wandb="")
     planner.add_rule(rule(Action.MOCK, "tensorboard.**"))
     planner.add_rule(rule(Action.INTERN, "**"))

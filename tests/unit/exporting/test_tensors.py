@@ -53,7 +53,7 @@ def recorded(tmp_path):
     return save
 
 
-def test_parameters_and_buffers_are_recorded_in_the_order_of_the_state_dict(recorded):
+def test_tensors_are_recorded_in_state_dict_order(recorded):
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     found = recorded(model)
     assert found.names == list(model.state_dict())
@@ -65,7 +65,7 @@ def test_parameters_and_buffers_are_recorded_in_the_order_of_the_state_dict(reco
     assert (count.kind, count.dtype, count.shape, count.stride) == (KIND.BUFFER, "int64", (), ())
 
 
-def test_a_tied_parameter_has_an_entry_for_each_name_and_one_storage(recorded):
+def test_tied_parameter_has_two_names_and_one_storage(recorded):
     model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "decoder": nn.Linear(2, 2)})
     model["decoder"].weight = model["encoder"].weight
     model["again"] = model["encoder"]
@@ -76,7 +76,7 @@ def test_a_tied_parameter_has_an_entry_for_each_name_and_one_storage(recorded):
     assert found["decoder.bias"].storage != found["encoder.bias"].storage
 
 
-def test_a_view_is_recorded_with_its_place_in_the_storage(recorded):
+def test_view_is_recorded_with_its_storage_offset(recorded):
     whole = torch.arange(12.0).reshape(3, 4)
     found = recorded({"column": whole[:, 1], "turned": whole.t()})
     assert (found["column"].offset, found["column"].stride) == (1, (4,))
@@ -92,7 +92,7 @@ def test_buffers_outside_the_state_dict_are_marked(recorded):
     assert found["weight"].is_persistent
 
 
-def test_the_state_of_an_optimizer_is_numbered_as_in_its_state_dict(recorded):
+def test_optimizer_state_is_numbered_as_in_state_dict(recorded):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.ones(1, 2)).sum().backward()
@@ -104,7 +104,7 @@ def test_the_state_of_an_optimizer_is_numbered_as_in_its_state_dict(recorded):
     assert found["optimizer.state.0.exp_avg"].shape == (2, 2)
 
 
-def test_state_dicts_and_modules_in_containers_are_looked_into(recorded):
+def test_modules_in_containers_are_searched(recorded):
     saved = {"net": nn.Linear(2, 1), "state": {"w": torch.ones(3)}, "list": [1, torch.ones(2)]}
     found = recorded(saved)
     kinds = {each.name: each.kind for each in found.listed}
@@ -116,13 +116,13 @@ def test_state_dicts_and_modules_in_containers_are_looked_into(recorded):
     }
 
 
-def test_a_container_that_holds_itself_is_looked_into_once(recorded):
+def test_cyclic_container_is_searched_once(recorded):
     saved: dict[str, Any] = {"w": torch.ones(3)}
     saved["self"] = saved
     assert recorded(saved).names == ["w"]
 
 
-def test_tensors_that_are_not_plainly_stored_have_no_storage(recorded):
+def test_special_tensors_have_no_storage(recorded):
     model = nn.Module()
     model.register_buffer("sparse", torch.eye(3).to_sparse())
     model.register_buffer("meta", torch.empty(4, device="meta"))
@@ -136,13 +136,13 @@ def test_tensors_that_are_not_plainly_stored_have_no_storage(recorded):
     assert found["sparse"].shape == (3, 3)
 
 
-def test_conjugated_elements_are_told_from_plain_ones(recorded):
+def test_conjugated_tensors_are_marked(recorded):
     found = recorded({"z": torch.ones(2, dtype=torch.complex64).conj()})
     assert found["z"].form == "conjugated"
     assert found["z"].storage is not None
 
 
-def test_the_tensors_of_a_script_module_are_listed_without_storages(recorded):
+def test_script_module_tensors_have_no_storages(recorded):
     model = nn.Sequential(torch.jit.script(nn.Linear(2, 2)), nn.Linear(2, 2))
     found = recorded(model)
     assert found["0.weight"].storage is None
@@ -155,7 +155,7 @@ def test_recording_runs_no_code_of_the_model(recorded):
     assert recorded(model).names == ["weight", "bias"]
 
 
-def test_a_tensor_that_changed_between_two_objects_has_another_storage_in_each(tmp_path):
+def test_tensor_changed_between_objects_has_two_storages(tmp_path):
     weight, file = torch.zeros(3), tmp_path / "two.modpack"
     with PackageExporter(file) as exporter:
         exporter.save_pickle("a", "w.pkl", {"w": weight})
@@ -164,7 +164,7 @@ def test_a_tensor_that_changed_between_two_objects_has_another_storage_in_each(t
     assert Recorded(file, "a/w.pkl")["w"].storage != Recorded(file, "b/w.pkl")["w"].storage
 
 
-def test_a_package_of_texts_records_no_tensors(tmp_path):
+def test_package_of_texts_records_no_tensors(tmp_path):
     file = tmp_path / "text.modpack"
     with PackageExporter(file) as exporter:
         exporter.save_text("a", "b.txt", "c")

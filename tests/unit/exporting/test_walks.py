@@ -43,20 +43,20 @@ def test_plain_data_is_not_searched_for_tensors_nor_hooks(monkeypatch, no_names)
     assert exporter._objects.tensors == {"model/model.pkl": ()}
 
 
-def test_a_model_without_hooks_is_not_searched_for_names(no_names):
+def test_model_without_hooks_is_not_searched_for_names(no_names):
     exporter = PackageExporter(None)
     exporter.save_model("model", "model.pkl", nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
     assert len(exporter._objects.tensors["model/model.pkl"]) == 2
 
 
-def test_a_tensor_among_plain_data_is_listed_by_its_path():
+def test_tensor_among_plain_data_is_listed_by_its_path():
     obj = {"entries": [Entry(1), Entry([torch.ones(2)])], "": {"x": torch.ones(1)}}
     exporter = saved(obj)
     names = [each.name for each in exporter._objects.tensors["model/model.pkl"]]
     assert names == ["entries.1.value.0", "x"]
 
 
-def test_what_an_optimizer_keeps_is_listed():
+def test_optimizer_tensors_are_listed():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
     model(torch.ones(1, 2)).sum().backward()
@@ -65,6 +65,6 @@ def test_what_an_optimizer_keeps_is_listed():
     assert names == ["0.state.0.momentum_buffer", "0.state.1.momentum_buffer"]
 
 
-def test_values_in_containers_take_no_place_in_the_walk():
+def test_walk_skips_plain_values_in_containers():
     found = named_tensors([1, "x", {"y": (None, 2.5, True)}], {}, lambda storage: None)
     assert found == ()

@@ -19,7 +19,7 @@ def drawn():
     return torch.rand(1).item(), random.random(), numpy.random.rand()
 
 
-def test_the_same_random_numbers_are_drawn_under_recorded_conditions():
+def test_recorded_conditions_reproduce_random_numbers():
     conditions = json.loads(json.dumps(capture_rng_and_modes()))
     first = drawn()
     drawn()
@@ -27,7 +27,7 @@ def test_the_same_random_numbers_are_drawn_under_recorded_conditions():
         assert drawn() == first
 
 
-def test_random_numbers_go_on_as_if_nothing_had_been_drawn():
+def test_preserved_random_states_continue_unchanged():
     random.seed(1)
     torch.manual_seed(1)
     numpy.random.seed(1)

@@ -36,11 +36,11 @@ def test_arguments_are_given_as_they_are_called(inputs, kwargs, called):
     assert example is not None and example.call(model) == called
 
 
-def test_nothing_given_is_no_example():
+def test_example_without_inputs_is_none():
     assert as_example(object(), None) is None
 
 
-def test_a_model_gets_copies_and_may_change_them():
+def test_model_may_modify_its_copied_inputs():
     batch = {"x": torch.zeros(1)}
 
     def greedy(given):
@@ -53,7 +53,7 @@ def test_a_model_gets_copies_and_may_change_them():
     assert batch["x"].item() == 0
 
 
-def test_what_cannot_be_copied_is_used_as_it_is():
+def test_uncopyable_input_is_used_directly():
     part = torch.ones(1, requires_grad=True) * 2
     lock = threading.Lock()
     example = as_example(model, (part, [lock]))

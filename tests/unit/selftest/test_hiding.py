@@ -19,7 +19,7 @@ def plan_of(module, **rules):
         return exporter.plan()
 
 
-def test_what_is_interned_is_hidden_with_its_folder(project):
+def test_interned_module_is_hidden_with_its_folder(project):
     root = project({"till/__init__.py": "import coins, json, click", "coins.py": ""})
     plan = plan_of("till")
     hidden = find_hidden_modules(plan, DistributionIndex())
@@ -28,7 +28,7 @@ def test_what_is_interned_is_hidden_with_its_folder(project):
     assert str(root) not in build_sys_path(plan, hidden)
 
 
-def test_a_root_of_which_something_is_extern_is_not_hidden(project):
+def test_root_with_extern_module_is_not_hidden(project):
     root = project({"till/__init__.py": "from till import drawer", "till/drawer.py": ""})
     plan = plan_of("till", extern="till.drawer")
     hidden = find_hidden_modules(plan, DistributionIndex())
@@ -36,7 +36,7 @@ def test_a_root_of_which_something_is_extern_is_not_hidden(project):
     assert str(root) in build_sys_path(plan, hidden)
 
 
-def test_what_comes_with_modpack_is_never_hidden(project):
+def test_requirements_of_modpack_are_never_hidden(project):
     project({"till.py": "import packaging.version, iniconfig"})
     plan = plan_of("till", intern=["packaging.**", "iniconfig.**"])
     hidden = find_hidden_modules(plan, DistributionIndex())
@@ -44,7 +44,7 @@ def test_what_comes_with_modpack_is_never_hidden(project):
     assert hidden.distributions == ("iniconfig",)
 
 
-def test_a_folder_that_serves_an_extern_too_stays_on_the_path(project):
+def test_path_keeps_folder_with_extern_module(project):
     root = project({"till.py": "import coins", "coins.py": ""})
     plan = plan_of("till", extern="coins")
     hidden = find_hidden_modules(plan, DistributionIndex())
@@ -52,7 +52,7 @@ def test_a_folder_that_serves_an_extern_too_stays_on_the_path(project):
     assert str(root) in build_sys_path(plan, hidden)
 
 
-def test_the_working_folder_is_left_out_unless_it_is_needed(project, monkeypatch, tmp_path):
+def test_path_excludes_unneeded_working_folder(project, monkeypatch, tmp_path):
     project({"till.py": ""})
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")

@@ -52,11 +52,11 @@ def paths(output):
         (torch.zeros(2, 3).shape, ["output"]),
     ],
 )
-def test_a_container_shows_its_parts_by_path(output, expected):
+def test_container_shows_its_parts_by_path(output, expected):
     assert paths(output) == expected
 
 
-def test_a_distribution_shows_its_parameters():
+def test_distribution_shows_its_parameters():
     normal = torch.distributions.Normal(0.0, 1.0)
     assert {"output.loc", "output.scale"} <= set(paths(normal))
 
@@ -77,7 +77,7 @@ def test_a_distribution_shows_its_parameters():
         torch.nn.Parameter(torch.ones(1)),
     ],
 )
-def test_every_make_of_tensor_equals_itself(tensor):
+def test_every_kind_of_tensor_equals_itself(tensor):
     assert compare(flatten_output(tensor), flatten_output(tensor)) == []
 
 
@@ -88,7 +88,7 @@ def test_numbers_are_compared_by_their_bits():
     assert len(compare(flatten_output(zero), flatten_output(-zero))) == 1
 
 
-def test_a_difference_names_its_place_and_its_size():
+def test_difference_shows_path_and_size():
     one, two = torch.zeros(2, 3), torch.zeros(2, 3)
     two[1, 2], two[1, 1] = 0.5, 0.25
     (difference,) = compare(flatten_output({"y": one}), flatten_output({"y": two}))
@@ -124,13 +124,13 @@ def test_arrays_of_other_libraries_are_compared_by_their_memory():
     assert "the first at [1]: expected 2.0, found 3.0" in difference.text
 
 
-def test_a_cycle_comes_to_an_end():
+def test_cyclic_output_is_flattened():
     ring: list[object] = [1]
     ring.append(ring)
     assert flatten_output(ring)[-1].structure == "the same as output"
 
 
-def test_addresses_and_the_namespace_are_no_differences():
+def test_addresses_and_namespace_are_not_compared():
     def text(where, module):
         return flatten_output(f"<{module}.Net at {where}>")
 
@@ -138,7 +138,7 @@ def test_addresses_and_the_namespace_are_no_differences():
     assert compare(text("0x7f0011223344", "shop"), packaged) == []
 
 
-def test_a_later_change_of_the_output_does_not_reach_the_leaves():
+def test_leaves_are_independent_of_the_output():
     tensor = torch.zeros(2)
     leaves = flatten_output(tensor)
     tensor.add_(1)
@@ -167,11 +167,11 @@ class Unreadable:
         (Unreadable(), "Unreadable, which raises RuntimeError"),
     ],
 )
-def test_an_output_that_refuses_to_be_asked_shows_what_it_is(output, expected):
+def test_output_with_raising_properties_shows_its_type(output, expected):
     assert [leaf.structure for leaf in flatten_output([output])][1:] == [expected]
 
 
-def test_a_tensor_class_with_operators_of_its_own_shows_what_it_holds():
+def test_tensor_subclass_is_compared_by_inner_tensors():
     with pytest.warns(UserWarning, match="prototype"):
         masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
     assert paths(masked)[0] == "output" and len(paths(masked)) == 3

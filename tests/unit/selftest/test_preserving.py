@@ -47,7 +47,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("kind", TENSORS)
-def test_tensors_of_all_kinds_are_put_back(kind):
+def test_tensors_of_all_kinds_are_restored(kind):
     model = Holder(TENSORS[kind])
     with preserve_tensors(model, lambda: None):
         model.held = torch.zeros(1)
@@ -56,14 +56,14 @@ def test_tensors_of_all_kinds_are_put_back(kind):
     tensor_versions(model)
 
 
-def test_sparse_values_that_were_exchanged_are_put_back():
+def test_replaced_sparse_values_are_restored():
     model = Holder(torch.eye(2).to_sparse())
     with preserve_tensors(model, lambda: None):
         model.held.add_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]).to_sparse())
     assert model.held.to_dense().tolist() == [[1, 0], [0, 1]]
 
 
-def test_buffers_that_a_script_module_replaces_are_put_back():
+def test_buffers_replaced_by_script_module_are_restored():
     model = nn.Sequential(torch.jit.script(Counting()), nn.LazyLinear(2))
     before = model[0].seen
     with preserve_tensors(model, lambda: None):

@@ -38,7 +38,7 @@ def test_job_sent_to_the_child_is_the_same():
     assert sent(job) == job
 
 
-def test_verdict_sent_to_the_parent_is_the_same():
+def test_result_sent_to_the_parent_is_the_same():
     touch = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3")
     difference = (3, Difference("output", "expected 1, found 2", True))
     failure = Failure("it failed", ("shop/net.py:3, in f",))
@@ -48,7 +48,7 @@ def test_verdict_sent_to_the_parent_is_the_same():
     assert sent(verdict) == verdict
 
 
-def test_question_and_answer_are_sent_with_bytes():
+def test_request_and_resources_are_sent_with_bytes():
     question = ResourceRequest("module", "shop.parts", None, None)
     assert sent(question) == question
     answer = ResolvedResources({"shop/x.bin": b"\0\xff"}, ("numpy",), ("folder/",))
