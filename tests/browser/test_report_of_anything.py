@@ -9,9 +9,10 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.plan import MockRisk, MockUse, Note, NoteKind, UseKind
+from modpack.core.plan import MockRisk, MockUse, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.facts import (
     HookFacts,
@@ -22,7 +23,6 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
-from modpack.report.findings import Finding, Severity
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources
 
@@ -73,8 +73,8 @@ def hostile() -> AuditFacts:
         package,
         tuple(MockFacts(c, c, (), tuple(use), MockRisk.REACHABLE) for c in CANARIES),
         tuple(DistributionFacts(c, c, c, True, 1, 1, 1) for c in CANARIES),
-        tuple(Finding(c, Severity.ERROR, c, c, c, c) for c in CANARIES),
-        notes=tuple(Note(NoteKind.DYNAMIC_IMPORT, c, c, f"{c}:3") for c in CANARIES),
+        tuple(Diagnostic(Severity.ERROR, c, c, c, c, hint=c) for c in CANARIES),
+        notes=tuple(Diagnostic.from_code("dynamic-import", c, c, f"{c}:3") for c in CANARIES),
         graph=graph,
     )
 

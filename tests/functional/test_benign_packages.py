@@ -50,8 +50,8 @@ from torch import nn
 import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
+from modpack.diagnostics import Severity
 from modpack.report.audit_findings import pickle_findings, source_findings
-from modpack.report.findings import Severity
 from modpack.security.code_listing import list_code
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"
@@ -101,7 +101,7 @@ def alarms(obj, options, folder: Path) -> list[str]:
         manifest = read_manifest(archive)
         code = list_code(archive, manifest)
         findings = [*pickle_findings(archive, manifest, code), *source_findings(archive, code)]
-    return [f"{each.code}: {each.text}" for each in findings if each.severity is not Severity.NOTE]
+    return [f"{each.code}: {each.text}" for each in findings if each.severity is not Severity.INFO]
 
 
 # -- torch: compiled, quantized, traced ------------------------------------------------------------

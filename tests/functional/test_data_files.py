@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from modpack import PackageExporter, PackageImporter, sys_importer
-from modpack.core.plan import FileKind, NoteKind, Plan
+from modpack.core.plan import FileKind, Plan
 
 READERS = """
     import glob, gzip, importlib.resources, json, os, pkgutil
@@ -73,8 +73,8 @@ def data_of(plan: Plan) -> list[str]:
     return [file.record for file in plan.files if file.kind is FileKind.DATA]
 
 
-def notes_of(plan: Plan, kind: NoteKind) -> list[str]:
-    return [note.text for note in plan.notes if note.kind is kind]
+def notes_of(plan: Plan, code: str) -> list[str]:
+    return [note.message for note in plan.notes if note.code == code]
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
@@ -216,7 +216,7 @@ def test_secret_files_are_never_included_automatically(project, name):
     )
     plan = plan_of("mine")
     assert data_of(plan) == []
-    assert f"{name} looks like a secret" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
+    assert f"{name} looks like a secret" in notes_of(plan, "data-files-excluded")[0]
 
 
 def test_folder_is_included_without_caches_and_code(project):
@@ -244,7 +244,7 @@ def test_large_file_is_excluded_with_a_warning(installed):
         file.truncate(65 * 2**20)
     plan = plan_of("shop")
     assert data_of(plan) == []
-    (note,) = notes_of(plan, NoteKind.FILES_LEFT_OUT)
+    (note,) = notes_of(plan, "data-files-excluded")
     assert "weights.bin (65 MiB)" in note
     assert "save_binary" in note
 
@@ -262,9 +262,9 @@ def test_files_next_to_loose_script_are_only_reported(project):
     )
     plan = plan_of("mine")
     assert data_of(plan) == []
-    (note,) = [note for note in plan.notes if note.kind is NoteKind.FILES_UNKNOWN]
-    assert "diary.txt" in note.text
-    assert note.place is not None and note.place.endswith("mine.py:4")
+    (note,) = [note for note in plan.notes if note.code == "data-files-dynamic"]
+    assert "diary.txt" in note.message
+    assert note.location is not None and note.location.endswith("mine.py:4")
 
 
 def test_saved_resource_precedes_file(project, tmp_path):
@@ -290,7 +290,7 @@ def test_equal_top_level_file_names_are_reported(project):
     project({"two.py": source, "words.txt": "2"})
     plan = plan_of("one", "two")
     assert data_of(plan) == ["words.txt"]
-    assert "two" in notes_of(plan, NoteKind.FILES_LEFT_OUT)[0]
+    assert "two" in notes_of(plan, "data-files-excluded")[0]
 
 
 def test_source_folder_includes_files_it_reads(project, tmp_path):

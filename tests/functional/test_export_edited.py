@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from modpack import ModpackWarning, PackageExporter
 from modpack.cli import cli
-from modpack.core.plan import Note, NoteKind
+from modpack.diagnostics import Diagnostic
 
 TILL = """
     import functools
@@ -64,13 +64,13 @@ def edit(project, monkeypatch: pytest.MonkeyPatch) -> Edit:
     return write
 
 
-def notes(module: str = "edited_till") -> list[Note]:
+def notes(module: str = "edited_till") -> list[Diagnostic]:
     exporter = PackageExporter(None)
     exporter.intern(module)
     exporter.save_source_string("app", f"import {module}")
     plan = exporter.plan()
     assert not plan.problems, plan
-    return [note for note in plan.notes if note.kind is NoteKind.SOURCE_EDITED]
+    return [note for note in plan.notes if note.code == "source-modified"]
 
 
 @pytest.mark.parametrize(
@@ -88,30 +88,30 @@ def test_edited_function_is_reported_with_location(edit, old, new, name, line):
     module = edit(old, new)
     (note,) = notes()
     assert note.subject == "edited_till"
-    assert f"{name} does what its source said then" in note.text
-    assert "was edited after it was imported here" in note.text
-    assert note.place == f"{module.__file__}:{line}"
-    assert note.kind.is_warning
+    assert f"{name} does what its source said then" in note.message
+    assert "was edited after it was imported here" in note.message
+    assert note.location == f"{module.__file__}:{line}"
+    assert note.code.is_warning
 
 
 def test_several_edited_functions_are_reported_together(edit):
     edit("return ", "return 0 or ")
     (note,) = notes()
-    assert "price, rounded, Till.total and 2 more do what their source said then" in note.text
+    assert "price, rounded, Till.total and 2 more do what their source said then" in note.message
 
 
 def test_removed_function_is_reported(edit):
     module = edit("def open(self)", "def close(self)")
     (note,) = notes()
-    assert "Till.Drawer.open does what its source said then" in note.text
-    assert note.place == f"{module.__file__}:1"
+    assert "Till.Drawer.open does what its source said then" in note.message
+    assert note.location == f"{module.__file__}:1"
 
 
 @pytest.mark.parametrize(("old", "new"), [("VAT = 0.19", "VAT = 0.077"), ("rate = 1", "rate = 20")])
 def test_module_level_code_is_compared_with_bytecode(edit, old, new):
     edit(old, new)
     (note,) = notes()
-    assert "what stands outside of its functions is not what ran" in note.text
+    assert "what stands outside of its functions is not what ran" in note.message
 
 
 def test_package_records_the_warning(edit, tmp_path):
@@ -169,7 +169,7 @@ def test_unparsable_file_is_reported(edit):
     exporter.save_source_string("app", "import edited_till")
     plan = exporter.plan()
     assert any(problem.subject == "edited_till" for problem in plan.problems)
-    assert not any(note.kind is NoteKind.SOURCE_EDITED for note in plan.notes)
+    assert not any(note.code == "source-modified" for note in plan.notes)
 
 
 @pytest.mark.parametrize("content", [b"", b"too short", b"\0" * 16, None])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modpack import PackageExporter
-from modpack.core.plan import Note, NoteKind
+from modpack.diagnostics import Diagnostic
 
 
 @pytest.fixture
@@ -33,12 +33,12 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return install
 
 
-def hazards(fill: Callable[[PackageExporter], object]) -> list[Note]:
+def hazards(fill: Callable[[PackageExporter], object]) -> list[Diagnostic]:
     exporter = PackageExporter(None)
     fill(exporter)
     plan = exporter.plan()
     assert not plan.problems, plan
-    return [note for note in plan.notes if note.kind is NoteKind.EXTERN_NEEDS_INTERNED]
+    return [note for note in plan.notes if note.code == "extern-needs-interned"]
 
 
 def test_local_extern_importing_interned_module_warns(project):
@@ -51,9 +51,9 @@ def test_local_extern_importing_interned_module_warns(project):
 
     (note,) = hazards(fill)
     assert note.subject == "plugin_host"
-    assert note.place == f"{root}/plugin_host.py:2"
-    assert "its code imports plugin_core, which is interned" in note.text
-    assert note.kind.is_warning
+    assert note.location == f"{root}/plugin_host.py:2"
+    assert "its code imports plugin_core, which is interned" in note.message
+    assert note.code.is_warning
 
 
 def test_warning_follows_other_local_code(project):
@@ -101,7 +101,7 @@ def test_extern_requiring_interned_distribution_warns(installed):
 
     (note,) = hazards(fill)
     assert note.subject == "fake_trainer"
-    assert "its distribution requires that of fake_kernels" in note.text
+    assert "its distribution requires that of fake_kernels" in note.message
 
 
 def test_requirement_of_extra_has_no_warning(installed):

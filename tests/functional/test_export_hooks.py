@@ -156,12 +156,12 @@ def test_raising_hook_vetoes_with_all_other_problems(garden):
         exporter.register_intern_hook(no_sheds)
         exporter.save_source_string("gardener", GARDENER + "import not_anywhere")
     problems = {p.subject: p for p in failure.value.problems}
-    assert {name: p.reason for name, p in problems.items()} == {
-        "garden.shed": PackagingErrorReason.VETOED,
+    assert {name: p.code for name, p in problems.items()} == {
+        "garden.shed": PackagingErrorReason.REFUSED_BY_HOOK,
         "garden.path": PackagingErrorReason.DENIED,
         "not_anywhere": PackagingErrorReason.SOURCE_FILE_NOT_FOUND,
     }
-    assert "no_sheds raised ValueError: sheds are not shipped" in problems["garden.shed"].context
+    assert "no_sheds raised ValueError: sheds are not shipped" in problems["garden.shed"].message
     assert problems["garden.shed"].chain == ("gardener", "garden.shed")
 
 
@@ -184,8 +184,8 @@ def test_returning_something_else_is_that_modules_problem(garden):
     exporter.register_extern_hook(lambda *_: "mock")
     exporter.save_source_string("gardener", "import garden")
     (problem,) = exporter.plan().problems
-    assert problem.reason is PackagingErrorReason.VETOED
-    assert "returned 'mock'; a hook returns None or an Action" in problem.context
+    assert problem.code == PackagingErrorReason.REFUSED_BY_HOOK
+    assert "returned 'mock'; a hook returns None or an Action" in problem.message
 
 
 def test_interrupt_in_a_hook_is_no_veto(garden):

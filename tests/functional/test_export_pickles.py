@@ -141,12 +141,12 @@ def test_object_of_main_without_source_is_a_problem(clean_python, tmp_path):
             try:
                 exporter.close()
             except modpack.PackagingError as error:
-                print([(p.subject, p.reason.name) for p in error.problems], "Net" in str(error),
+                print([(p.subject, p.code) for p in error.problems], "Net" in str(error),
                       "move it into a module" in str(error))
         """,
         target=tmp_path / "x.pt",
     )
-    assert done.stdout.splitlines() == ["[('__main__.Net', 'DEFINED_IN_SCRIPT')] True True"] * 3
+    assert done.stdout.splitlines() == ["[('__main__.Net', 'defined-in-script')] True True"] * 3
     assert list(tmp_path.iterdir()) == []
 
 

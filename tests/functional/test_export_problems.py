@@ -27,7 +27,7 @@ def failure_of(fill: Callable[[PackageExporter], object], **options: bool) -> Pa
 
 
 def reasons(failure: PackagingError) -> dict[str, str]:
-    return {problem.subject: problem.reason.name for problem in failure.problems}
+    return {problem.subject: problem.code for problem in failure.problems}
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def fill_workshop(exporter: PackageExporter) -> None:
 
 def test_all_problems_are_reported_together(workshop):
     assert reasons(failure_of(fill_workshop)) == {
-        "workshop.typo": "SOURCE_FILE_NOT_FOUND",
-        "forbidden_tool": "DENIED",
-        "workshop.saw": "SOURCE_NOT_PARSABLE",
-        "math": "IS_EXTENSION_MODULE",
-        "not_installed": "SOURCE_FILE_NOT_FOUND",
-        "undecided_tool": "NO_ACTION",
-        "mypy_extensions": "NO_ACTION",
-        "extern('never_there')": "EMPTY_MATCH",
+        "workshop.typo": "module-not-found",
+        "forbidden_tool": "module-denied",
+        "workshop.saw": "invalid-syntax",
+        "math": "native-extension",
+        "not_installed": "module-not-found",
+        "undecided_tool": "no-matching-rule",
+        "mypy_extensions": "no-matching-rule",
+        "extern('never_there')": "empty-match",
     }
 
 
@@ -185,8 +185,8 @@ def test_empty_matches_are_reported_with_other_problems():
     failure = failure_of(fill)
     assert not isinstance(failure, EmptyMatchError)
     assert reasons(failure) == {
-        "intern('no_such_a.**')": "EMPTY_MATCH",
-        "nowhere_at_all": "SOURCE_FILE_NOT_FOUND",
+        "intern('no_such_a.**')": "empty-match",
+        "nowhere_at_all": "module-not-found",
     }
 
 
@@ -200,7 +200,7 @@ def test_rule_matching_module_saved_by_name_is_not_empty(project):
 @pytest.mark.parametrize("name", ["nowhere_to_be_found", "nowhere.below", "json.nothing"])
 def test_saving_missing_module_is_a_problem(name):
     failure = failure_of(lambda e: e.save_module(name))
-    assert reasons(failure) == {name: "SOURCE_FILE_NOT_FOUND"}
+    assert reasons(failure) == {name: "module-not-found"}
 
 
 def test_saving_module_without_source_shows_its_kind(project):
@@ -209,9 +209,9 @@ def test_saving_module_without_source_shows_its_kind(project):
         lambda e: (e.save_module("math"), e.save_module("torch._C"), e.save_module("plain_folder"))
     )
     assert reasons(failure) == {
-        "math": "IS_EXTENSION_MODULE",
-        "torch._C": "IS_EXTENSION_MODULE",
-        "plain_folder": "NO_DUNDER_FILE",
+        "math": "native-extension",
+        "torch._C": "native-extension",
+        "plain_folder": "source-file-missing",
     }
     assert "save the modules in it" in str(failure)
 
@@ -233,7 +233,7 @@ def test_unresolved_guarded_import_is_not_a_problem(project):
         exporter.save_module("speedy")
     (note,) = exporter.plan().notes
     assert note.subject == "speedy._other_path"
-    assert note.place == f"{root}/speedy/__init__.py:4"
+    assert note.location == f"{root}/speedy/__init__.py:4"
 
 
 def test_too_deep_import_is_rejected():
@@ -257,7 +257,7 @@ def test_mocked_class_in_pickle_is_always_a_problem(project):
         exporter.save_pickle("m", "m.pkl", {"inner": M()}, dependencies=False)
 
     failure = failure_of(fill)
-    assert reasons(failure) == {"mockable": "MOCKED_BUT_STILL_USED"}
+    assert reasons(failure) == {"mockable": "mock-pickled"}
     assert "<m/m.pkl> holds M" in str(failure)
 
 
@@ -281,9 +281,9 @@ def test_two_records_with_one_name_are_a_problem(project):
         exporter.save_source_string("starts", "import pkg_twice, pkg_mocked.m")
 
     assert reasons(failure_of(fill)) == {
-        "pkg_twice.data": "DUPLICATE_RECORD",
-        "pkg_twice.case": "DUPLICATE_RECORD",
-        "pkg_mocked.m": "DUPLICATE_RECORD",
+        "pkg_twice.data": "duplicate-record",
+        "pkg_twice.case": "duplicate-record",
+        "pkg_mocked.m": "duplicate-record",
     }
 
 
@@ -305,9 +305,9 @@ def astray(project, files, entry="shop.till"):
     save(exporter)
     plan = exporter.plan()
     assert plan.notes == ()
-    assert {problem.reason.name for problem in plan.problems} <= {"IMPORT_LEADS_NOWHERE"}
+    assert {problem.code for problem in plan.problems} <= {"broken-import"}
     return {
-        str(problem.place).removeprefix(f"{root}/"): problem.context for problem in plan.problems
+        str(problem.location).removeprefix(f"{root}/"): problem.message for problem in plan.problems
     }
 
 

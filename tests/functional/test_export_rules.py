@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from modpack import Action, PackageExporter
-from modpack.core.plan import NoteKind, Plan
+from modpack.core.plan import Plan
 from modpack.errors import ModpackWarning
 
 Fill = Callable[[PackageExporter], object]
@@ -199,7 +199,7 @@ def test_later_rule_for_parent_revises_decisions(project):
 def dead(rules: Fill) -> list[str]:
     exporter = PackageExporter(None)
     rules(exporter)
-    return [str(n) for n in exporter.plan().notes if n.kind is NoteKind.DEAD_RULE]
+    return [str(n) for n in exporter.plan().notes if n.code == "shadowed-rule"]
 
 
 def test_shadowed_rule_warning_names_both():

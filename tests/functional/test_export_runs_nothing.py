@@ -63,7 +63,7 @@ def test_denied_module_that_raises_on_import_is_still_denied(project):
     project({"broken.py": RAISES})
     with pytest.raises(PackagingError) as failure:
         export("import broken", lambda e: (e.deny("broken"), e.intern("**")))
-    assert [(p.subject, p.reason) for p in failure.value.problems] == [
+    assert [(p.subject, p.code) for p in failure.value.problems] == [
         ("broken", PackagingErrorReason.DENIED)
     ]
 

@@ -100,7 +100,7 @@ def test_unparsable_sources_are_reported_with_location(tmp_path, monkeypatch):
         exporter.save_source_string("entry_code", f"import {', '.join(BROKEN)}, good_code")
     problems = {problem.subject: problem for problem in failure.value.problems}
     assert set(problems) == set(BROKEN)
-    assert {p.reason for p in problems.values()} == {PackagingErrorReason.SOURCE_NOT_PARSABLE}
+    assert {p.code for p in problems.values()} == {PackagingErrorReason.SOURCE_NOT_PARSABLE}
     for name, (_, line) in BROKEN.items():
         place = str(problems[name].place)
         assert place.startswith(str(tmp_path / f"{name}.py"))

@@ -11,7 +11,7 @@ import pytest
 
 import modpack
 from modpack import PackageExporter
-from modpack.core.plan import Note, NoteKind
+from modpack.diagnostics import Diagnostic
 from modpack.errors import ModpackWarning
 
 NET = """
@@ -70,7 +70,7 @@ def net(installed: Any) -> Any:
     return build
 
 
-def heavy_notes(obj: object, **rules: str) -> list[Note]:
+def heavy_notes(obj: object, **rules: str) -> list[Diagnostic]:
     with warnings.catch_warnings(), PackageExporter(None) as exporter:
         warnings.simplefilter("ignore", ModpackWarning)
         for action, pattern in rules.items():
@@ -78,26 +78,26 @@ def heavy_notes(obj: object, **rules: str) -> list[Note]:
         exporter.use_preset("hermetic")
         exporter.save_pickle("model", "model.pkl", obj)
         notes = exporter.plan().notes
-    return [note for note in notes if note.kind is NoteKind.HEAVY_DISTRIBUTION]
+    return [note for note in notes if note.code == "heavy-distribution"]
 
 
 def test_save_warns_of_heavy_library_with_the_mock_that_leaves_it_out(net, tmp_path, clean_python):
     obj, file = net(), tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="cloudcore") as told:
         plan = modpack.save(obj, file, preset="hermetic")
-    (note,) = [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
+    (note,) = [n for n in plan.notes if n.code == "heavy-distribution"]
     assert note.subject == "cloudcore"
-    assert note.place is not None and note.place.endswith("glue/tools.py:2")
-    assert "100% of the code and data files (6.0 MB of 6.0 MB, uncompressed)" in note.text
+    assert note.location is not None and note.location.endswith("glue/tools.py:2")
+    assert "100% of the code and data files (6.0 MB of 6.0 MB, uncompressed)" in note.message
     chain = "netlib.net:3 imports glue.tools, glue.tools:2 imports cloud, cloud:2 imports cloudcore"
-    assert chain in note.text
-    assert 'Add mock="cloud.**", which leaves' in note.text
-    assert "glue.tools:8 uses cloud.client, which then raises NotImplementedError" in note.text
+    assert chain in note.message
+    assert 'Add mock="cloud.**", which leaves' in note.message
+    assert "glue.tools:8 uses cloud.client, which then raises NotImplementedError" in note.message
     assert str(note) in str(told[0].message)
 
     lighter = tmp_path / "lighter.modpack"
     plan = modpack.save(obj, lighter, preset="hermetic", mock="cloud.**")
-    assert not [n for n in plan.notes if n.kind is NoteKind.HEAVY_DISTRIBUTION]
+    assert not [n for n in plan.notes if n.code == "heavy-distribution"]
     assert lighter.stat().st_size < 100_000 < file.stat().st_size
     code = "import modpack, torch; print(modpack.load(path)(torch.ones(1)).item())"
     assert clean_python(code, path=lighter).stdout == "2.0\n"
@@ -116,15 +116,15 @@ def test_audit_of_heavy_package_finds_it(net, tmp_path):
 def test_mock_that_nothing_calls_is_said_to_be_unused(net):
     unused = "import cloud\ndef double(x):\n    return x * 2\n"
     (note,) = heavy_notes(net(tools=unused))
-    assert 'Add mock="cloudcore.**", which leaves' in note.text
-    assert "Nothing else that can be called uses cloudcore" in note.text
+    assert 'Add mock="cloudcore.**", which leaves' in note.message
+    assert "Nothing else that can be called uses cloudcore" in note.message
 
 
 def test_library_that_the_own_code_calls_is_no_mock_but_an_extern(net):
     calling = NET.replace("from glue import tools", "from cloudcore import session as tools")
     (note,) = heavy_notes(net(net=calling))
-    assert "mock=" not in note.text
-    assert 'Add extern="cloudcore.**" if it is installed' in note.text
+    assert "mock=" not in note.message
+    assert 'Add extern="cloudcore.**" if it is installed' in note.message
 
 
 @pytest.mark.parametrize("rules", [{"mock": "cloud.**"}, {"intern": "cloudcore.**"}])

@@ -21,9 +21,9 @@ def problems_of(save, **options):
     """What keeps an exporter from writing, as (subject, place, context)."""
     exporter = PackageExporter(None, **options)
     save(exporter)
-    found = [p for p in exporter.plan().problems if p.reason is PackagingErrorReason.SECRET]
+    found = [p for p in exporter.plan().problems if p.code == PackagingErrorReason.POSSIBLE_SECRET]
 
-    return [(problem.subject, problem.place, problem.context) for problem in found]
+    return [(problem.subject, problem.location, problem.message) for problem in found]
 
 
 def test_a_secret_in_a_source_stops_the_export_and_leaves_the_old_package(project, tmp_path):
@@ -337,7 +337,7 @@ def test_a_secret_tells_why_its_file_is_in_the_package_and_how_to_leave_it_out(
         save(exporter)
     assert "<m/m.pkl> -> own -> shop.till -> shop\n" in str(caught.value)
     assert "<m/m.pkl> -> own -> shop.till\n" in str(caught.value)
-    told = {problem.subject: problem.context for problem in caught.value.problems}
+    told = {problem.subject: problem.message for problem in caught.value.problems}
     assert "mock('shop.**')" in told["shop.till"]
     assert "mock('shop.**')" in told["shop/examples.json"]
     assert "mock(" not in told["own"], "its pickle needs it"

@@ -60,8 +60,8 @@ SWALLOWED = "try:\n    mutrack.log(x)\nexcept Exception:\n    pass"
 def test_a_package_records_where_names_of_mocks_are_used(saved):
     top = "mutrack.init()\n\ndef dead():\n    mutrack.log(1)\n"
     plan, _ = recorded(saved(net("if x is None:\n    mutrack.log(x)", top)))
-    assert plan.tells_uses
-    assert [(use.name, use.line, use.scope, use.is_live) for use in plan.uses] == [
+    assert plan.has_mock_uses
+    assert [(use.name, use.line, use.scope, use.is_live) for use in plan.mock_uses] == [
         ("init", 3, "", True),
         ("log", 6, "dead", False),
         ("log", 11, "Net.forward", True),
@@ -77,7 +77,7 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
     exporter.intern("mushop.**")
     exporter.save_model("model", "net.pkl", Net())
     plan = exporter.close()
-    assert [use.name for use in plan.uses] == ["log"]
+    assert [use.name for use in plan.mock_uses] == ["log"]
 
 
 def test_uses_are_looked_for_once_if_a_self_test_only_adds_files(saved, monkeypatch):
@@ -88,7 +88,7 @@ def test_uses_are_looked_for_once_if_a_self_test_only_adds_files(saved, monkeypa
     asking = "from importlib import metadata\n"
     files = net("mutrack.log(x) if x is None else metadata.version('ini' + 'config')", asking)
     plan, self_test = recorded(saved(files))
-    assert self_test.rounds > 1 and [use.name for use in plan.uses] == ["log"]
+    assert self_test.rounds > 1 and [use.name for use in plan.mock_uses] == ["log"]
     assert len(searches) == 1
 
 
@@ -96,7 +96,7 @@ def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
     files = net("pass")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")
     plan, self_test = recorded(saved(files))
-    assert (plan.tells_uses, plan.uses) == (True, ())
+    assert (plan.has_mock_uses, plan.mock_uses) == (True, ())
     assert (self_test.has_mock_events, self_test.mock_events) == (True, ())
 
 
@@ -127,7 +127,7 @@ def test_a_mock_that_nothing_imports_in_the_self_test_is_not_touched(saved):
     files = net("if x is None:\n    import mutrack\n    mutrack.log(x)")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "", 1)
     plan, self_test = recorded(saved(files))
-    assert [use.name for use in plan.uses] == ["log"]
+    assert [use.name for use in plan.mock_uses] == ["log"]
     assert self_test.mock_events == ()
 
 

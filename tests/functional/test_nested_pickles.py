@@ -10,7 +10,6 @@ import torch
 
 import modpack
 from modpack import PackageExporter, PackageImporter
-from modpack.core.plan import NoteKind
 
 WRAPPER = """
 import io, pickle, torch
@@ -65,8 +64,8 @@ def test_save_finds_modules_named_in_nested_pickle(wrapped, kind, tmp_path, clea
     with pytest.warns(modpack.ModpackWarning, match="namespace='process'"):
         plan = modpack.save(wrapped(kind), file)
     assert "inner" in plan.modules(modpack.Action.INTERN)
-    (note,) = [each for each in plan.notes if each.kind is NoteKind.NESTED_PICKLE]
-    assert "inner.Inner" in note.text
+    (note,) = [each for each in plan.notes if each.code == "nested-pickle"]
+    assert "inner.Inner" in note.message
     done = clean_python("import modpack; print(modpack.load(path)(1))", path=file)
     assert done.stdout == "2\n"
 

@@ -11,7 +11,7 @@ import pytest
 
 import modpack
 from modpack import PackageExporter
-from modpack.core.plan import NoteKind, PackagingError, Plan
+from modpack.core.plan import PackagingError, Plan
 from modpack.core.rules import Action
 
 
@@ -29,8 +29,8 @@ def actions(plan: Plan) -> dict[str, str]:
     return {module: decision.action.value for module, decision in plan.decisions.items()}
 
 
-def notes(plan: Plan, kind: NoteKind) -> dict[str, str]:
-    return {note.subject: note.text for note in plan.notes if note.kind is kind}
+def notes(plan: Plan, code: str) -> dict[str, str]:
+    return {note.subject: note.message for note in plan.notes if note.code == code}
 
 
 LAYERS = """
@@ -129,7 +129,9 @@ def test_a_distribution_that_nobody_requires_and_nobody_loaded_is_left_out(insta
     importlib.import_module("host")
     plan = planned("import host")
     assert "plots" not in plan.decisions
-    assert "host does not require its distribution" in notes(plan, NoteKind.ABSENT)["plots"]
+    assert (
+        "host does not require its distribution" in notes(plan, "optional-import-missing")["plots"]
+    )
 
 
 @pytest.mark.parametrize("why", ["required", "loaded", "unknown"])
@@ -148,7 +150,9 @@ def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_impor
     installed("host", {"host.py": "def fast():\n    import no_such_backend\n"})
     plan = planned("import host")
     assert plan.problems == ()
-    assert "cannot import it here either" in notes(plan, NoteKind.ABSENT)["no_such_backend"]
+    assert (
+        "cannot import it here either" in notes(plan, "optional-import-missing")["no_such_backend"]
+    )
     with pytest.raises(PackagingError, match="no_such_backend"):
         planned("import host\ndef f():\n    import no_such_backend")
 
@@ -157,7 +161,7 @@ def test_many_notes_about_what_is_absent_do_not_hide_the_plan(installed):
     lines = "".join(f"    import no_such_{n}\n" for n in range(9))
     installed("host", {"host.py": f"def fast():\n{lines}"})
     plan = planned("import host")
-    assert len(notes(plan, NoteKind.ABSENT)) == 9
+    assert len(notes(plan, "optional-import-missing")) == 9
     assert "no_such" not in str(plan)
     assert str(plan).endswith("9 more notes, about modules that are not needed here: plan.notes")
 
@@ -180,8 +184,8 @@ def test_loaded_modules_of_a_library_that_imports_dynamically_come_along(install
     importlib.import_module("zoo").load("zoo.cat")
     plan = planned("import zoo")
     assert [m for m in plan.modules(Action.INTERN) if m.startswith("zoo")] == ["zoo", "zoo.cat"]
-    assert list(notes(plan, NoteKind.DYNAMIC_LIBRARY)) == ["zoo"]
-    assert notes(plan, NoteKind.DYNAMIC_IMPORT) == {}, "one remark a library is enough"
+    assert list(notes(plan, "dynamic-import-library")) == ["zoo"]
+    assert notes(plan, "dynamic-import") == {}, "one remark a library is enough"
 
 
 def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeypatch):
@@ -192,7 +196,7 @@ def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeyp
     importlib.import_module("made.user")
     plan = planned("import made.user")
     assert plan.problems == ()
-    assert "code makes it when it runs" in notes(plan, NoteKind.ABSENT)["made.moves"]
+    assert "code makes it when it runs" in notes(plan, "optional-import-missing")["made.moves"]
 
 
 @pytest.mark.parametrize("policy", ["hermetic", "pinned"])
@@ -270,7 +274,7 @@ def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, 
         exporter.save_model("m", "m.pkl", loaded)
         plan = exporter.plan()
     assert "plots" not in plan.decisions
-    assert "was made without plots" in notes(plan, NoteKind.ABSENT)["plots"]
+    assert "was made without plots" in notes(plan, "optional-import-missing")["plots"]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="not installed")

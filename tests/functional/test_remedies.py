@@ -13,7 +13,6 @@ import pytest
 import torch
 
 import modpack
-from modpack.core.plan import NoteKind
 
 NET = """
 import torch
@@ -112,7 +111,7 @@ def registered(project):
 
 
 def registry_notes(plan) -> list[str]:
-    return [note.text for note in plan.notes if note.kind is NoteKind.REGISTERED_OUTSIDE]
+    return [note.message for note in plan.notes if note.code == "registered-outside"]
 
 
 @pytest.mark.filterwarnings("ignore::modpack.ModpackWarning")

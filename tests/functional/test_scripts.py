@@ -637,7 +637,7 @@ def test_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
             modpack.save(Net(), "net.modpack")
         except modpack.PackagingError as error:
             for problem in error.problems:
-                print(problem.subject, problem.place.rpartition("/")[2])
+                print(problem.subject, problem.location.rpartition("/")[2])
         """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     done = execute(tmp_path, "train.py")
@@ -668,13 +668,13 @@ def test_class_with_edited_source_is_rejected(tmp_path, before, after):
             modpack.save([Net()], "net.modpack")
         except modpack.PackagingError as error:
             (problem,) = error.problems
-            print(problem.subject, problem.reason.name, problem.place.rpartition("/")[2])
+            print(problem.subject, problem.code, problem.location.rpartition("/")[2])
             print("changed since it was run" in str(error), "Remedy: run the script" in str(error))
         """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     done = execute(tmp_path, "train.py")
     assert done.stdout.splitlines() == [
-        "__main__.Net DEFINED_IN_SCRIPT train.py:5",
+        "__main__.Net defined-in-script train.py:5",
         "True True",
     ], done.stderr
     assert not (tmp_path / "net.modpack").exists()

@@ -148,8 +148,8 @@ def test_add_dependency_without_rule_is_a_problem(project):
     exporter.add_dependency("nowhere_to_be_found")
     with pytest.raises(PackagingError, match="add_dependency") as failure:
         exporter.close()
-    problems = {problem.subject: problem.reason.name for problem in failure.value.problems}
-    assert problems == {"shop": "NO_ACTION", "nowhere_to_be_found": "SOURCE_FILE_NOT_FOUND"}
+    problems = {problem.subject: problem.code for problem in failure.value.problems}
+    assert problems == {"shop": "no-matching-rule", "nowhere_to_be_found": "module-not-found"}
 
 
 @pytest.mark.parametrize("wrong", [None, 3, pytest])

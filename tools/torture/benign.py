@@ -13,8 +13,8 @@ from pathlib import Path
 from mutants import good_packages
 from packages import Tally
 
+from modpack.diagnostics import Severity
 from modpack.errors import ModpackError
-from modpack.report.findings import Severity
 from modpack.report.verify import verify_package
 
 ROOT = Path(__file__).parents[2]
@@ -62,4 +62,4 @@ def _alarms(package: Path) -> Iterator[str]:
         return
     for finding in facts.findings:
         if finding.severity is Severity.ERROR:
-            yield f"{package.name}: {json.dumps([finding.code, finding.subject, finding.text])}"
+            yield f"{package.name}: {json.dumps([finding.code, finding.subject, finding.message])}"

@@ -2,16 +2,9 @@
 
 import modpack
 from modpack.core.names import GlobGroup
-from modpack.core.plan import (
-    Decision,
-    Note,
-    NoteKind,
-    PackagingErrorReason,
-    Plan,
-    Problem,
-    html_table,
-)
+from modpack.core.plan import Decision, PackagingErrorReason, Plan, html_table
 from modpack.core.rules import Action, Rule, RuleOrigin
+from modpack.diagnostics import Diagnostic
 
 
 def decided(module, action):
@@ -24,13 +17,17 @@ def decided(module, action):
 def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule():
     plan = Plan(
         {**decided("shop", Action.INTERN), **decided("spy", Action.MOCK)},
-        problems=(Problem("till", PackagingErrorReason.DENIED, place="shop.py:3"),),
-        notes=(Note(NoteKind.DYNAMIC_IMPORT, "shop", "imports what it likes"),),
-        self_test="passed",
+        problems=(
+            Diagnostic.from_code(
+                PackagingErrorReason.DENIED, "till", "till is denied", "shop.py:3"
+            ),
+        ),
+        notes=(Diagnostic.from_code("dynamic-import", "shop", "imports what it likes"),),
+        self_test_summary="passed",
     )
     shown = plan._repr_html_()
     assert "1 interned, 1 mocked" in shown
-    assert f"till: {PackagingErrorReason.DENIED.value} (shop.py:3)" in shown
+    assert "shop.py:3: till is denied" in shown
     assert "imports what it likes" in shown
     assert "self-test: passed" in shown
     assert "intern(&#x27;shop&#x27;)" in shown
@@ -39,7 +36,10 @@ def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule(
 
 def test_names_in_a_plan_are_no_markup():
     evil = "a<img src=x onerror=alert(1)>"
-    plan = Plan(decided(evil, Action.EXTERN), (Problem(evil, PackagingErrorReason.NO_ACTION),))
+    plan = Plan(
+        decided(evil, Action.EXTERN),
+        (Diagnostic.from_code(PackagingErrorReason.NO_ACTION, evil, evil),),
+    )
     assert "<img" not in plan._repr_html_()
     assert "a&lt;img" in plan._repr_html_()
 

@@ -6,59 +6,61 @@ import pytest
 
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup
-from modpack.core.plan import (
-    Decision,
-    Note,
-    NoteKind,
-    PackagingError,
-    PackagingErrorReason,
-    Plan,
-    Problem,
-)
+from modpack.core.plan import Decision, PackagingError, PackagingErrorReason, Plan
 from modpack.core.plan_json import plan_from_json, plan_to_json
 from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 
 DENIED, ABSENT = PackagingErrorReason.DENIED, PackagingErrorReason.SOURCE_FILE_NOT_FOUND
 
 
-def test_the_error_groups_by_reason_in_a_fixed_order():
+def problem(code, subject, message, location=None, chain=(), hint=None):
+    return Diagnostic.from_code(code, subject, message, location, chain=chain, hint=hint)
+
+
+def test_packaging_error_groups_problems_by_cause():
     problems = (
-        Problem("b", DENIED, "by deny('b')"),
-        Problem("a", ABSENT, "imported by x", "x.py:3", ("x", "a")),
-        Problem("c", DENIED),
+        problem(DENIED, "b", "'b' is denied by deny('b')"),
+        problem(ABSENT, "a", "'a' cannot be found", "x.py:3", ("x", "a")),
+        problem(DENIED, "c", "not wanted", hint="Do without it."),
     )
     assert str(PackagingError(problems)) == textwrap.dedent(
         """
-        * It was not found where it is exported. Install it, or mock it.
-            a
-              Context: x.py:3: imported by x
-        * It is needed, but a rule denies it.
-            b
-              Context: by deny('b')
-            c
+        * A required module cannot be found in the export environment. Install it, or mock it.
+            x.py:3: 'a' cannot be found
+        * A deny rule matches a required module. Remove the import, or change the rule.
+            'b' is denied by deny('b')
+            c: not wanted. Do without it.
 
-        Set debug=True on the PackageExporter to see who imports each of them.
-        """
+        Pass debug=True to PackageExporter to show the import chains."""
     )
 
 
-def test_with_debug_chains_take_the_place_of_the_advice():
-    problems = (Problem("a", ABSENT, "", None, ("x", "y", "a")), Problem("z", ABSENT))
+def test_packaging_error_shows_chains_with_debug():
+    problems = (
+        problem(ABSENT, "a", "'a' cannot be found", chain=("x", "y", "a")),
+        problem(ABSENT, "z", "'z' cannot be found"),
+    )
     assert str(PackagingError(problems, debug=True)) == textwrap.dedent(
         """
-        * It was not found where it is exported. Install it, or mock it.
-            a
-              Reached through: x -> y -> a
-            z
+        * A required module cannot be found in the export environment. Install it, or mock it.
+            'a' cannot be found
+              imported through x -> y -> a
+            'z' cannot be found
         """
     )
 
 
-def test_the_error_carries_its_problems():
-    problem = Problem("a", ABSENT)
-    error = PackagingError((problem,), debug=True)
-    assert error.problems == (problem,) and error.debug
+def test_packaging_error_carries_its_problems():
+    problems = (problem(ABSENT, "a", "'a' cannot be found"),)
+    error = PackagingError(problems, debug=True)
+    assert error.problems == problems and error.debug
+
+
+def test_packaging_error_always_shows_the_chain_of_a_secret():
+    secret = problem(PackagingErrorReason.POSSIBLE_SECRET, "a", "a token", chain=("x", "a"))
+    assert "imported through x -> a" in str(PackagingError((secret,)))
 
 
 def decision(module: str, action: Action, hook: str | None = None) -> Decision:
@@ -79,8 +81,10 @@ def plan() -> Plan:
         decision("os", Action.EXTERN),
     ]
     notes = (
-        Note(NoteKind.ABSENT, "fast", "fast is not installed here", "/x/pkg.py:7"),
-        Note(NoteKind.DEAD_RULE, "deny('a')", "deny('a') can never match"),
+        Diagnostic.from_code(
+            "optional-import-missing", "fast", "fast is not installed here", "/x/pkg.py:7"
+        ),
+        Diagnostic.from_code("shadowed-rule", "deny('a')", "deny('a') can never match"),
     )
     return Plan({d.module: d for d in decisions}, (), notes, graph)
 
@@ -88,19 +92,21 @@ def plan() -> Plan:
 def test_a_plan_lists_modules_warnings_and_chains(plan):
     assert plan.modules(Action.INTERN) == ["main", "pkg"]
     assert plan.modules(Action.MOCK) == []
-    assert [note.kind for note in plan.warnings()] == [NoteKind.DEAD_RULE]
+    assert [note.code for note in plan.warnings()] == ["shadowed-rule"]
     assert plan.why("os") == ("main", "pkg", "os")
 
 
 def test_a_plan_is_shown_with_numbers_problems_and_notes(plan):
-    shown = str(Plan(plan.decisions, (Problem("a", DENIED),), plan.notes, plan.graph))
+    shown = str(
+        Plan(plan.decisions, (problem(DENIED, "a", "'a' is denied"),), plan.notes, plan.graph)
+    )
     assert shown.splitlines() == [
         "interned: 2 (main, pkg)",
         "externed: 1 (os)",
         "mocked: 0",
-        "problem: a: It is needed, but a rule denies it.",
-        "note: /x/pkg.py:7: fast is not installed here",
-        "note: deny('a') can never match",
+        "error: 'a' is denied. Remove the import, or change the rule.",
+        "warning: deny('a') can never match. Remove the rule, or move it before the others.",
+        "1 more note of severity info in plan.notes",
     ]
 
 
@@ -117,7 +123,7 @@ def test_a_plan_survives_being_stored(plan):
     }
     assert set(again.graph.edges()) == set(plan.graph.edges())
     assert again.graph.roots() == ("main",) and again.why("os") == plan.why("os")
-    assert [note.place for note in again.notes] == ["pkg/__init__.py:7", None]
+    assert [note.location for note in again.notes] == ["pkg/__init__.py:7", None]
     assert plan_to_json(again, {}) == stored
 
 

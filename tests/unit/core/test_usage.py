@@ -47,11 +47,11 @@ def test_uses_come_back_from_a_package_as_they_were():
         MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", False, ("tools",)),
         MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
     )
-    found = plan_from_json(plan_to_json(Plan({}, uses=uses, tells_uses=True), {}))
+    found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses, has_mock_uses=True), {}))
     assert found.uses == uses
-    assert found.tells_uses
+    assert found.has_mock_uses
 
 
 def test_a_plan_that_does_not_tell_uses_comes_back_as_one():
-    assert not plan_from_json(plan_to_json(Plan({}), {})).tells_uses
-    assert plan_from_json(plan_to_json(Plan({}, tells_uses=True), {})).tells_uses
+    assert not plan_from_json(plan_to_json(Plan({}), {})).has_mock_uses
+    assert plan_from_json(plan_to_json(Plan({}, has_mock_uses=True), {})).has_mock_uses

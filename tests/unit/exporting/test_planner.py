@@ -8,7 +8,7 @@ import pytest
 
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.names import GlobGroup
-from modpack.core.plan import NoteKind, PackagingErrorReason
+from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.discovery.distributions import Distribution, DistributionIndex
@@ -77,7 +77,7 @@ def rule(action: Action, *patterns: str, allow_empty: bool = True) -> Rule:
 
 
 def problems(planner: Planner) -> list[tuple[str, str]]:
-    return [(problem.subject, problem.reason.name) for problem in planner.plan().problems]
+    return [(problem.subject, problem.code) for problem in planner.plan().problems]
 
 
 def test_decisions_have_rule_and_location():
@@ -97,18 +97,18 @@ def test_module_without_rule_is_a_problem_with_location():
     planner.add_module("a", True)
     planner.add_source("main", b"\nimport b_is_absent\nimport a", False, True)
     (problem,) = planner.plan().problems
-    assert problem.reason is PackagingErrorReason.SOURCE_FILE_NOT_FOUND
-    assert (problem.subject, problem.place) == ("b_is_absent", "main:2")
-    assert problem.context == "imported by main"
+    assert problem.code == PackagingErrorReason.SOURCE_FILE_NOT_FOUND
+    assert (problem.subject, problem.location) == ("b_is_absent", "main:2")
+    assert problem.message == "imported by main"
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (CodeKind.EXTENSION, "IS_EXTENSION_MODULE"),
-        (CodeKind.BUILTIN, "IS_EXTENSION_MODULE"),
-        (CodeKind.BYTECODE, "NO_DUNDER_FILE"),
-        (CodeKind.UNKNOWN, "NO_DUNDER_FILE"),
+        (CodeKind.EXTENSION, "native-extension"),
+        (CodeKind.BUILTIN, "native-extension"),
+        (CodeKind.BYTECODE, "source-file-missing"),
+        (CodeKind.UNKNOWN, "source-file-missing"),
     ],
 )
 def test_module_without_source_cannot_be_interned(kind, reason):
@@ -148,7 +148,7 @@ def test_required_import_overrides_guarded_import():
     guarded = b"try:\n    import x\nexcept ImportError:\n    pass\n"
     planner.add_source("main", guarded, False, True)
     planner.add_source("other", b"import x", False, True)
-    assert problems(planner) == [("x", "SOURCE_FILE_NOT_FOUND")]
+    assert problems(planner) == [("x", "module-not-found")]
 
 
 def test_parents_without_rule_inherit_from_children():
@@ -171,9 +171,9 @@ def test_main_module_is_decided_only_by_explicit_rule():
         return problems(planner)
 
     for action in (Action.INTERN, Action.EXTERN, Action.MOCK, Action.DENY):
-        assert plan_with(rule(action, "**")) == [("__main__", "DEFINED_IN_SCRIPT")]
+        assert plan_with(rule(action, "**")) == [("__main__", "defined-in-script")]
     assert plan_with(rule(Action.EXTERN, "__main__")) == []
-    assert plan_with(rule(Action.DENY, "__main__")) == [("__main__", "DENIED")]
+    assert plan_with(rule(Action.DENY, "__main__")) == [("__main__", "module-denied")]
 
 
 @pytest.mark.parametrize("pickled_first", [True, False])
@@ -188,7 +188,7 @@ def test_code_may_import_main_but_pickles_may_not(pickled_first):
         assert problems(planner) == []
         assert planner.decisions()["__main__"].why == "implicit: the running script is extern"
         planner.add_resource("<m/x.pkl>", [pickle], True)
-    assert problems(planner) == [("__main__", "DEFINED_IN_SCRIPT")]
+    assert problems(planner) == [("__main__", "defined-in-script")]
 
 
 def test_mock_needed_by_pickles_is_a_problem_for_each():
@@ -197,7 +197,7 @@ def test_mock_needed_by_pickles_is_a_problem_for_each():
     for number, follow in enumerate((True, False)):
         node = f"<m/{number}.pkl>"
         planner.add_resource(node, [Edge(node, "a", ImportKind.PICKLE, None, ("A",))], follow)
-    assert problems(planner) == [("a", "MOCKED_BUT_STILL_USED")] * 2
+    assert problems(planner) == [("a", "mock-pickled")] * 2
 
 
 def test_presets_apply_after_user_rules():
@@ -220,7 +220,7 @@ def test_unmatched_rule_is_a_problem_only_if_required():
     planner.add_rule(rule(Action.INTERN, "b", allow_empty=False))
     planner.add_rule(rule(Action.INTERN, "c"))
     planner.add_source("main", b"import a", False, True)
-    assert problems(planner) == [("intern('b')", "EMPTY_MATCH")]
+    assert problems(planner) == [("intern('b')", "empty-match")]
 
 
 def test_planning_is_repeatable():
@@ -237,7 +237,7 @@ def test_nearly_matching_rule_is_reported(pattern):
     planner.add_rule(rule(Action.INTERN, "**"))
     planner.add_source("tool", b"import wandb", False, True)
     (note,) = planner.plan().notes
-    assert note.kind is NoteKind.UNUSED_RULE and "Did you mean 'wandb.**'?" in note.text
+    assert note.code == "unmatched-rule" and "Did you mean 'wandb.**'?" in note.message
 
 
 def test_rule_of_saved_module_gets_no_suggestion():

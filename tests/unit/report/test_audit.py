@@ -146,7 +146,7 @@ def test_an_audit_of_a_plan_tells_its_problems(project):
     with pytest.raises(modpack.PackagingError), modpack.PackageExporter(None) as exporter:
         exporter.save_pickle("m", "m.pkl", auditneeds.C())
         audit = audit_plan("auditneeds:C", exporter.plan())
-    reasons = {problem.subject: problem.reason for problem in audit.problems}
+    reasons = {problem.subject: problem.code for problem in audit.problems}
     assert reasons["auditneeds"] is PackagingErrorReason.NO_ACTION
     assert audit.package is None
 

@@ -8,15 +8,13 @@ from modpack.core.plan import (
     MockEventKind,
     MockRisk,
     MockUse,
-    Note,
-    NoteKind,
     PackagingErrorReason,
-    Problem,
     UseKind,
 )
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import find_all
 from modpack.report.facts import (
@@ -27,7 +25,6 @@ from modpack.report.facts import (
     ResourceKind,
     StorageFacts,
 )
-from modpack.report.findings import Severity
 
 
 def importer(name="shop.net", line=3, kind=ImportKind.REQUIRED):
@@ -73,24 +70,24 @@ def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
     (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.REACHABLE),))
     assert (finding.code, finding.severity) == ("mock-reachable", Severity.WARNING)
     assert finding.subject == "spy"
-    assert finding.place == "shop/net.py:7"
-    assert "spy.log" in finding.text
-    assert "Net.forward" in finding.text
-    assert finding.remedy
+    assert finding.location == "shop/net.py:7"
+    assert "spy.log" in finding.message
+    assert "Net.forward" in finding.message
+    assert finding.hint
 
 
 def test_a_mock_that_is_used_while_importing_is_a_note_that_says_how():
     uses = (use(UseKind.BASE_CLASS, "Base", 4), use(UseKind.DECORATOR, "wraps", 5))
     (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.IMPORT_TIME),))
-    assert (finding.code, finding.severity) == ("mock-import-time", Severity.NOTE)
-    assert finding.place == "shop/net.py:4"
-    assert finding.text == "spy.Base is a base class in shop.net, and in 1 more place"
+    assert (finding.code, finding.severity) == ("mock-import-time", Severity.INFO)
+    assert finding.location == "shop/net.py:4"
+    assert finding.message == "spy.Base is a base class in shop.net, and in 1 more place"
 
 
 def test_a_mock_that_is_only_imported_is_a_note():
     (finding,) = found(mocks=(mock(),))
-    assert (finding.code, finding.severity) == ("mock-imported", Severity.NOTE)
-    assert finding.place == "shop/net.py:3"
+    assert (finding.code, finding.severity) == ("mock-unused", Severity.INFO)
+    assert finding.location == "shop/net.py:3"
 
 
 def test_a_mock_that_nothing_but_type_checkers_import_is_no_finding():
@@ -103,8 +100,8 @@ def test_a_mock_that_the_self_test_run_really_used_is_an_error():
     touch = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
     errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
     assert [each.severity for each in errors] == [Severity.ERROR]
-    assert errors[0].place == "shop/net.py:7"
-    assert "spy.log was called" in errors[0].text
+    assert errors[0].location == "shop/net.py:7"
+    assert "spy.log was called" in errors[0].message
 
 
 def test_naming_a_mock_in_the_self_test_run_is_no_error():
@@ -112,7 +109,7 @@ def test_naming_a_mock_in_the_self_test_run_is_no_error():
         MockEvent("spy", MockEventKind.LOADED),
         MockEvent("spy", MockEventKind.NAMED, "spy.log"),
     )
-    assert codes(mocks=(mock(touches=touches),)) == ["mock-imported"]
+    assert codes(mocks=(mock(touches=touches),)) == ["mock-unused"]
 
 
 def extern(module, provided_by, distribution=None, version=None, editable=False):
@@ -145,8 +142,8 @@ def test_the_modules_of_one_extern_are_one_finding():
     modules = tuple(extern(f"numpy{part}", None) for part in ("", ".linalg", ".fft"))
     (finding,) = found(modules=modules)
     assert finding.subject == "numpy"
-    assert "3 modules" in finding.text
-    assert finding.place == "shop/net.py:3"
+    assert "3 modules" in finding.message
+    assert finding.location == "shop/net.py:3"
 
 
 def test_what_is_imported_at_once_and_nowhere_is_an_error():
@@ -162,7 +159,7 @@ def test_what_is_imported_at_once_and_nowhere_is_an_error():
         graph.add_edge(edge)
     (finding,) = found(modules=(NET,), graph=graph)
     assert (finding.code, finding.severity) == ("missing-module", Severity.ERROR)
-    assert (finding.subject, finding.place) == ("gone", "shop/net.py:3")
+    assert (finding.subject, finding.location) == ("gone", "shop/net.py:3")
 
 
 def test_of_an_archive_of_torch_package_it_is_a_warning(tmp_path):
@@ -181,11 +178,11 @@ def test_what_the_plan_tells_to_be_missing_or_absent_is_not_told_twice():
     graph.mark_root("shop")
     graph.add_edge(Edge("shop", "gone", ImportKind.REQUIRED, 3))
     shop = (ModuleFacts("shop", Action.INTERN),)
-    problem = Problem("gone", PackagingErrorReason.NO_ACTION)
-    absent = Note(NoteKind.ABSENT, "gone", "nobody has it")
+    problem = Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "gone", "no rule matches gone")
+    absent = Diagnostic.from_code("optional-import-missing", "gone", "nobody has it")
     assert codes(modules=shop, graph=graph) == ["missing-module"]
     assert codes(modules=shop, graph=graph, problems=(problem,)) == []
-    assert codes(modules=shop, graph=graph, notes=(absent,)) == ["absent"]
+    assert codes(modules=shop, graph=graph, notes=(absent,)) == ["optional-import-missing"]
 
 
 def test_a_package_without_code_of_its_own_is_not_missing():
@@ -196,32 +193,31 @@ def test_a_package_without_code_of_its_own_is_not_missing():
     assert codes(modules=(shop,), graph=graph) == []
 
 
-@pytest.mark.parametrize("kind", NoteKind)
-def test_every_note_is_a_finding_with_its_own_text_and_place(kind):
-    (finding,) = found(notes=(Note(kind, "shop", "look out", "shop.py:3"),))
-    assert finding.code == kind.value
-    assert (finding.text, finding.place) == ("look out", "shop.py:3")
-    assert (finding.severity is Severity.NOTE) == (not kind.is_warning)
+def test_note_is_a_finding():
+    note = Diagnostic.from_code("dynamic-import", "shop", "look out", "shop.py:3")
+    assert found(notes=(note,)) == (note,)
 
 
 def test_passed_self_test_settles_what_it_was_advised_for():
-    notes = (Note(NoteKind.DYNAMIC_LIBRARY, "shop", "imports by name", "shop.py:3"),)
+    notes = (
+        Diagnostic.from_code("dynamic-import-library", "shop", "imports by name", "shop.py:3"),
+    )
     (_, untried) = found(notes=notes, package=package())
-    assert untried.remedy and not untried.is_settled
+    assert untried.hint
     (tried,) = found(notes=notes, package=package(self_test=self_test()))
-    assert tried.is_settled and not tried.remedy
+    assert not tried.hint
     assert tried.severity is untried.severity
 
 
 def test_settled_findings_are_the_last_of_their_severity():
     notes = (
-        Note(NoteKind.DYNAMIC_LIBRARY, "till", "imports by name"),
-        Note(NoteKind.ABSENT, "nowhere", "is not here"),
+        Diagnostic.from_code("dynamic-import-library", "till", "imports by name"),
+        Diagnostic.from_code("optional-import-missing", "nowhere", "is not here"),
     )
-    assert codes(notes=notes) == ["dynamic-library", "absent"]
+    assert codes(notes=notes) == ["dynamic-import-library", "optional-import-missing"]
     assert codes(notes=notes, package=package(self_test=self_test())) == [
-        "absent",
-        "dynamic-library",
+        "optional-import-missing",
+        "dynamic-import-library",
     ]
 
 
@@ -238,9 +234,9 @@ def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
     assert codes(**facts, absent=frozenset({"gone", "needed"})) == [
         "extern-local",
         "extern-local",
-        "absent",
+        "optional-import-missing",
     ]
-    assert "absent" not in codes(**facts)
+    assert "optional-import-missing" not in codes(**facts)
 
 
 def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
@@ -251,7 +247,7 @@ def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
 def test_a_failed_self_test_is_an_error_that_says_why():
     (finding,) = found(package=package(self_test=self_test(passed=False, failure="other numbers")))
     assert (finding.code, finding.severity) == ("self-test-failed", Severity.ERROR)
-    assert "other numbers" in finding.text
+    assert "other numbers" in finding.message
 
 
 def test_a_self_test_has_its_limits():
@@ -267,7 +263,7 @@ def test_a_package_that_needs_real_names_says_why():
     tried = self_test(namespace="process", private_failure="it asks for its file by name")
     (finding,) = found(package=package(self_test=tried, namespace="process"))
     assert finding.code == "process-namespace"
-    assert "it asks for its file by name" in finding.text
+    assert "it asks for its file by name" in finding.message
 
 
 def test_modules_that_a_hook_decided_are_one_finding():
@@ -279,7 +275,7 @@ def test_modules_that_a_hook_decided_are_one_finding():
     (finding,) = found(modules=modules)
     assert finding.code == "hook-override"
     assert finding.subject == "train.keep_out"
-    assert "shop.a, shop.b externed" in finding.text
+    assert "shop.a, shop.b are externed" in finding.message
 
 
 def test_compiled_code_is_one_finding_for_each_library():
@@ -298,23 +294,30 @@ def test_a_distribution_without_a_license_is_a_note():
 
 def test_a_package_of_torch_package_says_that_it_records_little():
     old = PackageFacts("m.pt", 9, "torch.package", "0", (), (), StorageFacts(0, 0))
-    assert codes(package=old) == ["not-recorded"]
+    assert codes(package=old) == ["torch-package-archive"]
 
 
 def test_the_worst_comes_first():
-    notes = (Note(NoteKind.ABSENT, "a", "x"), Note(NoteKind.DYNAMIC_IMPORT, "b", "x"))
+    notes = (
+        Diagnostic.from_code("optional-import-missing", "a", "x"),
+        Diagnostic.from_code("dynamic-import", "b", "x"),
+    )
     failed = package(self_test=self_test(passed=False, failure="x"))
-    assert codes(notes=notes, package=failed) == ["self-test-failed", "dynamic-import", "absent"]
+    assert codes(notes=notes, package=failed) == [
+        "self-test-failed",
+        "dynamic-import",
+        "optional-import-missing",
+    ]
 
 
 def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():
     made = MockUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
     (finding,) = found(modules=(NET,), mocks=(mock(made, risk=MockRisk.REACHABLE),))
-    assert (finding.code, finding.place) == ("mock-reachable", "shop/net.py:5")
-    assert "can be called" in finding.text
+    assert (finding.code, finding.location) == ("mock-reachable", "shop/net.py:5")
+    assert "a decorator of a callable" in finding.message
 
 
 def test_a_mock_that_is_only_asked_about_is_a_note():
     asked = use(UseKind.TYPE_CHECK, "Base", 8, "Net.forward")
     (finding,) = found(modules=(NET,), mocks=(mock(asked, risk=MockRisk.IMPORT_TIME),))
-    assert (finding.code, finding.place) == ("mock-import-time", "shop/net.py:8")
+    assert (finding.code, finding.location) == ("mock-import-time", "shop/net.py:8")

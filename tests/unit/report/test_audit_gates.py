@@ -2,14 +2,16 @@
 
 import pytest
 
-from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.plan import PackagingErrorReason
+from modpack.diagnostics import Diagnostic, diagnostic_codes
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, DistributionFacts
-from modpack.report.findings import CODES, finding
 
 
 def audit(*codes, **more):
-    return AuditFacts("m", (), findings=tuple(finding(c, "subject", "text") for c in codes), **more)
+    return AuditFacts(
+        "m", (), findings=tuple(Diagnostic.from_code(c, "subject", "text") for c in codes), **more
+    )
 
 
 def fires(gate, *codes):
@@ -19,11 +21,11 @@ def fires(gate, *codes):
 def test_without_a_gate_only_errors_and_problems_fail_an_audit():
     assert judge(audit("mock-reachable", "self-test-missing")).passed
     assert not judge(audit("mock-called")).passed
-    problem = Problem("shop", PackagingErrorReason.DENIED)
+    problem = Diagnostic.from_code(PackagingErrorReason.DENIED, "shop", "shop is denied")
     assert not judge(audit(problems=(problem,))).passed
 
 
-@pytest.mark.parametrize("code", [code for code in CODES if code != "license"])
+@pytest.mark.parametrize("code", [code for code in diagnostic_codes("audit") if code != "license"])
 def test_a_gate_fires_on_its_code_and_on_no_unrelated_one(code):
     assert fires(code, code)
     assert not fires(code, "native-code" if code != "native-code" else "self-test-missing")

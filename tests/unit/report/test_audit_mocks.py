@@ -23,7 +23,7 @@ LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward")
 BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
-PLAN = Plan({}, uses=(BASE, LOG), tells_uses=True)
+PLAN = Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True)
 SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED, USED))
 
 

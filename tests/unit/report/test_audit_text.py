@@ -11,17 +11,16 @@ from modpack.core.plan import (
     MockRisk,
     MockUse,
     PackagingErrorReason,
-    Problem,
     UseKind,
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
+from modpack.diagnostics import Diagnostic
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.audit_text import audit_report, how_used, self_test_told
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.findings import finding
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockEvent("spy", MockEventKind.NAMED, "spy.log")
@@ -64,10 +63,12 @@ def test_problems_come_before_findings_and_those_before_modules():
     audit = AuditFacts(
         "shop:Till",
         (ModuleFacts("shop", Action.INTERN, "intern('shop')", size_bytes=12),),
-        problems=(Problem("till", PackagingErrorReason.NO_ACTION),),
+        problems=(
+            Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "till", "no rule matches till"),
+        ),
         findings=(
-            finding("mock-reachable", "spy", "spy.log is used"),
-            finding("self-test-missing", "m", "x"),
+            Diagnostic.from_code("mock-reachable", "spy", "spy.log is used"),
+            Diagnostic.from_code("self-test-missing", "m", "x"),
         ),
     )
     text = shown(audit)
@@ -76,8 +77,13 @@ def test_problems_come_before_findings_and_those_before_modules():
 
 
 def test_many_notes_of_one_kind_are_counted_and_warnings_never():
-    notes = tuple(finding("absent", f"m{n}", f"m{n} is not here") for n in range(9))
-    warnings = tuple(finding("extern-local", f"x{n}", f"x{n} is loose") for n in range(9))
+    notes = tuple(
+        Diagnostic.from_code("optional-import-missing", f"m{n}", f"m{n} is not here")
+        for n in range(9)
+    )
+    warnings = tuple(
+        Diagnostic.from_code("extern-local", f"x{n}", f"x{n} is loose") for n in range(9)
+    )
     text = shown(AuditFacts("m", (), findings=(*warnings, *notes)))
     assert "x8 is loose" in text
     assert "m8 is not here" not in text
@@ -90,7 +96,10 @@ def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
     package = PackageFacts(
         "m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), self_test=self_test
     )
-    settled = [finding("dynamic-library", f"lib{n}", f"lib{n} imports by name") for n in range(3)]
+    settled = [
+        Diagnostic.from_code("dynamic-import-library", f"lib{n}", f"lib{n} imports by name")
+        for n in range(3)
+    ]
     findings = tuple(replace(each, remedy="", is_settled=True) for each in settled)
     text = shown(AuditFacts("m", (), package, findings=findings))
     assert text.splitlines()[1] == "the self-test passed (1 example, namespace private)"
@@ -99,7 +108,9 @@ def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
 
 
 def test_advice_of_an_untried_library_is_told_once():
-    findings = tuple(finding("dynamic-library", f"lib{n}", "by name") for n in range(3))
+    findings = tuple(
+        Diagnostic.from_code("dynamic-import-library", f"lib{n}", "by name") for n in range(3)
+    )
     text = shown(AuditFacts("m", (), findings=findings))
     assert text.count("-> Export with example inputs") == 1
 
@@ -147,7 +158,7 @@ def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
     by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
     modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
     mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.CALL),), MockRisk.IMPORT_TIME)
-    found = finding("mock-import-time", "spy", "it is called", f"{place}:7")
+    found = Diagnostic.from_code("mock-import-time", "spy", "it is called", f"{place}:7")
     audit = AuditFacts("m", modules, mocks=(mock,), findings=(found,))
     text = shown(audit, folder=Path(tmp_path))
     assert "imported by shop.py:3 (required)" in text
@@ -168,8 +179,10 @@ def test_nothing_from_a_package_steers_a_terminal():
             ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, license=evil),
         ),
         mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.REACHABLE, (touch,), True),),
-        findings=(finding("absent", evil, evil, evil),),
-        problems=(Problem(evil, PackagingErrorReason.DENIED, evil, evil, (evil, evil)),),
+        findings=(Diagnostic.from_code("optional-import-missing", evil, evil, evil),),
+        problems=(
+            Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),
+        ),
     )
     text = shown(audit, "note")
     assert "evil" in text

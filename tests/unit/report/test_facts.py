@@ -34,9 +34,7 @@ def test_problems_come_along():
     exporter.deny("json")
     exporter.save_source_string("reportdenied", "import json\n")
     facts = plan_facts(exporter.plan())
-    assert [(p.subject, p.reason) for p in facts.problems] == [
-        ("json", PackagingErrorReason.DENIED)
-    ]
+    assert [(p.subject, p.code) for p in facts.problems] == [("json", PackagingErrorReason.DENIED)]
 
 
 def test_loose_extern_code_is_local_and_has_no_version(project):

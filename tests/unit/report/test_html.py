@@ -14,14 +14,14 @@ import pytest
 
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import PackagingErrorReason, Problem
+from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ImporterFacts, ModuleFacts
-from modpack.report.findings import Finding, Severity
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
 
@@ -105,7 +105,7 @@ def test_what_a_package_says_is_escaped():
     audit = AuditFacts(
         HOSTILE,
         (ModuleFacts(HOSTILE, Action.INTERN, HOSTILE, distribution=HOSTILE, version=HOSTILE),),
-        findings=(Finding("dynamic-import", Severity.WARNING, HOSTILE, HOSTILE, HOSTILE),),
+        findings=(Diagnostic.from_code("dynamic-import", HOSTILE, HOSTILE, HOSTILE),),
     )
     page = html_report(audit, PackagedSources({}, {HOSTILE: HOSTILE}))
     assert "<img" not in page
@@ -116,23 +116,27 @@ def test_what_a_package_says_is_escaped():
 
 def test_the_verdict_tells_the_worst():
     assert verdict_of() == ("fine", "nothing to remark")
-    assert verdict_of(Severity.NOTE) == ("fine", "1 note")
-    assert verdict_of(Severity.WARNING, Severity.NOTE) == ("warning", "1 warning, 1 note")
+    assert verdict_of(Severity.INFO) == ("fine", "1 note")
+    assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 note")
     assert verdict_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
 
 
 def verdict_of(*severities: Severity) -> tuple[str, str]:
-    findings = tuple(Finding("absent", severity, "x", "x") for severity in severities)
+    findings = tuple(
+        Diagnostic.from_code("live-state", "x", "x", severity=severity) for severity in severities
+    )
     page = html_report(AuditFacts("x", (), findings=findings))
     ((kind, text),) = re.findall(r'<p class="verdict (\w+)">([^<]*)', page)
     return kind, text
 
 
 def test_problems_of_a_plan_are_told():
-    problem = Problem("shop", PackagingErrorReason.NO_ACTION, "asked for", "net.py:3")
+    problem = Diagnostic.from_code(
+        PackagingErrorReason.NO_ACTION, "shop", "no rule matches shop", "net.py:3"
+    )
     page = html_report(AuditFacts("train:make", (), problems=(problem,)))
     assert "1 problem: it cannot be packaged" in page
-    assert PackagingErrorReason.NO_ACTION.value in page
+    assert "no rule matches shop" in page
 
 
 def test_the_environment_is_compared_if_it_was():

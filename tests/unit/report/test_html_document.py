@@ -8,9 +8,9 @@ from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import MockRisk, MockUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts
-from modpack.report.findings import Finding, Severity
 from modpack.report.html_document import (
     GroupKind,
     PackagedSources,
@@ -106,7 +106,7 @@ def test_mocks_and_findings_are_told():
         "x",
         (ModuleFacts("spy", Action.MOCK),),
         mocks=(MockFacts("spy", None, uses=(use,), risk=MockRisk.REACHABLE),),
-        findings=(Finding("mock-reachable", Severity.WARNING, "spy", "used", "net.py:4", "Do."),),
+        findings=(Diagnostic.from_code("mock-reachable", "spy", "used", "net.py:4", hint="Do."),),
     )
     document = page_document(audit)
     mock = document["mocks"]["0"]

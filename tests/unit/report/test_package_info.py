@@ -11,7 +11,6 @@ import torch
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.core.plan import NoteKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError, NotAPackageError, UnsupportedVersionError
@@ -99,9 +98,9 @@ def test_it_tells_resources_and_storages(made):
 
 
 def test_notes_show_where_they_show_in_the_package(made):
-    notes = {note.kind: note for note in package_facts(made.file).notes}
-    assert notes[NoteKind.DYNAMIC_IMPORT].place == "reportshop/till.py:14"
-    assert notes[NoteKind.ABSENT].subject == "reportabsent"
+    notes = {note.code: note for note in package_facts(made.file).notes}
+    assert notes["dynamic-import"].place == "reportshop/till.py:14"
+    assert notes["optional-import-missing"].subject == "reportabsent"
 
 
 def test_an_unzipped_package_gives_the_same_facts(made, tmp_path):

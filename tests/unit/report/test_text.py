@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.plan import Note, NoteKind, PackagingErrorReason, Problem
+from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, PlanFacts, plan_facts
 from modpack.report.package_info import package_facts
 from modpack.report.text import package_report, plan_report, problems_report
@@ -93,21 +94,21 @@ def test_a_plan_shows_files_relative_to_the_folder(made):
     assert str(made.project) not in text
 
 
-PROBLEM = Problem(
-    "spy", PackagingErrorReason.DENIED, "by deny('spy')", "a.py:3", ("<m>", "a", "spy")
+PROBLEM = Diagnostic.from_code(
+    PackagingErrorReason.DENIED, "spy", "spy is denied", "a.py:3", chain=("<m>", "a", "spy")
 )
 
 
 def test_problems_come_first_and_grouped_by_reason():
-    other = replace(PROBLEM, subject="agent", context="")
+    other = replace(PROBLEM, subject="agent", message="agent is denied")
     facts = PlanFacts(
         (ModuleFacts("a", Action.INTERN, "intern('a')"),),
         (PROBLEM, other),
-        (Note(NoteKind.DEAD_RULE, "x", "a rule is dead"),),
+        (Diagnostic.from_code("shadowed-rule", "x", "a rule is dead"),),
     )
     text = printed(plan_report(facts))
     assert text.index("2 problems") < text.index("a rule is dead") < text.index("interned:")
-    assert text.count(PackagingErrorReason.DENIED.value) == 1
+    assert text.count("A deny rule matches a required module.") == 1
     assert line_with(text, "a.py:3: by deny('spy')")
 
 
@@ -139,8 +140,8 @@ def test_names_in_a_package_cannot_steer_the_terminal():
             for action in Action
             for owner in (None, Owner.LOCAL, Owner.STDLIB)
         ),
-        (Problem(evil, PackagingErrorReason.DENIED, evil, evil, (evil, evil)),),
-        (Note(NoteKind.DEAD_RULE, evil, evil, evil),),
+        (Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),),
+        (Diagnostic.from_code("shadowed-rule", evil, evil, evil),),
     )
     text = printed(plan_report(facts))
     assert "\x1b" not in text and "\x07" not in text

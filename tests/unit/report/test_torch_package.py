@@ -12,7 +12,7 @@ from torch.package import PackageExporter as AncestorsExporter
 
 from modpack.archive.reader import open_archive
 from modpack.core.graph import CodeKind, Edge
-from modpack.core.plan import NoteKind, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import UNRECORDED, Action
 from modpack.core.scan import ImportKind
 from modpack.discovery.mock_usage import callable_from_outside
@@ -101,7 +101,7 @@ def test_an_archive_of_torch_package_tells_what_became_of_each_module(ancestor):
     assert {"torch", "json", "importlib"} <= set(plan.modules(Action.EXTERN))
     assert {str(decision.rule) for decision in plan.decisions.values()} == {UNRECORDED}
     assert plan.decisions["evshop.parts"].location.file == "evshop/parts.py"
-    assert plan.decisions["evshop.parts"].location.kind is CodeKind.SOURCE
+    assert plan.decisions["evshop.parts"].location.code is CodeKind.SOURCE
     folder = plan.decisions["evshop"].location  # torch.package leaves out its __init__
     assert (folder.kind, folder.is_package) == (CodeKind.NAMESPACE, True)
 
@@ -136,8 +136,8 @@ def test_chains_begin_at_saved_objects_and_at_what_was_saved_by_name(ancestor):
 
 def test_its_hazards_are_told_with_their_places(ancestor):
     (note,) = evidence_of(ancestor).notes
-    assert (note.kind, note.subject) == (NoteKind.DYNAMIC_IMPORT, "evshop.parts")
-    assert note.place == "evshop/parts.py:8"
+    assert (note.code, note.subject) == ("dynamic-import", "evshop.parts")
+    assert note.location == "evshop/parts.py:8"
 
 
 def test_what_it_does_with_mocks_is_found(ancestor):
@@ -155,7 +155,7 @@ def test_archives_of_old_and_new_torch_tell_the_same(archives):
         "Embed",
         "Scale",
     )
-    assert not [note for note in plan.notes if note.kind is NoteKind.PICKLE_UNREADABLE]
+    assert not [note for note in plan.notes if note.code == "pickle-unreadable"]
 
 
 def archive_of(path, records):
@@ -168,8 +168,8 @@ def archive_of(path, records):
 def test_a_source_that_is_no_python_is_told(tmp_path):
     plan = evidence_of(archive_of(tmp_path / "a.pt", {"broken.py": "x = = 1\n"}))
     (note,) = plan.notes
-    assert note.kind is NoteKind.SOURCE_UNREADABLE
-    assert (note.subject, note.place) == ("broken", "broken.py:1")
+    assert note.code == "source-unparsable"
+    assert (note.subject, note.location) == ("broken", "broken.py:1")
     assert plan.graph.roots() == ("broken",)
 
 
@@ -189,7 +189,7 @@ def test_a_source_that_is_no_python_is_told(tmp_path):
 def test_a_pickle_that_cannot_be_followed_is_told_and_not_an_error(tmp_path, content):
     plan = evidence_of(archive_of(tmp_path / "a.pt", {"model/x.pkl": content}))
     (note,) = plan.notes
-    assert note.kind is NoteKind.PICKLE_UNREADABLE
+    assert note.code == "pickle-unreadable"
     assert note.subject == "<model/x.pkl>"
 
 

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
+from modpack.diagnostics import Severity
 from modpack.errors import (
     ArchiveError,
     NotAPackageError,
@@ -21,7 +22,6 @@ from modpack.errors import (
     UnsupportedVersionError,
 )
 from modpack.report.audit_text import code_part
-from modpack.report.findings import Severity
 from modpack.report.verify import verify_package
 from tests.rezipped import rezipped
 
@@ -215,8 +215,8 @@ def test_a_package_that_was_packed_again_is_refused_with_what_helps(good, tmp_pa
         archive.extractall(tmp_path / "unzipped")
     zipped = shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path / "unzipped")
     (finding,) = verify_package(zipped).findings
-    assert finding.text.endswith("another program packed it again")
-    assert finding.remedy.startswith("Unzip it and load the folder")
+    assert finding.message.endswith("another program packed it again")
+    assert finding.hint.startswith("Unzip it and load the folder")
 
 
 def with_manifest(good, tmp_path, manifest, digest=None):

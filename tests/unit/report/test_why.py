@@ -10,9 +10,10 @@ from rich.console import Console
 
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup
-from modpack.core.plan import Decision, Note, NoteKind, Plan
+from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
+from modpack.diagnostics import Diagnostic
 from modpack.report.json_output import document
 from modpack.report.why import (
     MAX_COUNTED,
@@ -162,7 +163,7 @@ def test_a_module_is_decided_left_out_never_run_or_undecided():
         "a absent guarded 3",
         "a lost required 4",
         decided=["a"],
-        notes=(Note(NoteKind.ABSENT, "absent", "it is not installed"),),
+        notes=(Diagnostic.from_code("optional-import-missing", "absent", "it is not installed"),),
     )
     standings = {m: why(plan, m).standing for m in ("a", "typed", "absent", "lost")}
     assert standings == {
@@ -199,7 +200,7 @@ def test_names_cannot_steer_the_terminal():
         f"{evil} z required 3 {evil}",
         f"a{evil} z type-checking 3",
         roots=(f"<m/{evil}>",),
-        notes=(Note(NoteKind.ABSENT, "z", evil),),
+        notes=(Diagnostic.from_code("optional-import-missing", "z", evil),),
     )
     for module in ("z", evil):
         for every_chain in (False, True):
