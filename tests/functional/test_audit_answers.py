@@ -183,7 +183,7 @@ def test_only_what_can_ever_run_is_part_of_the_package(modules):
 
 
 def test_what_stays_absent_is_a_note_and_no_error(audit):
-    absent = {each["subject"]: each for each in audit["findings"] if each["code"] == "absent"}
+    absent = {each["subject"]: each for each in audit["findings"] if each["code"] == "optional-import-missing"}
     assert {"warpdrive", "gridfast.kernels"} <= set(absent)
     assert absent["warpdrive"]["place"] == place("scout/legacy.py", "import warpdrive")
     assert "missing-module" not in _codes(audit)
@@ -441,7 +441,7 @@ def test_a_mock_that_the_self_test_really_called_is_an_error(audit):
 
 def test_errors_come_before_warnings_and_those_before_notes(audit):
     severities = [each["severity"] for each in audit["findings"]]
-    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert severities == sorted(severities, key=["error", "warning", "info"].index)
 
 
 def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
@@ -454,8 +454,8 @@ def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
 @pytest.mark.parametrize(
     ("code", "subject", "where"),
     [
-        ("dead-rule", "extern('telemetry.sinks')", None),
-        ("unused-rule", "mock('telemetri.**')", None),
+        ("shadowed-rule", "extern('telemetry.sinks')", None),
+        ("unmatched-rule", "mock('telemetri.**')", None),
         ("dynamic-import", "scout.plugins", ("scout/plugins.py", "scout.kinds")),
         ("star-import-of-mock", "telemetry.names", ("scout/stars.py", "import *")),
     ],
@@ -489,11 +489,11 @@ GATES = {
     "mock-called": {"telemetry.live"},
     "mock-reachable": REACHABLE,
     "mock-import-time": REACHABLE | IMPORT_TIME,
-    "mock-imported": REACHABLE | IMPORT_TIME | UNUSED,
+    "mock-unused": REACHABLE | IMPORT_TIME | UNUSED,
     "star-import-of-mock": {"telemetry.names"},
     "dynamic-import": {"scout.plugins"},
-    "dead-rule": {"extern('telemetry.sinks')"},
-    "unused-rule": {"mock('telemetri.**')"},
+    "shadowed-rule": {"extern('telemetry.sinks')"},
+    "unmatched-rule": {"mock('telemetri.**')"},
     "hook-override": {"clockwork"},
     "extern-local": {"draftlib", "looselib"},
     "extern-unpinned": {"draftlib", "looselib"},
@@ -522,7 +522,7 @@ def _fired(document: dict) -> list[str]:
     return [each["gate"] for each in document["gates"] if each["fired"]]
 
 
-CALM_GATES = ["note", "mock-imported", "extern-unpinned", "license-unknown", "license:GPL*"]
+CALM_GATES = ["info", "mock-unused", "extern-unpinned", "license-unknown", "license:GPL*"]
 
 
 def test_a_package_without_findings_passes_all_gates(site):
@@ -535,7 +535,7 @@ def test_a_package_without_findings_passes_all_gates(site):
 def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
     untried = site.packages / "untried.modpack"
     document = told("audit", untried)
-    assert {each["severity"] for each in document["findings"]} <= {"warning", "note"}
+    assert {each["severity"] for each in document["findings"]} <= {"warning", "info"}
     assert "self-test-missing" in _codes(document)
     assert _fired(told("audit", untried, "--fail-on", "self-test-missing", status=1)) == [
         "self-test-missing"

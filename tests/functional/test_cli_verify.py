@@ -93,7 +93,7 @@ def test_a_broken_structure_is_refused_and_its_json_has_no_digest(package, tmp_p
     (tmp_path / "longer.modpack").write_bytes(package.read_bytes() + b"more")
     refused = document(tmp_path / "longer.modpack", status=1)
     assert (refused["format"], refused["digest"]) == (None, None)
-    assert [each["code"] for each in refused["findings"]] == ["structure"]
+    assert [each["code"] for each in refused["findings"]] == ["archive-invalid"]
 
 
 @pytest.mark.parametrize("content", [None, b"no package"])
@@ -112,7 +112,7 @@ def test_what_is_no_package_ends_with_2(tmp_path, content):
 
 def test_an_archive_of_torch_package_is_accepted_with_a_note():
     found = document(ANCESTOR)
-    assert [each["code"] for each in found["findings"]] == ["no-digests"]
+    assert [each["code"] for each in found["findings"]] == ["torch-package-no-digests"]
 
 
 def test_a_policy_file_is_held_against_the_package(package, tmp_path):
@@ -120,7 +120,7 @@ def test_a_policy_file_is_held_against_the_package(package, tmp_path):
     policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\n")
     refused = document(package, "--policy", policy, status=1)
     assert [(each["code"], each["subject"]) for each in refused["findings"]] == [
-        ("policy", "forward"),
+        ("policy-violation", "forward"),
         ("policy-allows-any-code", str(package)),
     ]
     policy.write_text('[trust]\nallow_code = true\nhook_kinds = ["forward"]\n')

@@ -122,7 +122,7 @@ def test_package_records_the_warning(edit, tmp_path):
     exporter.save_source_string("app", "import edited_till")
     with pytest.warns(ModpackWarning, match="edited_till was edited after"):
         exporter.close()
-    audited = CliRunner().invoke(cli, ["audit", "--fail-on", "source-edited", str(package)])
+    audited = CliRunner().invoke(cli, ["audit", "--fail-on", "source-modified", str(package)])
     assert audited.exit_code == 1
     assert "edited_till was edited after" in " ".join(audited.output.split())
 

@@ -193,9 +193,9 @@ def test_the_package_remembers_and_commands_tell(wasteful):
     shown = run("inspect", wasteful)
     assert "obj.rows uses 1.2 kB of a storage of 2.0 MB" in " ".join(shown.output.split())
     audit = json.loads(run("audit", "--json", wasteful).output)
-    (finding,) = [each for each in audit["findings"] if each["code"] == "storage-mostly-unused"]
+    (finding,) = [each for each in audit["findings"] if each["code"] == "large-storage-view"]
     assert (finding["severity"], finding["subject"]) == ("warning", "obj.rows")
-    assert run("audit", "--fail-on", "storage-mostly-unused", wasteful).exit_code == 1
+    assert run("audit", "--fail-on", "large-storage-view", wasteful).exit_code == 1
     assert run("audit", wasteful).exit_code == 0
 
 

@@ -112,7 +112,7 @@ def test_json_tells_what_was_written(package):
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
     assert document["page"] == "shop.html"
     assert document["size_bytes"] == Path("shop.html").stat().st_size
-    assert document["findings"]["note"] >= 1
+    assert document["findings"]["info"] >= 1
 
 
 def test_without_jinja2_the_remedy_is_told(package, tmp_path):

@@ -121,7 +121,7 @@ def test_an_archive_of_torch_package_is_accepted_and_its_limits_are_told(archive
     facts = verify_package(archive)
     assert facts.is_accepted, told(facts)
     assert facts.format == "torch.package"
-    assert "no-digests" in {each.code for each in facts.findings}
+    assert "torch-package-no-digests" in {each.code for each in facts.findings}
     assert len(facts.digest) == 64
 
 
@@ -168,7 +168,7 @@ def test_every_changed_record_is_told_at_once(good, tmp_path):
     records = [".data/0.storage", ".data/1.storage", MODEL]
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", *records))
     assert not facts.is_accepted
-    damaged = [each for each in facts.findings if each.code == "record-damaged"]
+    damaged = [each for each in facts.findings if each.code == "record-corrupt"]
     assert {each.subject for each in damaged} == set(records)
     assert {c.name for c in facts.checks if not c.is_passed} >= {"digests"}
 
@@ -181,19 +181,19 @@ def test_a_storage_with_another_crc32_in_all_headers_is_damaged(good, tmp_path):
     wrong = bytes(byte ^ 1 for byte in crc)
     (tmp_path / "crc.modpack").write_bytes(content.replace(crc, wrong))
     facts = verify_package(tmp_path / "crc.modpack")
-    assert "record-damaged: .data/0.storage" in "".join(told(facts))
+    assert "record-corrupt: .data/0.storage" in "".join(told(facts))
 
 
 def test_an_archive_that_is_cut_off_is_refused_for_its_structure(good, tmp_path):
     (tmp_path / "cut.modpack").write_bytes(good.read_bytes()[:-100])
     facts = verify_package(tmp_path / "cut.modpack")
-    assert [each.code for each in facts.findings] == ["structure"]
+    assert [each.code for each in facts.findings] == ["archive-invalid"]
 
 
 def test_appended_bytes_are_refused_for_the_structure(good, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(good.read_bytes() + b"more")
     facts = verify_package(tmp_path / "longer.modpack")
-    assert [each.code for each in facts.findings] == ["structure"]
+    assert [each.code for each in facts.findings] == ["archive-invalid"]
     assert (facts.format, facts.digest, facts.is_accepted) == ("", "", False)
     assert facts.size_bytes == good.stat().st_size + 4
 
@@ -206,7 +206,7 @@ def test_an_unzipped_package_has_the_size_of_its_files_even_if_it_is_refused(goo
     top = next((tmp_path / "unzipped").iterdir())
     (top / "away").symlink_to(tmp_path)
     facts = verify_package(tmp_path / "unzipped")
-    assert [each.code for each in facts.findings] == ["structure"]
+    assert [each.code for each in facts.findings] == ["archive-invalid"]
     assert facts.size_bytes == size
 
 
@@ -233,7 +233,7 @@ def with_manifest(good, tmp_path, manifest, digest=None):
 def test_without_a_sound_manifest_what_can_be_read_is_read(good, tmp_path):
     manifest = read(good, layout.MANIFEST)
     facts = verify_package(with_manifest(good, tmp_path, manifest, b"0" * 64))
-    assert [each.code for each in facts.findings] == ["manifest"]
+    assert [each.code for each in facts.findings] == ["manifest-invalid"]
     assert [check.name for check in facts.checks] == ["structure", "manifest", "crc32"]
     assert not facts.is_accepted
 
@@ -241,7 +241,7 @@ def test_without_a_sound_manifest_what_can_be_read_is_read(good, tmp_path):
 def test_a_manifest_that_is_written_in_another_way_is_refused(good, tmp_path):
     manifest = json.dumps(document(good, layout.MANIFEST), indent=1).encode()
     facts = verify_package(with_manifest(good, tmp_path, manifest))
-    assert [each.code for each in facts.findings] == ["manifest"]
+    assert [each.code for each in facts.findings] == ["manifest-invalid"]
     assert "no canonical JSON" in facts.findings[0].text
 
 
@@ -281,7 +281,7 @@ def without(good, record, key):
 )
 def test_a_record_that_does_not_decode_is_told(forge, record, content, fragment):
     facts = verify_package(forge({record: content}))
-    unreadable = [t for t in told(facts) if t.startswith(f"record-unreadable: {record}: ")]
+    unreadable = [t for t in told(facts) if t.startswith(f"record-invalid: {record}: ")]
     assert fragment in "".join(unreadable), told(facts)
     assert not facts.is_accepted
 
@@ -289,7 +289,7 @@ def test_a_record_that_does_not_decode_is_told(forge, record, content, fragment)
 def test_everything_that_does_not_decode_is_told_at_once(forge):
     broken = {"byteorder": b"?", layout.ENVIRONMENT: b"?", SPECS: b"?", OUTPUT: b"?"}
     facts = verify_package(forge(broken))
-    unreadable = {each.subject for each in facts.findings if each.code == "record-unreadable"}
+    unreadable = {each.subject for each in facts.findings if each.code == "record-invalid"}
     assert unreadable == set(broken)
 
 
@@ -317,14 +317,14 @@ def test_everything_that_does_not_decode_is_told_at_once(forge):
 def test_records_that_contradict_each_other_are_told(forge, changes, expected):
     facts = verify_package(forge(changes))
     assert expected in "\n".join(told(facts, Severity.ERROR)), told(facts)
-    assert "inconsistent" in {each.code for each in facts.findings}
+    assert "records-inconsistent" in {each.code for each in facts.findings}
 
 
 def test_an_extern_module_that_nothing_decided_is_told(good, forge):
     listed = read(good, layout.EXTERN_MODULES)
     facts = verify_package(forge({layout.EXTERN_MODULES: listed + b"socketserver\n"}))
     assert told(facts) == [
-        "inconsistent: .data/extern_modules: it lists socketserver, which was not decided to be "
+        "records-inconsistent: .data/extern_modules: it lists socketserver, which was not decided to be "
         "extern"
     ]
     facts = verify_package(forge({layout.EXTERN_MODULES: listed.replace(b"torch\n", b"")}))
@@ -336,7 +336,7 @@ def test_a_decision_that_no_package_can_hold_is_told(good, forge):
     graph["modules"]["verifyspy"]["action"] = "deny"
     text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
     assert "verifyspy was denied: no package has it" in text
-    assert "code-undecided: verifyspy.py" in text
+    assert "undeclared-code: verifyspy.py" in text
 
 
 def test_a_main_object_that_was_not_saved_is_told(good, forge):
@@ -348,7 +348,7 @@ def test_a_main_object_that_was_not_saved_is_told(good, forge):
 def test_a_namespace_that_there_is_not_is_told(good, forge):
     entry = {**document(good, layout.ENTRY), "namespace": "global"}
     text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
-    assert "record-unreadable: .data/modpack/entry.json" in text
+    assert "record-invalid: .data/modpack/entry.json" in text
 
 
 def test_tensors_and_self_tests_of_objects_that_were_not_saved_are_told(good, forge):
@@ -364,13 +364,13 @@ def test_tensors_and_self_tests_of_objects_that_were_not_saved_are_told(good, fo
 @pytest.mark.parametrize("record", ["extra.py", "verifyshop/extra.py", "fast.so", "a/b.pyd"])
 def test_code_that_nothing_decided_is_a_warning(forge, record):
     facts = verify_package(forge({record: b"x = 1\n"}))
-    assert told(facts) == [f"code-undecided: {record}: nothing was decided about this code"]
+    assert told(facts) == [f"undeclared-code: {record}: nothing was decided about this code"]
     assert facts.is_accepted
 
 
 def test_metadata_that_nothing_decided_is_a_warning(forge):
     facts = verify_package(forge({"spy-1.dist-info/METADATA": b"Name: spy\nVersion: 1\n"}))
-    assert [each.code for each in facts.findings] == ["code-undecided"]
+    assert [each.code for each in facts.findings] == ["undeclared-code"]
 
 
 def test_whatever_lies_among_the_programs_is_listed_as_one(forge):
@@ -382,7 +382,7 @@ def test_whatever_lies_among_the_programs_is_listed_as_one(forge):
 @pytest.mark.parametrize("record", [".data/modpack/more.json", ".data/odd"])
 def test_a_record_that_the_format_does_not_have_is_a_warning(forge, record):
     facts = verify_package(forge({record: b"?"}))
-    assert [(each.code, each.subject) for each in facts.findings] == [("record-unknown", record)]
+    assert [(each.code, each.subject) for each in facts.findings] == [("unknown-record", record)]
 
 
 # -- storages --------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def test_hooks_are_listed_even_without_their_object(forge):
 def test_a_damaged_pickle_leaves_the_scan_unfinished_and_says_so(good, tmp_path):
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", MODEL))
     codes = [each.code for each in facts.findings if each.subject == MODEL]
-    assert codes == ["record-damaged", "scan-unfinished"]
+    assert codes == ["record-corrupt", "scan-unfinished"]
 
 
 # -- torch.package ---------------------------------------------------------------------------
@@ -467,7 +467,7 @@ def test_a_damaged_archive_of_torch_package_is_refused_with_all_its_records(tmp_
     good = FIXTURES / "torch-2.13-py3.11/tiny_model.pt"
     records = [".data/0.storage", ".data/1.storage"]
     facts = verify_package(patched(good, tmp_path / "tiny_model.pt", *records))
-    damaged = {each.subject for each in facts.findings if each.code == "record-damaged"}
+    damaged = {each.subject for each in facts.findings if each.code == "record-corrupt"}
     assert damaged == set(records)
     assert (facts.is_accepted, facts.digest) == (False, "")
 
@@ -497,4 +497,4 @@ def test_an_archive_error_while_opening_names_the_record(tmp_path):
     with pytest.raises(ArchiveError):
         open_archive(tmp_path / "twice.modpack")
     facts = verify_package(tmp_path / "twice.modpack")
-    assert [each.code for each in facts.findings] == ["structure"]
+    assert [each.code for each in facts.findings] == ["archive-invalid"]

@@ -54,22 +54,22 @@ def test_one_of_several_keys_is_enough(signed, keys):
 
 def test_a_signature_of_somebody_else_refuses_the_package(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["bob"]])
-    assert codes(facts) == ["signature"] and not facts.is_accepted
+    assert codes(facts) == ["signature-invalid"] and not facts.is_accepted
     assert "bob" in facts.findings[0].text
 
 
 def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys):
     facts = verify_package(good, keys=[keys[1]["ada"]])
-    assert codes(facts) == ["signature"]
+    assert codes(facts) == ["signature-invalid"]
     assert "no signature" in facts.findings[0].text
-    assert facts.findings[0].remedy.startswith("Get it from whoever signed it")
+    assert facts.findings[0].hint.startswith("Get it from whoever signed it")
     assert "Remedy" not in facts.findings[0].text
 
 
 def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
     policy = TrustPolicy(allow_code=True, require_signature_from=(keys[1]["bob"],))
     facts = verify_package(signed, keys=[keys[1]["ada"]], policy=policy)
-    assert codes(facts) == ["signature"]
+    assert codes(facts) == ["signature-invalid"]
     assert [each.signer for each in facts.signatures] == ["ada"]
     assert rows(facts)["signature"] == (1, True)
     assert rows(facts)["policy's signature"] == (1, False)
@@ -95,7 +95,7 @@ def test_a_signature_inside_that_is_none_refuses_the_package(good, tmp_path):
     package = tmp_path / "signed.modpack"
     package.write_bytes(rezipped(good.read_bytes(), {layout.SIGNATURE: b"{}"}))
     facts = verify_package(package)
-    assert codes(facts) == ["record-unreadable"]
+    assert codes(facts) == ["record-invalid"]
 
 
 def test_a_file_of_another_tool_beside_the_package_does_not_matter(good, tmp_path):
@@ -114,15 +114,15 @@ def test_a_signed_package_with_a_changed_tensor_is_refused(signed, keys, tmp_pat
         content[archive.data_range(".data/0.storage").offset] ^= 1
     signed.write_bytes(content)
     facts = verify_package(signed, keys=[keys[1]["ada"]])
-    assert codes(facts) == ["record-damaged"] and not facts.is_accepted
+    assert codes(facts) == ["record-corrupt"] and not facts.is_accepted
 
 
 def test_everything_that_a_policy_does_not_allow_is_told_with_its_remedy(good):
     policy = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_hook_kinds=())
     facts = verify_package(good, policy=policy)
-    refused = {each.subject: each for each in facts.findings if each.code == "policy"}
+    refused = {each.subject: each for each in facts.findings if each.code == "policy-violation"}
     assert {"pathlib", "forward"} <= set(refused)
-    assert all("policy" in each.remedy for each in refused.values())
+    assert all("policy" in each.hint for each in refused.values())
     assert not facts.is_accepted
 
 
@@ -150,9 +150,9 @@ def test_code_from_anybody_is_accepted_with_a_warning(good):
 
 def test_a_package_with_code_is_refused_and_all_of_its_code_is_told(good):
     facts = verify_package(good, policy=TrustPolicy())
-    (refused,) = [each for each in facts.findings if each.code == "policy"]
+    (refused,) = [each for each in facts.findings if each.code == "policy-violation"]
     assert "Python source" in refused.text and MODEL in refused.text
-    assert "set allow_code to true in the policy, beside the signers" in refused.remedy
+    assert "set allow_code to true in the policy, beside the signers" in refused.hint
     assert rows(facts)["policy"] == (1, False) and rows(facts)["pickles"][1]
 
 
