@@ -26,14 +26,13 @@ class PackagingErrorReason(str, Enum):
     BROKEN_IMPORT = "broken-import"
     SOURCE_NOT_PARSABLE = "invalid-syntax"
     DEFINED_IN_SCRIPT = "defined-in-script"
-    DEPENDENCY_RESOLUTION_FAILED = "dependency-resolution-failed"
     NO_ACTION = "no-matching-rule"
     DENIED = "module-denied"
     MOCKED_BUT_STILL_USED = "mock-pickled"
     REFUSED_BY_HOOK = "refused-by-hook"
     DUPLICATE_RECORD = "duplicate-record"
     POSSIBLE_SECRET = "possible-secret"
-    EMPTY_MATCH = "empty-match"
+    EMPTY_MATCH = "rule-matches-nothing"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}.{self.name}>"

@@ -53,13 +53,12 @@ class _FileEntry(NamedTuple):
     kind: FileKind
 
 
-@json_keys(optional=("location", "hint"))
 class _NoteEntry(NamedTuple):
     code: str
     subject: str
     message: str
-    location: str | None = None
-    hint: str = ""
+    location: str | None
+    hint: str
 
 
 @json_keys(optional=("place",))
@@ -135,10 +134,11 @@ def _read_notes(record: Mapping[str, Json]) -> Iterator[Diagnostic]:
 def _note_entries(record: Mapping[str, Json]) -> Sequence[_NoteEntry]:
     if record["version"] != 1:
         return from_json(tuple[_NoteEntry, ...], record["notes"], "notes")
-    # Their texts end with the fix.
+    entries = from_json(tuple[_NoteEntryOfVersion1, ...], record["notes"], "notes")
+    # The text of such a note ends with its fix.
     return [
-        _NoteEntry(_CODES_OF_VERSION_1.get(kind, kind), *others)
-        for kind, *others in from_json(tuple[_NoteEntryOfVersion1, ...], record["notes"], "notes")
+        _NoteEntry(_CODES_OF_VERSION_1.get(e.kind, e.kind), e.subject, e.text, e.place, hint="")
+        for e in entries
     ]
 
 

@@ -183,7 +183,11 @@ def test_only_what_can_ever_run_is_part_of_the_package(modules):
 
 
 def test_what_stays_absent_is_a_note_and_no_error(audit):
-    absent = {each["subject"]: each for each in audit["findings"] if each["code"] == "optional-import-missing"}
+    absent = {
+        each["subject"]: each
+        for each in audit["findings"]
+        if each["code"] == "optional-import-missing"
+    }
     assert {"warpdrive", "gridfast.kernels"} <= set(absent)
     assert absent["warpdrive"]["place"] == place("scout/legacy.py", "import warpdrive")
     assert "missing-module" not in _codes(audit)

@@ -62,7 +62,7 @@ def test_all_problems_are_reported_together(workshop):
         "not_installed": "module-not-found",
         "undecided_tool": "no-matching-rule",
         "mypy_extensions": "no-matching-rule",
-        "extern('never_there')": "empty-match",
+        "extern('never_there')": "rule-matches-nothing",
     }
 
 
@@ -185,7 +185,7 @@ def test_empty_matches_are_reported_with_other_problems():
     failure = failure_of(fill)
     assert not isinstance(failure, EmptyMatchError)
     assert reasons(failure) == {
-        "intern('no_such_a.**')": "empty-match",
+        "intern('no_such_a.**')": "rule-matches-nothing",
         "nowhere_at_all": "module-not-found",
     }
 

@@ -131,7 +131,10 @@ def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_
     assert not {"req-first==1.0", "req-both==1.0", "reqneeded"} & marked
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)
     codes = {(f["code"], f["subject"]) for f in found["findings"]}
-    assert ("extern-local", "reqneeded") in codes and ("optional-import-missing", "reqgone") in codes
+    assert ("extern-local", "reqneeded") in codes and (
+        "optional-import-missing",
+        "reqgone",
+    ) in codes
     optional = {each["name"] for each in found["distributions"] if each["optional"]}
     assert optional == {"req-guarded", "req-late"}
 

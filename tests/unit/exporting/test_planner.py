@@ -220,7 +220,7 @@ def test_unmatched_rule_is_a_problem_only_if_required():
     planner.add_rule(rule(Action.INTERN, "b", allow_empty=False))
     planner.add_rule(rule(Action.INTERN, "c"))
     planner.add_source("main", b"import a", False, True)
-    assert problems(planner) == [("intern('b')", "empty-match")]
+    assert problems(planner) == [("intern('b')", "rule-matches-nothing")]
 
 
 def test_planning_is_repeatable():
