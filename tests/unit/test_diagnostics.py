@@ -105,4 +105,3 @@ def test_diagnostic_from_code_has_its_severity_and_hint():
 def test_diagnostic_from_code_takes_a_reason():
     problem = Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "a", "b")
     assert type(problem.code) is str and problem.code == PackagingErrorReason.NO_ACTION
-
