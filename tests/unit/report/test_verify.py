@@ -324,8 +324,7 @@ def test_an_extern_module_that_nothing_decided_is_told(good, forge):
     listed = read(good, layout.EXTERN_MODULES)
     facts = verify_package(forge({layout.EXTERN_MODULES: listed + b"socketserver\n"}))
     assert told(facts) == [
-        "records-inconsistent: .data/extern_modules: it lists socketserver, which was not decided to be "
-        "extern"
+        "records-inconsistent: .data/extern_modules: socketserver is listed, but not extern"
     ]
     facts = verify_package(forge({layout.EXTERN_MODULES: listed.replace(b"torch\n", b"")}))
     assert "it does not list torch, which was decided to be extern" in "".join(told(facts))
