@@ -1,6 +1,6 @@
-"""Package files: what is in them and where, writing them, and reading them with suspicion.
+"""Package files: their layout, the writer, and a strict reader for untrusted input.
 
-A package is a zip archive with one top-level folder (or that folder, unzipped). The zip code
-here is modpack's own because the format is a subset of zip on purpose: every archive has one
-reading, whoever reads it. Nothing here imports torch or pickle.
+A package is a zip archive with one top-level folder, or that folder unzipped. modpack has its own
+zip code because the format is a deliberate subset of zip: all readers interpret an archive in the
+same way. No module in this layer imports torch or pickle.
 """

@@ -1,4 +1,4 @@
-"""A complete archive with another last record: its signature, every other byte as it was."""
+"""Write a copy of an archive with a new signature record; all other bytes stay the same."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _PIECE_BYTES: Final = 8 << 20
 def write_with_signature(
     archive: Archive, path: str, content: bytes, target: str | os.PathLike[str]
 ) -> None:
-    """Write a package with a signature inside, in place of the one that it had.
+    """Write a package with an embedded signature, which replaces an existing one.
 
-    All other records stay where they are, byte for byte, so that tensors stay aligned; the
-    package's digest stays too, since no manifest lists signatures.
+    All other records keep their bytes and offsets, so tensors stay aligned. The package digest
+    does not change either, because a manifest does not list signatures.
 
     Args:
-        archive: the package, which must be a zip archive.
-        path: its file.
-        content: the signature's envelope.
-        target: where to write; may be ``path``, which is then replaced at once or not at all.
+        archive: The package, which must be a zip archive.
+        path: Its file.
+        content: The signature's envelope.
+        target: The file to write. May be ``path``, which is then replaced atomically.
 
     Raises:
-        ArchiveError: the package has a signature that is not its last record, or it was changed
-            meanwhile.
-        TargetError: the target cannot be written.
+        ArchiveError: If the existing signature is not the last record, or if the package changed
+            in the meantime.
+        TargetError: If the target cannot be written.
     """
     source = FileBytes(path, archive.path)
     try:
@@ -62,11 +62,11 @@ def write_with_signature(
                     sink.write(piece)
                     copying.advance(len(piece))
             sink.write(header, content, lines, end)
-            # What is about to replace a package must be one that can be read.
+            # Make sure that the result is readable before it replaces a package.
             others = [name for name in archive.names() if name != layout.SIGNATURE]
             with open_archive(sink.path()) as written:
                 if list(written.names()) != [*others, layout.SIGNATURE]:
-                    reason = "it cannot be written again with a signature"
+                    reason = "the signed package cannot be read back"
                     raise ArchiveError(archive.path, reason)
             archive.check_unchanged()
             sink.publish()
@@ -77,7 +77,7 @@ def write_with_signature(
 
 
 def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:
-    """Return the bytes, the directory and the number of the other records, and their root."""
+    """Return the size, directory lines, and count of the other records, and the root folder."""
     end, directory = find_directory(source), parse_directory(source, DEFAULT_LIMITS)
     lines = source.read_at(end.offset, end.size)
     entry = directory.entries.get(layout.SIGNATURE)
@@ -85,6 +85,7 @@ def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:
         return end.offset, lines, end.records, directory.root
     own = central_header(entry._replace(kind=canonical_kind(entry.raw_name, STORED)))
     if next(reversed(directory.entries)) != layout.SIGNATURE or not lines.endswith(own):
-        reason = "it is not the last record, as modpack writes it. Remedy: export the package again"
-        raise ArchiveError(source.label, reason, layout.SIGNATURE)
+        reason = "the signature is not the last record in the form that modpack writes"
+        hint = "Export the package again."
+        raise ArchiveError(source.label, reason, layout.SIGNATURE, hint=hint)
     return entry.offset, lines.removesuffix(own), end.records - 1, directory.root

@@ -1,6 +1,6 @@
-"""What every archive can be asked: a zip file, a buffer, or an unzipped folder.
+"""The interface of archives: a zip file, a buffer, or an unzipped folder.
 
-Bytes are read at an offset, without a shared position that threads could race for.
+All reads name an offset. Without a shared file position, threads cannot race for it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _COMPARED_NAMES: Final = 2000
 
 
 class DataRange(NamedTuple):
-    """Where a record's bytes lie, for mapping them.
+    """The location of a record's bytes, for memory mapping.
 
     Attributes:
-        path: absolute path of the file.
-        offset: of the first byte, in bytes.
-        length: in bytes.
+        path: Absolute path of the file.
+        offset: Offset of the first byte.
+        length: Length in bytes.
     """
 
     path: str
@@ -45,13 +45,13 @@ class DataRange(NamedTuple):
 
 
 class RecordDigest(NamedTuple):
-    """What a record should contain, or does.
+    """The size and digests of a record, declared or computed.
 
     Attributes:
-        size: in bytes, uncompressed.
-        sha256: of the content, in hex.
-        deflated: the sha256 of the deflated content; empty if it is stored as it is, or if that
-            is not known.
+        size: Uncompressed size in bytes.
+        sha256: SHA-256 of the content, in hex.
+        deflated: SHA-256 of the deflated content, in hex. Empty if the record is not compressed,
+            or if the digest is unknown.
     """
 
     size: int
@@ -60,18 +60,18 @@ class RecordDigest(NamedTuple):
 
 
 class Archive(ABC):
-    """The records of one package. Reading is safe from several threads at once.
+    """The records of one package. Several threads may read at the same time.
 
-    Names are exact, case included, and relative to the archive's top-level folder.
+    Names are case-sensitive and relative to the archive's top-level folder.
 
     Attributes:
-        source: the archive as the user named it; "<buffer>" for buffers.
+        path: The archive as the user named it; ``<buffer>`` for buffers.
     """
 
     _names: tuple[str, ...]
 
-    def __init__(self, source: str) -> None:
-        self.path = source
+    def __init__(self, path: str) -> None:
+        self.path = path
         self._manifest: Manifest | None = None
         self._cached: dict[Callable[[Archive], object], object] = {}
 
@@ -87,34 +87,34 @@ class Archive(ABC):
         self.close()
 
     def names(self) -> tuple[str, ...]:
-        """All records: in file order for a zip, sorted for a folder."""
+        """Return all records, in file order for a zip, sorted for a folder."""
         return self._names
 
     @abstractmethod
     def has(self, name: str) -> bool:
-        """Whether there is a record of this very name."""
+        """Return whether a record with exactly this name exists."""
 
     @abstractmethod
     def size(self, name: str) -> int:
-        """Bytes of a record's content.
+        """Return the size of a record's content in bytes.
 
         Raises:
-            RecordNotFoundError: there is no such record.
+            RecordNotFoundError: If the record does not exist.
         """
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each record's content, by name, in the order of :meth:`names`."""
+        """Return the size of each record in bytes, in the order of :meth:`names`."""
         return {name: self.size(name) for name in self.names()}
 
     def stored_bytes(self) -> int:
-        """Bytes that the whole archive takes where it is."""
+        """Return the size of the whole archive in bytes, as it is stored."""
         return sum(self.sizes().values())
 
     def crc32(self, name: str) -> int:
-        """The crc32 of a record's content: the stated one for a zip, else computed.
+        """Return a record's CRC-32: the stated value in a zip, otherwise computed.
 
         Raises:
-            RecordNotFoundError: there is no such record.
+            RecordNotFoundError: If the record does not exist.
         """
         crc = 0
         for chunk in self.chunks(name):
@@ -123,45 +123,46 @@ class Archive(ABC):
 
     @abstractmethod
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
-        """A record's content piece by piece, so that gigabytes need not be held at once.
+        """Yield a record's content in chunks, for records that do not fit into memory.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged; a wrong crc32 shows after the last piece.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged. The CRC-32 is checked after the last chunk.
         """
 
     @abstractmethod
     def data_range(self, name: str) -> DataRange | None:
-        """Where a record can be mapped; None for buffers and for compressed records.
+        """Return where a record can be mapped, or None for buffers and compressed records.
 
-        The content is not checked: it would have to be read.
+        The content is not checked, because that would require reading it.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record's headers contradict each other.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record's headers contradict each other.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of the file. Every later read raises ArchiveError. May be called twice."""
+        """Close the archive. Later reads raise ArchiveError. May be called twice."""
 
     def read(self, name: str, *, verify: Manifest | None = None) -> bytes:
-        """A record's content, checked against the zip's crc32.
+        """Return a record's content, checked against the zip's CRC-32.
 
         Args:
-            name: the record.
-            verify: a manifest, to check size and sha256 as well; by default that of
-                :meth:`verify_with`. A folder has nothing else to be checked against.
+            name: The record.
+            verify: A manifest to check size and SHA-256 against. By default the one passed to
+                :meth:`verify_with`. A folder has no other checksums.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged, too large for what it is, or not what ``verify``
-                says.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged, exceeds its size limit, or does not match
+                the manifest.
         """
-        # A file with holes takes no disk, and a stored record is held against nothing else.
+        # The size of the archive does not bound a stored record: a sparse file takes no disk.
         size = self.size(name)
         if size > DEFAULT_LIMITS.max_code_record_bytes and layout.has_size_limit(name):
-            reason = f"it claims to have {size} bytes, which is too much"
+            limit = DEFAULT_LIMITS.max_code_record_bytes
+            reason = f"the record has {size} bytes, and {limit} are allowed"
             raise ArchiveError(self.path, reason, name)
         content = b"".join(self.chunks(name))
         manifest = verify or self._manifest
@@ -170,97 +171,97 @@ class Archive(ABC):
         return content
 
     def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
-        """Demand, from now on too, that all of a zip but contents is as modpack writes it.
+        """Require canonical zip structures, for all later reads as well.
 
-        Contents are compared with digests; what lies around them follows from them. A folder has
-        nothing around them, and a reader of torch's does not show it.
+        Record contents are compared with digests; all other bytes of a zip follow from the
+        contents. Folders have no other bytes, and torch's reader does not expose them.
 
         Args:
-            names: the records that the manifest lists, in its order.
-            deflated: which of them are deflated.
+            names: The records that the manifest lists, in its order.
+            deflated: The deflated records among them.
 
         Raises:
-            RepackedError: another program packed it.
+            RepackedError: If another program wrote the archive.
         """
         return
 
     def digest(
         self, name: str, advance: Callable[[int], object], *, with_crc: bool = True
     ) -> RecordDigest:
-        """What a record contains; in a zip, what it is inflated from, too.
+        """Return a record's size and digests, in a zip also that of the deflated data.
 
         Args:
-            name: the record.
-            advance: is called with the size of each piece that was read.
-            with_crc: whether to check the zip's crc32 as well.
+            name: The record.
+            advance: Called with the size of each chunk that was read.
+            with_crc: Whether to check the zip's CRC-32 as well.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged.
         """
-        return digest_of(self.chunks(name), advance)
+        return compute_digest(self.chunks(name), advance)
 
     def verify_with(self, manifest: Manifest | None) -> None:
-        """Check whatever is read from now on: the file may be written to while it is open."""
+        """Check all later reads against a manifest, in case the open file is written to."""
         self._manifest = manifest
 
     def cached(self, make: Callable[[Archive], T]) -> T:
-        """What a function made of this archive when it was first asked to.
+        """Return ``make(self)``, computed once per archive.
 
-        So that all who ask go by the same content, even if the file is written to meanwhile.
+        All callers get the same result, even if another process writes to the open file.
         """
         if make not in self._cached:
             self._cached[make] = make(self)
         return cast(T, self._cached[make])
 
     def read_start(self, name: str, size: int) -> bytes:
-        """The first bytes of a record's content, to tell what it is; they are not checked.
+        """Return the first bytes of a record, to detect its type. They are not checked.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged.
         """
         return bytes(next(iter(self.chunks(name)), b"")[:size])
 
     def read_view(self, name: str) -> memoryview:
-        """A record's content as :meth:`read` tells it; without a copy if it is stored in a buffer.
+        """Return what :meth:`read` returns, without a copy if it is stored in a buffer.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged, or not what :meth:`verify_with` was given.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged, or does not match :meth:`verify_with`.
         """
         return memoryview(self.read(name))
 
     def read_copy(self, name: str) -> bytearray:
-        """A record's content as :meth:`read` tells it, in memory that is the caller's own.
+        """Return what :meth:`read` returns, as a mutable copy.
 
         Raises:
-            RecordNotFoundError: there is no such record.
-            ArchiveError: the record is damaged, or not what :meth:`verify_with` was given.
+            RecordNotFoundError: If the record does not exist.
+            ArchiveError: If the record is damaged, or does not match :meth:`verify_with`.
         """
         return bytearray(self.read_view(name))
 
     def has_changed(self) -> bool:
-        """Whether the path no longer leads to the file that was opened, as it was then."""
+        """Return whether the file was replaced or modified after it was opened."""
         return False
 
     def check_unchanged(self) -> None:
-        """Makes sure that what was mapped by path is what was checked; call it after mapping.
+        """Check that a file mapped by path is the one that was verified. Call it after mapping.
 
         Raises:
-            ArchiveError: the file was replaced or written to meanwhile.
+            ArchiveError: If the file was replaced or modified after it was opened.
         """
         if self.has_changed():
-            raise ArchiveError(self.path, "it was replaced or changed after it was opened")
+            raise ArchiveError(self.path, "the file was replaced or changed after it was opened")
 
     def _missing(self, name: str) -> RecordNotFoundError:
         return RecordNotFoundError(self.path, name, similar_names(name, self.names()))
 
 
-def digest_of(
+def compute_digest(
     chunks: Iterator[bytes | memoryview], advance: Callable[[int], object]
 ) -> RecordDigest:
-    """Size and sha256 of a content that comes in pieces."""
+    """Return the size and SHA-256 of chunked content."""
     size, sha256 = 0, hashlib.sha256()
     for chunk in chunks:
         size += len(chunk)
@@ -270,18 +271,18 @@ def digest_of(
 
 
 def similar_names(name: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Up to three of ``names`` that look like ``name``, the closest first.
+    """Return up to three of ``names`` that are similar to ``name``, the closest first.
 
     >>> similar_names("pkg/wieghts.pkl", ("pkg/weights.pkl", "pkg/other.py"))
     ('pkg/weights.pkl',)
     """
-    if len(names) > _COMPARED_NAMES:  # comparing is slow; the last component is mostly right
+    if len(names) > _COMPARED_NAMES:  # comparing is slow; usually the last component is right
         last = name.rpartition("/")[2].lower()
         names = tuple(known for known in names if known.lower().endswith(last))[:_COMPARED_NAMES]
     return tuple(difflib.get_close_matches(name, names, n=3))
 
 
-# Nobody may ever write to a pipe that has a name: opening one would wait for that.
+# Opening a named pipe would otherwise wait for a writer.
 _READING = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -289,8 +290,8 @@ class ByteSource(ABC):
     """Bytes that can be read at any offset.
 
     Attributes:
-        label: what the user called it, for messages.
-        size: in bytes, as it was when it was opened.
+        label: The source as the user named it, for messages.
+        size: Size in bytes when the source was opened.
     """
 
     label: str
@@ -298,26 +299,26 @@ class ByteSource(ABC):
 
     @abstractmethod
     def read_at(self, offset: int, length: int) -> bytes:
-        """Exactly ``length`` bytes from ``offset`` on.
+        """Return exactly ``length`` bytes from ``offset`` on.
 
         Raises:
-            ArchiveError: they are not there, or the source was closed.
+            ArchiveError: If the source is shorter, or was closed.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of the source. May be called twice."""
+        """Close the source. May be called twice."""
 
 
 class FileBytes(ByteSource):
     """A file on disk.
 
     Args:
-        path: the file.
-        label: what the user called it.
+        path: The file.
+        label: The file as the user named it.
 
     Raises:
-        NotAPackageError: it cannot be opened.
+        NotAPackageError: If the file cannot be opened.
     """
 
     def __init__(self, path: str, label: str) -> None:
@@ -326,40 +327,39 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
-            from modpack.archive.other_files import other_url
+            from modpack.archive.other_files import identify_url
 
-            raise PackageNotFoundError(
-                label, other_url(label) or "there is no such file"
-            ) from error
+            reason, hint = identify_url(label) or ("no such file", "")
+            raise PackageNotFoundError(label, reason, hint=hint) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            raise NotAPackageError(label, f"it cannot be opened: {_why(error)}") from error
+            raise NotAPackageError(label, f"the file cannot be opened: {_text(error)}") from error
         self._seeking = threading.Lock()
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
-            raise NotAPackageError(label, "it is no regular file")
+            raise NotAPackageError(label, "not a regular file")
         self._identity = _identity(status)
         self.size = status.st_size
         self._closed = False
 
     def read_at(self, offset: int, length: int) -> bytes:
         if self._closed:
-            raise ArchiveError(self.label, "it was closed")
+            raise ArchiveError(self.label, "the archive is closed")
         # One call reads at most 2 GiB on Linux, and may be interrupted.
         parts: list[bytes] = []
         try:
             while length > 0:
                 parts.append(self._read_some(offset, length))
                 if not parts[-1]:
-                    reason = "it ends too early: was it truncated while open?"
+                    reason = "the file ends too early; it was probably truncated while open"
                     raise ArchiveError(self.label, reason)
                 offset, length = offset + len(parts[-1]), length - len(parts[-1])
         except OSError as error:
-            raise ArchiveError(self.label, f"it cannot be read: {_why(error)}") from error
+            raise ArchiveError(self.label, f"the file cannot be read: {_text(error)}") from error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def has_changed(self) -> bool:
-        """Whether the path now leads to another file, or the file was written to."""
+        """Return whether the path leads to another file now, or the file was modified."""
         try:
             return _identity(os.stat(self.path)) != self._identity
         except OSError:
@@ -392,7 +392,7 @@ class BufferBytes(ByteSource):
     """Bytes in memory.
 
     Args:
-        content: the whole archive.
+        content: The whole archive.
     """
 
     def __init__(self, content: bytes | bytearray | memoryview) -> None:
@@ -404,11 +404,11 @@ class BufferBytes(ByteSource):
         return bytes(self.view_at(offset, length))
 
     def view_at(self, offset: int, length: int) -> memoryview:
-        """Like :meth:`read_at`, without a copy."""
+        """Return what :meth:`read_at` returns, without a copy."""
         if self._view is None:
-            raise ArchiveError(self.label, "it was closed")
+            raise ArchiveError(self.label, "the archive is closed")
         if offset + length > self.size:
-            raise ArchiveError(self.label, "it ends too early")
+            raise ArchiveError(self.label, "the buffer ends too early")
         return self._view[offset : offset + length]
 
     def close(self) -> None:
@@ -416,14 +416,14 @@ class BufferBytes(ByteSource):
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """What tells a file, as it is now, from others and from itself after a change.
+    """Return values that differ between files, and change when a file is modified.
 
-    The time of the last change of its facts can be set by nobody: a write that puts the time of
-    the last write back shows in it.
+    Programs can set the mtime, but not the ctime: a write that restores the mtime still changes
+    the ctime.
     """
     times = status.st_mtime_ns, status.st_ctime_ns
     return (status.st_dev, status.st_ino, status.st_size, *times)
 
 
-def _why(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

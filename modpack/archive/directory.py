@@ -1,7 +1,7 @@
-"""A zip's central directory: found by its end record, and parsed in one strict reading.
+"""Strict parser for a zip's central directory and end records.
 
-Accepted is what torch and modpack write, and Python's zipfile where it writes the same: records
-one after another from the first byte on, then the directory, then its end, and nothing else.
+It accepts what torch and modpack write, and what Python's zipfile writes in the same form:
+contiguous records from the first byte on, the directory, the end records, and no other bytes.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from modpack.archive.zip_format import (
     NEEDED_ZIP64,
     REGULAR_FILE,
     REPACKED,
+    REPACKED_HINT,
     STORED,
     ZIP64_ID,
     ZipEntry,
@@ -53,46 +54,48 @@ _LONGEST_COMMENT: Final = MAX16 + END.size
 
 
 class EndRecord(NamedTuple):
-    """Where the central directory is.
+    """The location of the central directory.
 
     Attributes:
-        records: number of records in it.
-        size: bytes of it.
-        offset: of its first byte.
-        is_own: whether what stands behind it is, byte by byte, what modpack writes.
+        records: Number of records in the directory.
+        size: Size of the directory in bytes.
+        offset: Offset of its first byte.
+        is_canonical: Whether the bytes after it are exactly those that modpack writes.
     """
 
     records: int
     size: int
     offset: int
-    is_own: bool = True
+    is_canonical: bool = True
 
 
 def find_directory(source: ByteSource) -> EndRecord:
-    """Read the end record, and the zip64 one where there is one.
+    """Read the end record, and the zip64 end record if there is one.
 
     Raises:
-        NotAPackageError: this is no zip archive.
-        ArchiveError: the end is damaged or ambiguous, or a comment follows it.
+        NotAPackageError: If the file is not a zip archive.
+        ArchiveError: If the end record is damaged or ambiguous, or has a comment.
     """
     tail = source.read_at(max(0, source.size - _TAIL_BYTES), min(source.size, _TAIL_BYTES))
     start = len(tail) - END.size
     if start < 0 or tail[start : start + 4] != END_SIGNATURE:
         raise _no_end(source)
-    _, disk, first_disk, here, count, size, offset, comment = END.unpack_from(tail, start)
-    if disk or first_disk or here != count:
-        raise ArchiveError(source.label, "its end record tells of several disks")
+    _, disk, first_disk, on_disk, count, size, offset, comment = END.unpack_from(tail, start)
+    if disk or first_disk or on_disk != count:
+        raise ArchiveError(source.label, "the end record describes a multi-disk archive")
     if comment:
-        raise ArchiveError(source.label, "its end record announces a comment")
-    end, follows = EndRecord(count, size, offset), source.size - END.size
-    locator_at = start - END64_LOCATOR.size
-    if locator_at >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_at):
-        follows -= END64_LOCATOR.size + END64.size
-        end = _widen_end(source.label, tail, end, follows)
-    if end.offset + end.size != follows:
-        raise ArchiveError(source.label, "its directory does not lie where its end record says")
-    own = end_records(end.records, end.size, end.offset)
-    return end._replace(is_own=len(own) == source.size - follows and tail.endswith(own))
+        raise ArchiveError(source.label, "the end record has a comment")
+    end, end_offset = EndRecord(count, size, offset), source.size - END.size
+    locator_start = start - END64_LOCATOR.size
+    if locator_start >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_start):
+        end_offset -= END64_LOCATOR.size + END64.size
+        end = _widen_end(source.label, tail, end, end_offset)
+    if end.offset + end.size != end_offset:
+        reason = "the directory is not at the offset that the end record states"
+        raise ArchiveError(source.label, reason)
+    canonical = end_records(end.records, end.size, end.offset)
+    is_canonical = len(canonical) == source.size - end_offset and tail.endswith(canonical)
+    return end._replace(is_canonical=is_canonical)
 
 
 def _no_end(source: ByteSource) -> ArchiveError:
@@ -100,32 +103,32 @@ def _no_end(source: ByteSource) -> ArchiveError:
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
         if 0 <= tail.find(END_SIGNATURE) <= len(tail) - END.size:
-            return ArchiveError(source.label, "something follows its end record")
-        reason = "it starts as a zip archive but does not end as one: is it truncated?"
-        return ArchiveError(source.label, reason)
-    from modpack.archive.other_files import START_BYTES, other_file
+            return ArchiveError(source.label, "there is data after the end record")
+        reason = "the end of the zip archive was not found; the file is probably truncated"
+        return ArchiveError(source.label, reason, hint="Copy or download it again.")
+    from modpack.archive.other_files import START_BYTES, identify_file
 
-    start = source.read_at(0, min(source.size, START_BYTES))
-    return NotAPackageError(source.label, other_file(source.label, start))
+    reason, hint = identify_file(source.label, source.read_at(0, min(source.size, START_BYTES)))
+    return NotAPackageError(source.label, reason, hint=hint)
 
 
-def _widen_end(label: str, tail: bytes, end: EndRecord, follows: int) -> EndRecord:
+def _widen_end(label: str, tail: bytes, end: EndRecord, end_offset: int) -> EndRecord:
     """Return the zip64 end record's numbers, which must not contradict ``end``."""
     if len(tail) < _TAIL_BYTES:
-        raise ArchiveError(label, "it is too short for a zip64 archive")
+        raise ArchiveError(label, "the file is too short for a zip64 archive")
     locator = END64_LOCATOR.unpack_from(tail, END64.size)
-    if locator[1:] != (0, follows, 1):
-        raise ArchiveError(label, "its zip64 locator does not lead to the zip64 end record")
+    if locator[1:] != (0, end_offset, 1):
+        raise ArchiveError(label, "the zip64 locator does not point to the zip64 end record")
     fields = END64.unpack_from(tail, 0)
-    signature, rest, _, _, disk, first_disk, here, count, size, offset = fields
+    signature, rest, _, _, disk, first_disk, on_disk, count, size, offset = fields
     if signature != END64_SIGNATURE or rest != END64_REST:
-        raise ArchiveError(label, "its zip64 end record is malformed")
+        raise ArchiveError(label, "the zip64 end record is malformed")
     wide = EndRecord(count, size, offset)
     pairs = zip(end[:3], wide[:3], (MAX16, MAX32, MAX32), strict=True)
-    if disk or first_disk or here != count:
-        raise ArchiveError(label, "its zip64 end record tells of several disks")
+    if disk or first_disk or on_disk != count:
+        raise ArchiveError(label, "the zip64 end record describes a multi-disk archive")
     if any(n not in (w, mark) for n, w, mark in pairs):
-        raise ArchiveError(label, "its two end records contradict each other")
+        raise ArchiveError(label, "the two end records contradict each other")
     return wide
 
 
@@ -133,9 +136,9 @@ class CentralDirectory(NamedTuple):
     """The records of an archive.
 
     Attributes:
-        end: where the directory is.
-        entries: the records by name, without the top-level folder, in file order.
-        is_usual: whether modpack writes just these headers; if not, it may do so nevertheless.
+        end: The location of the directory.
+        entries: The records by name, without the top-level folder, in file order.
+        is_usual: Whether the headers are known to be canonical. If not, they may be nevertheless.
     """
 
     end: EndRecord
@@ -149,7 +152,7 @@ class CentralDirectory(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """A directory header; its fixed part is what :data:`.zip_format.CENTRAL` unpacks."""
+    """A directory header. :data:`.zip_format.CENTRAL` unpacks its fixed part."""
 
     signature: bytes
     made_by: int
@@ -175,10 +178,11 @@ _USUAL_STARTS: Final = tuple(
 )
 """The first five fields of a header as modpack writes it."""
 _USUAL_END: Final = (0, 0, 0, REGULAR_FILE)
-"""Its fields from the length of extra fields to the attributes."""
+"""The fields from the length of the extra fields to the attributes."""
+_FOLDER_ENTRY: Final = f"the record is a folder entry, which packages do not have: {REPACKED}"
 
-_Place = tuple[bytes, int, int, int, int, int, bytes]
-"""What a header says: name, kind, crc32, compressed size, size, offset, extra fields."""
+_Fields = tuple[bytes, int, int, int, int, int, bytes]
+"""Name, kind, CRC-32, compressed size, size, offset, and extra fields from a header."""
 
 
 @gc_paused()
@@ -186,44 +190,45 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     """Read and check the central directory.
 
     Raises:
-        NotAPackageError: this is no zip archive, or holds no package.
-        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+        NotAPackageError: If the file is not a zip archive, or not a package.
+        ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
     """
     label, end = source.label, find_directory(source)
     if end.records > limits.max_records or end.size > limits.max_directory_bytes:
-        reason = f"its directory is too large: {end.records} records in {end.size} bytes"
+        reason = f"the directory is too large: {end.records} records in {end.size} bytes"
         raise ArchiveError(label, reason)
     content = source.read_at(end.offset, end.size)
-    if b"/version" not in content:  # first of all, lest another zip be called a broken package
-        raise _no_package(label, content)
-    places, unusual = _split(label, content)
-    if len(places) != end.records:
-        reason = f"its directory holds {len(places)} records, its end record says {end.records}"
+    if b"/version" not in content:  # checked first, to not call another zip a damaged package
+        raise _not_a_package(label, content)
+    rows, unusual = _parse_headers(label, content)
+    if len(rows) != end.records:
+        reason = f"the directory has {len(rows)} records, but its end record states {end.records}"
         raise ArchiveError(label, reason)
     for header in unusual:
-        refused = _why_refused(header)
-        if refused is not None:
-            raise ArchiveError(label, refused, _shown(header.raw_name))
-    entries = _entries(label, places, end)
+        problem = _find_header_problem(header)
+        if problem is not None:
+            hint = REPACKED_HINT if problem is _FOLDER_ENTRY else ""
+            raise ArchiveError(label, problem, _decode(header.raw_name), hint=hint)
+    entries = _make_entries(label, rows, end)
     if entries[0].offset:
-        raise ArchiveError(label, "something lies before its first record")
-    _check_places_and_sizes(label, entries, limits, source.size)
+        raise ArchiveError(label, "there is data before the first record")
+    _check_offsets_and_sizes(label, entries, limits, source.size)
     longest = max((entry.raw_name for entry in entries), key=len)
     if len(longest) > limits.max_name_bytes:
-        raise ArchiveError(label, "its name is too long", _shown(longest[:80]))
+        raise ArchiveError(label, "the record name is too long", _decode(longest[:80]))
     names = _relative_names(label, [entry.raw_name for entry in entries])
-    folders = count_folders(names)
-    if folders > limits.max_folders(source.size):
-        raise ArchiveError(label, f"its names have {folders} folders, which is too many")
+    folders, allowed = count_folders(names), limits.max_folders(source.size)
+    if folders > allowed:
+        raise ArchiveError(label, f"the names contain {folders} folders, and {allowed} are allowed")
     directory = CentralDirectory(end, dict(zip(names, entries, strict=True)), not unusual)
     if not any(version in directory.entries for version in layout.VERSIONS):
-        raise _no_package(label, content)
+        raise _not_a_package(label, content)
     return directory
 
 
-def _split(label: str, content: bytes) -> tuple[list[_Place], list[_Header]]:
-    """Return what each header says of a record, and those that modpack mostly does not write."""
-    places, unusual = [], []
+def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Header]]:
+    """Return the fields of all headers, and those headers that need closer checks."""
+    rows, unusual = [], []
     position, last = 0, len(content) - CENTRAL.size
     while position <= last:
         fields = CENTRAL.unpack_from(content, position)
@@ -234,58 +239,56 @@ def _split(label: str, content: bytes) -> tuple[list[_Place], list[_Header]]:
         name, extra = content[name_start:name_end], content[name_end:extra_end]
         if not (fields[:5] in _USUAL_STARTS and fields[9:13] == _USUAL_END and name.isascii()):
             unusual.append(_Header._make((*fields, name, extra)))
-        places.append((name, fields[3], *fields[5:8], fields[13], extra))
+        rows.append((name, fields[3], *fields[5:8], fields[13], extra))
     if position != len(content):
-        raise ArchiveError(label, "its directory ends within a record")
-    return places, unusual
+        raise ArchiveError(label, "the directory ends within a record")
+    return rows, unusual
 
 
-def _why_refused(header: _Header) -> str | None:
+def _find_header_problem(header: _Header) -> str | None:
     if header.signature != CENTRAL_SIGNATURE:
-        return "its directory header is malformed"
+        return "the directory header is malformed"
     flags, method = header.kind & MAX16, header.kind >> 16
     if flags & 1:
-        return "it is encrypted"
+        return "the record is encrypted"
     if header.kind not in KINDS:
-        return f"its flags ({flags:#x}) or method ({method}) are not a package's"
+        return f"packages do not use the record's flags ({flags:#x}) or method ({method})"
     if header.needed > NEEDED_ZIP64:
-        return f"it needs a newer zip ({header.needed / 10})"
+        return f"the record requires zip version {header.needed / 10}"
     if header.comment_and_disk:
-        return "it has a comment" if header.comment_and_disk & MAX16 else "it lies on another disk"
+        has_comment = header.comment_and_disk & MAX16
+        return "the record has a comment" if has_comment else "the record is on another disk"
     file_type = stat.S_IFMT(header.attributes >> 16)
     if file_type == stat.S_IFLNK:
-        return "it is a symbolic link"
+        return "the record is a symbolic link"
     if file_type not in (0, stat.S_IFREG) or header.attributes & _DOS_FOLDER:
-        if header.raw_name.endswith(b"/"):
-            return f"it is an entry for a folder, which no package has: {REPACKED}"
-        return "it is no regular file"
+        is_folder = header.raw_name.endswith(b"/")
+        return _FOLDER_ENTRY if is_folder else "the record is not a regular file"
     if not header.raw_name.isascii() and not flags & FLAG_UTF8:
-        return "its name is not marked as UTF-8"
+        return "the record name is not marked as UTF-8"
     return None
 
 
-def _entries(label: str, places: Sequence[_Place], end: EndRecord) -> list[ZipEntry]:
-    found: list[ZipEntry] = []
+def _make_entries(label: str, rows: Sequence[_Fields], end: EndRecord) -> list[ZipEntry]:
+    entries: list[ZipEntry] = []
     next_offset = end.offset
-    for name, kind, crc, compressed, size, offset, extra in reversed(places):
+    for name, kind, crc, compressed, size, offset, extra in reversed(rows):
         if extra or MAX32 in (size, compressed, offset):
             wide = _widen((size, compressed, offset), extra)
             if wide is None:
-                reason = "its extra fields are malformed"
+                reason, hint = "the extra fields are malformed", ""
                 if has_only_file_metadata(extra):
-                    reason = (
-                        "its extra fields tell times or owners of files, which no package has: "
-                        + REPACKED
-                    )
-                raise ArchiveError(label, reason, _shown(name))
+                    reason = f"the extra fields contain file times or owners: {REPACKED}"
+                    hint = REPACKED_HINT
+                raise ArchiveError(label, reason, _decode(name), hint=hint)
             size, compressed, offset = wide
-        found.append(ZipEntry(name, kind, crc, compressed, size, offset, next_offset))
+        entries.append(ZipEntry(name, kind, crc, compressed, size, offset, next_offset))
         next_offset = offset
-    return found[::-1]
+    return entries[::-1]
 
 
 def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] | None:
-    """Return size, compressed size and offset with zip64's values; None if these are wrong."""
+    """Return size, compressed size, and offset with zip64 values; None if these are invalid."""
     fields = extra_fields(extra)
     if fields is None:
         return None
@@ -297,60 +300,61 @@ def _widen(numbers: tuple[int, int, int], extra: bytes) -> tuple[int, int, int] 
     return size, compressed, offset
 
 
-def _check_places_and_sizes(
+def _check_offsets_and_sizes(
     label: str, entries: Sequence[ZipEntry], limits: Limits, archive_bytes: int
 ) -> None:
     inflated = 0
     for raw_name, kind, _, compressed, size, offset, end in entries:
         if offset + LOCAL.size + len(raw_name) + compressed > end:
-            raise ArchiveError(label, "it overlaps what follows", _shown(raw_name))
+            raise ArchiveError(label, "the record overlaps the next one", _decode(raw_name))
         if kind <= MAX16:
             if compressed != size:
-                raise ArchiveError(label, "it is stored, in two sizes", _shown(raw_name))
+                reason = "the stored record has two different sizes"
+                raise ArchiveError(label, reason, _decode(raw_name))
             continue
         if not limits.allows_inflating(compressed, size):
-            reason = f"it claims to inflate from {compressed} to {size} bytes"
-            raise ArchiveError(label, reason, _shown(raw_name))
+            reason = f"the record would inflate from {compressed} to {size} bytes"
+            raise ArchiveError(label, reason, _decode(raw_name))
         inflated += size
     if not limits.allows_total(archive_bytes, inflated):
-        reason = f"all its records together claim to inflate to {inflated} bytes"
+        reason = f"the records together would inflate to {inflated} bytes"
         raise ArchiveError(label, reason)
 
 
 def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
     root = raw_names[0].partition(b"/")[0] + b"/"
-    stranger = next((name for name in raw_names if not name.startswith(root)), None)
-    if stranger is not None:
-        from modpack.archive.other_files import other_zip
+    outlier = next((name for name in raw_names if not name.startswith(root)), None)
+    if outlier is not None:
+        from modpack.archive.other_files import identify_zip
 
-        known = other_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
-        if known is not None:
-            raise NotAPackageError(label, known)
-        reason = f"it is not in the top-level folder {_shown(root)!r}"
+        other = identify_zip(label, lambda mark: any(n.endswith(mark.encode()) for n in raw_names))
+        if other is not None:
+            raise NotAPackageError(label, other.reason, hint=other.hint)
+        reason, hint = f"the record is not in the top-level folder {_decode(root)!r}", ""
         if any(raw_name.startswith(b".data/") for raw_name in raw_names):
-            reason = (
-                "it was packed without the folder that all records lie in. Remedy: unzip it into "
-                "a folder and load that"
-            )
-        raise ArchiveError(label, reason, _shown(stranger))
+            reason = "the package was zipped without its top-level folder"
+            hint = "Unzip it into a folder and load the folder."
+        raise ArchiveError(label, reason, _decode(outlier), hint=hint)
     try:
         folder = root.decode()
         names = [raw_name[len(root) :].decode() for raw_name in raw_names]
     except UnicodeDecodeError as error:
-        raise ArchiveError(label, "a record's name is no UTF-8") from error
+        raise ArchiveError(label, "a record name is not valid UTF-8") from error
     problem = find_unsafe_name([folder[:-1]]) or find_name_problem(names)
     if problem is not None:
         raise ArchiveError(label, problem[1], problem[0])
     return names
 
 
-def _no_package(label: str, directory: bytes) -> NotAPackageError:
-    from modpack.archive.other_files import other_zip
+def _not_a_package(label: str, directory: bytes) -> NotAPackageError:
+    from modpack.archive.other_files import identify_zip
 
-    known = other_zip(label, lambda mark: mark.encode() in directory)
-    reason = "this is a zip archive with no version record, not a package. Check the path"
-    return NotAPackageError(label, known or reason)
+    other = identify_zip(label, lambda mark: mark.encode() in directory)
+    if other is not None:
+        return NotAPackageError(label, other.reason, hint=other.hint)
+    reason = "this is a zip archive without a version record, not a package"
+    return NotAPackageError(label, reason, hint="Check the path.")
 
 
-def _shown(raw_name: bytes) -> str:
+def _decode(raw_name: bytes) -> str:
     return raw_name.decode("utf-8", "backslashreplace")

@@ -1,4 +1,4 @@
-"""Packages that were unzipped into a folder, or that torch's own reader has opened."""
+"""Packages that are unzipped folders, or that torch's own reader opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_name_problem
-from modpack.archive.other_files import other_folder
+from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError
 
 if TYPE_CHECKING:
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class FolderArchive(Archive):
-    """A folder with the records as files.
+    """A folder with one file per record.
 
-    ``__pycache__`` folders are no records: they appear when the code is imported in place.
+    ``__pycache__`` folders are ignored: Python creates them when the code is imported in place.
 
     Args:
-        folder: the package's top-level folder, or the folder that holds it and nothing else.
-        limits: how many files it may have.
+        folder: The package's top-level folder, or a folder that contains only that folder.
+        limits: Limits on the number of files.
 
     Raises:
-        NotAPackageError: it holds no package, or cannot be read.
-        ArchiveError: it holds links that leave it, files that are no regular files, or names
-            that a package cannot have.
+        NotAPackageError: If the folder does not contain a package, or cannot be read.
+        ArchiveError: If the folder contains a symlink that leaves it, a file that is not
+            regular, or a name that is not allowed.
     """
 
     def __init__(self, folder: str, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -63,12 +63,12 @@ class FolderArchive(Archive):
         self._closed = True
 
     def record_path(self, name: str) -> str:
-        """Absolute path at which a record is or would be."""
+        """Return the absolute path of a record, which need not exist."""
         return os.path.join(self._root, *name.split("/"))
 
     def _path(self, name: str) -> str:
         if self._closed:
-            raise ArchiveError(self.path, "it was closed")
+            raise ArchiveError(self.path, "the archive is closed")
         path = self._paths.get(name)
         if path is None:
             raise self._missing(name)
@@ -83,7 +83,7 @@ class FolderArchive(Archive):
             raise self._unreadable(name, error) from error
 
     def _collect(self, limits: Limits) -> dict[str, str]:
-        """Absolute paths by record name."""
+        """Return the absolute path of each record."""
         paths: dict[str, str] = {}
         folders = [""]
         while folders:
@@ -93,17 +93,19 @@ class FolderArchive(Archive):
                 if not self._is_folder(name, entry):
                     paths[name] = self._checked_file(name, entry)
                 elif entry.is_symlink():
-                    raise ArchiveError(self.path, "it is a link to a folder", name)
+                    raise ArchiveError(self.path, "the record is a symlink to a folder", name)
                 elif entry.name != "__pycache__":
                     folders.append(name + "/")
             if len(paths) > limits.max_records:
-                raise ArchiveError(self.path, f"it has more than {limits.max_records} files")
+                raise ArchiveError(
+                    self.path, f"the folder has more than {limits.max_records} files"
+                )
         return paths
 
     def _is_folder(self, name: str, entry: os.DirEntry[str]) -> bool:
         try:
             return entry.is_dir()
-        except OSError as error:  # a link that leads to itself
+        except OSError as error:  # a symlink to itself
             raise self._unreadable(name, error) from error
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
@@ -117,41 +119,42 @@ class FolderArchive(Archive):
     def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
         path = os.path.realpath(entry.path)
         if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
-            raise ArchiveError(self.path, "it is a link that leaves the package", name)
+            raise ArchiveError(self.path, "the record is a symlink that leaves the package", name)
         try:
             is_regular = stat.S_ISREG(os.stat(path).st_mode)
         except OSError as error:
             raise self._unreadable(name, error) from error
         if not is_regular:
-            raise ArchiveError(self.path, "it is no regular file", name)
+            raise ArchiveError(self.path, "the record is not a regular file", name)
         return path
 
     def _unreadable(self, name: str, error: OSError) -> ArchiveError:
-        return ArchiveError(self.path, f"it cannot be read: {error.strerror}", name)
+        return ArchiveError(self.path, f"the record cannot be read: {error.strerror}", name)
 
 
 def _package_root(folder: str) -> str:
-    if _holds_package(folder):
+    if _is_package(folder):
         return folder
     try:
         with os.scandir(folder) as scanned:
             entries = list(scanned)
     except OSError as error:
-        raise NotAPackageError(folder, f"it cannot be read: {error.strerror}") from error
+        raise NotAPackageError(folder, f"the folder cannot be read: {error.strerror}") from error
     inner = [entry.path for entry in entries if entry.is_dir()]
-    if len(inner) == 1 and _holds_package(inner[0]):
+    if len(inner) == 1 and _is_package(inner[0]):
         return inner[0]
-    raise NotAPackageError(folder, other_folder(folder, [entry.name for entry in entries]))
+    reason, hint = identify_folder(folder, [entry.name for entry in entries])
+    raise NotAPackageError(folder, reason, hint=hint)
 
 
-def _holds_package(folder: str) -> bool:
+def _is_package(folder: str) -> bool:
     return any(os.path.isfile(os.path.join(folder, version)) for version in layout.VERSIONS)
 
 
 class ReaderArchive(Archive):
-    """The records of a reader, which stays the caller's own.
+    """The records of an open torch reader, which the caller closes.
 
-    A reader does not report file offsets, so tensors are copied instead of mapped.
+    torch's reader does not report file offsets, so tensors are copied instead of mapped.
 
     Args:
         reader: An open ``torch._C.PyTorchFileReader``, or an object with its methods.
@@ -167,13 +170,13 @@ class ReaderArchive(Archive):
         self._reader: RecordReader | None = reader
         self._names = tuple(reader.get_all_records())
         if len(self._names) > limits.max_records:
-            raise ArchiveError(self.path, f"it has more than {limits.max_records} records")
+            raise ArchiveError(self.path, f"the archive has more than {limits.max_records} records")
         problem = find_name_problem(self._names)
         if problem is not None:
             raise ArchiveError(self.path, problem[1], problem[0])
         self._sizes: dict[str, int | None] = dict.fromkeys(self._names)
         if not any(map(self.has, layout.VERSIONS)):
-            raise NotAPackageError(self.path, "it has no version record")
+            raise NotAPackageError(self.path, "the archive has no version record")
 
     def has(self, name: str) -> bool:
         return name in self._sizes
@@ -181,8 +184,9 @@ class ReaderArchive(Archive):
     def size(self, name: str) -> int:
         known = self._sizes.get(name)
         if known is None:
-            ask = getattr(self._reader, "get_record_size", None)  # older torch does not have it
-            known = int(ask(name)) if ask is not None and self.has(name) else len(self._get(name))
+            get_size = getattr(self._reader, "get_record_size", None)  # missing in older torch
+            is_supported = get_size is not None and self.has(name)
+            known = int(get_size(name)) if is_supported else len(self._get(name))
             self._sizes[name] = known
         return known
 
@@ -200,12 +204,13 @@ class ReaderArchive(Archive):
         reader = self._require(name)
         try:
             return reader.get_record(name)
-        except (RuntimeError, OSError) as failure:  # torch's, for whatever is wrong with the file
-            raise ArchiveError(self.path, f"it cannot be read: {failure}", name) from failure
+        except (RuntimeError, OSError) as failure:  # torch raises these for all problems
+            reason = f"the record cannot be read: {failure}"
+            raise ArchiveError(self.path, reason, name) from failure
 
     def _require(self, name: str) -> RecordReader:
         if self._reader is None:
-            raise ArchiveError(self.path, "it was closed")
+            raise ArchiveError(self.path, "the archive is closed")
         if not self.has(name):
             raise self._missing(name)
         return self._reader

@@ -1,8 +1,8 @@
-"""Checksums by a helper process, which sees the records in memory that it shares with this one.
+"""Checksums computed by a helper process that shares memory with this one.
 
-A thread that hashes needs Python's lock twice a record, and waits for it up to 5 ms each time while
-another thread pickles. A process waits for nobody: 20,000 tensors of 50 KB are saved in two thirds
-of the time (benchmark row save-20000).
+A hashing thread acquires the GIL twice per record, and waits up to 5 ms each time while another
+thread pickles. A process does not: saving 20,000 tensors of 50 KB takes two thirds of the time
+(benchmark row save-20000).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _COUNT: Final = struct.Struct("<I")
 _ROW: Final = struct.Struct("<II32s")
 """Size, CRC-32, and SHA-256 of a record."""
 _STRIDE: Final = _SLOT_BYTES + _COUNT.size + _SLOT_RECORDS * _ROW.size
-_PATIENCE: Final = 5.0
-"""Seconds to wait for the checksums of a slot, which take a thousandth of one."""
-_LOOK_AROUND: Final = 1.0
-"""Seconds after which an idle helper looks whether the process that started it still exists."""
+_TIMEOUT_SECONDS: Final = 5.0
+"""How long to wait for the checksums of a slot, which take about a millisecond."""
+_PARENT_CHECK_SECONDS: Final = 1.0
+"""How often an idle helper checks whether its parent process still exists."""
 
 
 class Slot:
-    """Records in a part of the shared memory, followed by a table of their checksums."""
+    """A section of the shared memory with records, followed by a table of their checksums."""
 
     def __init__(self, number: int, memory: memoryview) -> None:
         self.number = number
@@ -58,12 +58,12 @@ class Slot:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all records."""
+        """Remove all records."""
         self._contents: list[memoryview] = []
         self._end = self._start
 
     def add(self, content: bytes | memoryview) -> memoryview | None:
-        """Copy a record into the slot; return the copy, or None if the slot is full."""
+        """Copy a record into the slot and return the copy, or None if the slot is full."""
         end = self._end + len(content)
         if end > self._table or len(self._contents) == _SLOT_RECORDS:
             return None
@@ -73,29 +73,29 @@ class Slot:
         self._contents.append(copy)
         return copy
 
-    def ask(self) -> None:
-        """Write down the sizes, for the helper."""
+    def write_sizes(self) -> None:
+        """Write the record sizes into the table, for the helper."""
         _COUNT.pack_into(self._memory, self._table, len(self._contents))
-        for at, content in zip(self._rows(), self._contents, strict=False):
-            _ROW.pack_into(self._memory, at, len(content), 0, b"")
+        for row, content in zip(self._rows(), self._contents, strict=False):
+            _ROW.pack_into(self._memory, row, len(content), 0, b"")
 
-    def answers(self) -> list[tuple[int, bytes]]:
-        """Return the CRC-32 and SHA-256 of each record as the helper has written them."""
+    def read_checksums(self) -> list[tuple[int, bytes]]:
+        """Return the CRC-32 and SHA-256 of each record from the table."""
         rows = zip(self._rows(), self._contents, strict=False)
-        return [_ROW.unpack_from(self._memory, at)[1:] for at, _ in rows]
+        return [_ROW.unpack_from(self._memory, row)[1:] for row, _ in rows]
 
-    def hash(self) -> None:
-        """Write the checksums into the table, in the helper."""
+    def write_checksums(self) -> None:
+        """Compute the checksums and write them into the table. Runs in the helper."""
         (count,) = _COUNT.unpack_from(self._memory, self._table)
         start = self._start
-        for at in self._rows()[:count]:
-            size = _ROW.unpack_from(self._memory, at)[0]
+        for row in self._rows()[:count]:
+            size = _ROW.unpack_from(self._memory, row)[0]
             with self._memory[start : start + size] as content:
-                _ROW.pack_into(self._memory, at, size, *_checksums(content))
+                _ROW.pack_into(self._memory, row, size, *_checksums(content))
             start += size
 
-    def compute(self) -> list[tuple[int, bytes]]:
-        """Compute the checksums in this process."""
+    def compute_checksums(self) -> list[tuple[int, bytes]]:
+        """Return the CRC-32 and SHA-256 of each record, computed in this process."""
         return [_checksums(content) for content in self._contents]
 
     def _rows(self) -> range:
@@ -108,26 +108,26 @@ def _checksums(content: memoryview) -> tuple[int, bytes]:
 
 
 class HashHelper:
-    """The helper process, and the slots that it shares with this one.
+    """The helper process and the slots in shared memory.
 
-    A helper that dies, hangs, or answers nonsense costs time only: its slots are computed here.
+    If the helper exits, hangs, or sends an unexpected reply, this process computes its slots.
 
     Raises:
-        OSError: If no memory can be shared or no process started.
+        OSError: If memory cannot be shared or the process cannot be started.
     """
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._socket, other_end = socket.socketpair()
-        self._socket.settimeout(_PATIENCE)
+        self._socket.settimeout(_TIMEOUT_SECONDS)
         self._is_lost = False
         try:
             with other_end, open(os.memfd_create("modpack-records"), "r+b", buffering=0) as file:
                 file.truncate(_SLOTS * _STRIDE)
                 memory = memoryview(mmap.mmap(file.fileno(), 0))
                 with other_end.makefile("wb", buffering=0) as stream:
-                    answers = cast(IO[bytes], stream)
-                    self._process = start_helper(_START, [str(self._owner)], file, answers)
+                    replies = cast(IO[bytes], stream)
+                    self._process = start_helper(_START, [str(self._owner)], file, replies)
         except BaseException:
             self._socket.close()
             raise
@@ -137,65 +137,65 @@ class HashHelper:
         """Return an empty slot, or None if all are in use or the helper is lost."""
         return None if self._is_lost or not self._free else self._free.popleft()
 
-    def begin(self, slot: Slot) -> None:
-        """Have the helper hash a slot."""
+    def submit(self, slot: Slot) -> None:
+        """Let the helper hash a slot."""
         if self._is_lost:
             return
-        slot.ask()
-        with self._noticing_loss():
-            # A program may let SIGPIPE kill it, but not for this pipe.
+        slot.write_sizes()
+        with self._detecting_loss():
+            # Without MSG_NOSIGNAL, SIGPIPE kills programs that restored its default action.
             self._socket.send(bytes([slot.number]), socket.MSG_NOSIGNAL)
 
     def digests(self, slot: Slot) -> list[tuple[int, bytes]]:
-        """Return the CRC-32 and SHA-256 of each record of the slot that was begun first."""
+        """Return the CRC-32 and SHA-256 of each record. Slots must be passed in submit order."""
         if not self._is_lost:
-            with self._noticing_loss():
+            with self._detecting_loss():
                 if self._socket.recv(1) != bytes([slot.number]):
-                    raise OSError("it does not answer the question")
-        return slot.compute() if self._is_lost else slot.answers()
+                    raise OSError("unexpected reply")
+        return slot.compute_checksums() if self._is_lost else slot.read_checksums()
 
-    def take_back(self, slot: Slot) -> None:
-        """Reuse a slot. The copies that it returned must not be read any more."""
+    def release(self, slot: Slot) -> None:
+        """Make a slot available again. Copies that it returned must not be used afterwards."""
         slot.clear()
         self._free.append(slot)
 
     def close(self) -> None:
-        """End the process; does nothing to it in a forked child."""
+        """Stop the process. In a forked child, only close the socket."""
         self._is_lost = True
         self._socket.close()
         if self._owner == os.getpid():
             kill_helper(self._process)
 
     @contextlib.contextmanager
-    def _noticing_loss(self) -> Iterator[None]:
+    def _detecting_loss(self) -> Iterator[None]:
         try:
             yield
-        except OSError as failure:  # a timeout is one, too
+        except OSError as failure:  # TimeoutError is a subclass
             self._is_lost = True
-            _log.info("the process that helps hashing is given up (%s)", failure)
+            _log.info("the hash helper process is no longer used (%s)", failure)
 
 
 def start_hash_helper() -> HashHelper | None:
-    """Return a helper, or None if none can be started or there is no core for it."""
+    """Return a helper, or None if it cannot be started or there is only one core."""
     if not (_CAN_SHARE and helpers_enabled() and usable_cores() > 1):
         return None
     return start_if_possible(HashHelper, "hashing")
 
 
 def main() -> None:
-    """Hash the slots whose numbers arrive at standard output, a socket; run in the helper.
+    """Run the helper: hash each slot whose number arrives on the socket at file descriptor 1.
 
     Standard input is the shared memory.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the process that asks
-    started_by = int(sys.argv[2])
-    questions = socket.socket(fileno=1)
-    questions.settimeout(_LOOK_AROUND)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    parent = int(sys.argv[2])
+    requests = socket.socket(fileno=1)
+    requests.settimeout(_PARENT_CHECK_SECONDS)
     memory = memoryview(mmap.mmap(0, 0))
-    while os.getppid() == started_by:  # other children of it may hold the socket open
+    while os.getppid() == parent:  # other children of the parent may keep the socket open
         with contextlib.suppress(TimeoutError):
-            question = questions.recv(1)
-            if not question:
+            request = requests.recv(1)
+            if not request:
                 return
-            Slot(question[0], memory).hash()
-            questions.send(question)
+            Slot(request[0], memory).write_checksums()
+            requests.send(request)

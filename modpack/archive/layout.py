@@ -1,11 +1,11 @@
-"""Layout of a package: record names, limits on what it may claim, and safe names.
+"""Layout of a package: record names, safety rules for names, and limits on sizes.
 
-The layout is that of ``torch.package``, so that a package which uses only what torch.package
-knows loads there too. What modpack adds lives under ``.data/modpack/``, where torch.package
-does not look. All names are relative to the archive's one top-level folder.
+The layout is that of ``torch.package``. A package that uses only torch.package's features loads
+there too. modpack's own records are under ``.data/modpack/``, which torch.package ignores. All
+names are relative to the archive's single top-level folder.
 
-A package must mean the same thing zipped and unzipped, on every file system: its names are
-relative, and no two of them become one file where case or Unicode forms are folded.
+A package has the same meaning zipped and unzipped, on every file system. Names are therefore
+relative, and no two names may collide where case or Unicode forms are folded.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Final, NamedTuple
 from modpack.core.names import MAX_COMPONENTS
 
 FORMAT_VERSION: Final = 2
-"""Version of what modpack adds to torch.package's format; stands in the manifest.
+"""Version of modpack's additions to torch.package's format, stored in the manifest.
 
-A reader refuses what is newer than itself. To bump it: (1) raise it only if a reader of the
-old version would misread the new archives, since a reader ignores records under
-``.data/modpack/`` that it does not know; (2) keep reading every older version; (3) add a golden
-archive of the new version to ``fixtures/archives/``; (4) describe the difference in the
-reference of the archive format and in the changelog.
+A reader rejects newer versions. To raise the version: (1) do so only if readers of the old
+version would misread new archives, because they ignore unknown records under
+``.data/modpack/``; (2) keep reading all older versions; (3) add a golden archive of the new
+version to ``fixtures/archives/``; (4) document the difference in the archive format reference
+and in the changelog.
 """
 
 CANONICAL_ZIP_FROM: Final = 2
-"""From this format on, every byte of the zip follows from the contents, and is compared."""
+"""From this format version on, the contents determine every byte of the zip. Readers check it."""
 
 ROOT: Final = "archive"
-"""The top-level folder. torch names it after the file, and so it in a buffer; a file's bytes would
-then depend on its name."""
+"""The top-level folder. torch names it after the file, and uses this name for buffers. A fixed name
+makes the bytes of a package independent of its file name."""
 
 VERSION: Final = ".data/version"
 VERSION_CONTENT: Final = b"6\n"
-"""What torch 2.13 writes into :data:`VERSION`: its file format's version, not modpack's."""
+"""The content that torch 2.13 writes: the version of torch's file format, not of modpack's."""
 
 VERSIONS: Final = (VERSION, "version")
-"""Where a version may stand: the second is that of older archives and of ``torch.save``."""
+"""Possible version records. Older archives and ``torch.save`` use the second one."""
 
 EXTERN_MODULES: Final = ".data/extern_modules"
 PYTHON_VERSION: Final = ".data/python_version"
@@ -56,17 +56,17 @@ ENTRY: Final = MODPACK_PREFIX + "entry.json"
 SELF_TEST: Final = MODPACK_PREFIX + "trial.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
-"""Who vouches for the manifest: beside the manifest's digest the only record outside of it."""
+"""The signature of the manifest."""
 UNLISTED: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
-"""Records that no manifest lists: it cannot hold its own digest, nor signatures of that. They are
-the last ones, in this order."""
+"""Records that a manifest cannot list: itself, its digest, and signatures of the digest. They are
+the last records, in this order."""
 
 RUNTIME_MODULE: Final = "_modpack_mock"
-"""The top-level name under which the mock runtime is stored in every package that has mocks."""
+"""The top-level module name of the mock runtime in packages that have mocks."""
 
 
 def storage_name(key: int | str) -> str:
-    """Name of the record that holds a tensor storage.
+    """Return the record name of a tensor storage.
 
     >>> storage_name(3)
     '.data/3.storage'
@@ -75,7 +75,7 @@ def storage_name(key: int | str) -> str:
 
 
 def hook_records(record: str) -> tuple[str, str]:
-    """Return the records with the specs and with the pickle of a saved object's hooks.
+    """Return the record names of a saved object's hook specs and hook pickle.
 
     >>> hook_records("net/model.pkl")[0]
     '.data/modpack/hooks/net/model.pkl.json'
@@ -84,7 +84,7 @@ def hook_records(record: str) -> tuple[str, str]:
 
 
 def is_storage(name: str) -> bool:
-    """Whether a record holds a tensor storage.
+    """Return whether a record is a tensor storage.
 
     >>> is_storage(".data/3.storage"), is_storage("model/3.storage")
     (True, False)
@@ -98,7 +98,7 @@ def is_storage(name: str) -> bool:
 
 
 def is_internal(name: str) -> bool:
-    """Whether a record belongs to the format, and not to the user's code or resources.
+    """Return whether a record belongs to the format, not to the user's code or resources.
 
     >>> is_internal(".data/version"), is_internal("byteorder"), is_internal("pkg/version")
     (True, True, False)
@@ -107,7 +107,7 @@ def is_internal(name: str) -> bool:
 
 
 def has_size_limit(name: str) -> bool:
-    """Whether a record is code or one of the format's own, and no tensor storage.
+    """Return whether a record is code or internal, but not a tensor storage.
 
     >>> [has_size_limit(name) for name in ("pkg/mod.py", ".data/version", "pkg/words.bin")]
     [True, True, False]
@@ -123,25 +123,24 @@ _JSON_FREE_BYTES: Final = 96 << 20
 
 
 class Limits(NamedTuple):
-    """Bounds that an archive's own claims are held against.
+    """Limits on what an archive may claim about itself.
 
     Attributes:
-        max_records: records in an archive.
-        max_directory_bytes: bytes of the zip's central directory.
-        max_name_bytes: bytes of one record's name in UTF-8, the top-level folder included.
-        max_code_record_bytes: bytes of one compressed record once inflated, and of one that holds
-            code or belongs to the format. Other stored records, which tensors always are, are
-            bounded by the file's own size.
-        max_ratio: how many times larger than its compressed form a record of more than 1 MiB
-            may be. Deflate itself ends near 1032; a bomb lives off that.
-        max_total_ratio: how many times larger than the archive all its compressed records
-            together may be, beyond 64 MiB.
-        max_json_ratio: how many times larger than the archive the values of one JSON record may
-            be in memory, beyond 96 MiB.
-        max_components: components of one record's name.
-        min_folder_bytes: bytes of an archive for each folder that its names have, beyond 50,000.
-        min_module_bytes: bytes of an archive for each module that it tells of; it is taken to have
-            10,000,000 bytes if it has fewer.
+        max_records: Number of records in an archive.
+        max_directory_bytes: Size of the zip's central directory in bytes.
+        max_name_bytes: Length of a record name in UTF-8, including the top-level folder.
+        max_code_record_bytes: Uncompressed size in bytes of a compressed, code, or internal
+            record. The file size limits other stored records, such as all tensor storages.
+        max_ratio: Ratio of uncompressed to compressed size for a record of more than 1 MiB.
+            Deflate reaches about 1032, which zip bombs exploit.
+        max_total_ratio: Ratio of the uncompressed size of all compressed records to the size of
+            the archive, if the former exceeds 64 MiB.
+        max_json_ratio: Ratio of the memory for the values of one JSON record to the size of the
+            archive, if the former exceeds 96 MiB.
+        max_components: Number of components in a record name.
+        min_folder_bytes: Archive size in bytes per folder in its names, beyond 50,000 folders.
+        min_module_bytes: Archive size in bytes per listed module. Archives smaller than
+            10,000,000 bytes count as that size.
     """
 
     max_records: int = 1_000_000
@@ -156,7 +155,7 @@ class Limits(NamedTuple):
     min_module_bytes: int = 300
 
     def allows_inflating(self, compressed: int, size: int) -> bool:
-        """Whether ``compressed`` bytes may be inflated to ``size`` bytes.
+        """Return whether a record may inflate from ``compressed`` to ``size`` bytes.
 
         >>> Limits().allows_inflating(100, 5_000), Limits().allows_inflating(1_000, 1 << 30)
         (True, False)
@@ -166,7 +165,7 @@ class Limits(NamedTuple):
         return size <= max(_RATIO_FREE_BYTES, compressed * self.max_ratio)
 
     def allows_total(self, archive: int, sizes: int) -> bool:
-        """Whether compressed records of ``archive`` bytes may be ``sizes`` bytes in all.
+        """Return whether an archive's compressed records may inflate to ``sizes`` bytes in total.
 
         >>> Limits().allows_total(1_000, 60 << 20), Limits().allows_total(1_000, 70 << 20)
         (True, False)
@@ -174,7 +173,7 @@ class Limits(NamedTuple):
         return sizes <= max(_TOTAL_FREE_BYTES, archive * self.max_total_ratio)
 
     def max_folders(self, archive: int) -> int:
-        """How many folders the names of an archive may have.
+        """Return how many folders the names of an archive may contain.
 
         >>> Limits().max_folders(1_000), Limits().max_folders(1_000_000_000)
         (50000, 10000000)
@@ -182,7 +181,7 @@ class Limits(NamedTuple):
         return max(_FREE_FOLDERS, archive // self.min_folder_bytes)
 
     def max_modules(self, archive: int) -> int:
-        """How many modules an archive may tell of.
+        """Return how many modules an archive may list.
 
         >>> Limits().max_modules(1_000), Limits().max_modules(1_000_000_000)
         (33333, 3333333)
@@ -190,11 +189,11 @@ class Limits(NamedTuple):
         return self.max_items(archive, self.min_module_bytes)
 
     def max_items(self, archive: int, item_bytes: int) -> int:
-        """How many items of a kind an archive may list, if each is worth so many bytes of it."""
+        """Return how many items an archive may list at ``item_bytes`` of its size per item."""
         return max(_SMALL_ARCHIVE, archive) // item_bytes
 
     def max_json_bytes(self, archive: int) -> int:
-        """How many bytes of memory one JSON record of an archive may take.
+        """Return how many bytes of memory the values of one JSON record may take.
 
         >>> Limits().max_json_bytes(1_000) >> 20, Limits().max_json_bytes(1 << 30) >> 30
         (96, 6)
@@ -205,69 +204,69 @@ class Limits(NamedTuple):
 DEFAULT_LIMITS: Final = Limits()
 
 
-_LONGEST_COMPONENT: Final = 255
-"""Bytes of a file's name that every file system takes."""
+_MAX_COMPONENT_BYTES: Final = 255
+"""Length of a file name that all common file systems support."""
 _DEVICES: Final = r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\u00b9\u00b2\u00b3])"
-"""What Windows takes for devices, in whatever folder and with whatever suffix."""
-_USUAL: Final = re.compile(
+"""Device names that Windows reserves in every folder and with every suffix."""
+_COMMON_NAME: Final = re.compile(
     rf"(?!/)(?:(?:^|/)(?!{_DEVICES}(?:[./]|$))[a-z0-9_.+-]{{0,62}}[a-z0-9_+-]){{1,10}}",
     re.IGNORECASE,
 )
-"""Safe names, and nearly all there are."""
+"""Matches only safe names, and nearly all that occur. A fast path."""
 
 
 def check_record_name(name: str) -> str | None:
-    r"""Return what is wrong with a record's name, or None if nothing is.
+    r"""Return why a record name is unsafe, or None if it is safe.
 
     >>> check_record_name("pkg/data.txt")
     >>> check_record_name("../data.txt")
     "the name has a '..' component"
     """
-    if name.isascii() and _USUAL.fullmatch(name):
+    if name.isascii() and _COMMON_NAME.fullmatch(name):
         return None
     if "\\" in name:
-        return "the name has a backslash; components are separated by '/'"
+        return "the name contains a backslash instead of '/'"
     if re.search(r"[\x00-\x1f\x7f]", name):
-        return "the name has a NUL or another control character"
+        return "the name contains a control character"
     if name.startswith("/"):
         return "the name is absolute"
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
-        return "the name cannot be written as UTF-8"
+        return "the name cannot be encoded as UTF-8"
     components = name.split("/")
     if len(components) > DEFAULT_LIMITS.max_components:
         return f"the name has more than {DEFAULT_LIMITS.max_components} components"
-    return next(filter(None, map(_why_unsafe_component, components)), None)
+    return next(filter(None, map(_check_component, components)), None)
 
 
-def _why_unsafe_component(component: str) -> str | None:
+def _check_component(component: str) -> str | None:
     if component in ("", ".", ".."):
         return f"the name has a {component!r} component"
     if re.match("[A-Za-z]:", component):
-        return "the name has a drive"
+        return "the name has a drive letter"
     if component.endswith((".", " ")):
-        return f"{component!r} ends with a dot or a blank, which Windows leaves out"
+        return f"{component!r} ends with a dot or a space, which Windows removes"
     if re.fullmatch(_DEVICES + r"(?:\..*)?", component, re.IGNORECASE):
-        return f"{component!r} is a device's name on Windows"
-    if len(component.encode("utf-8")) > _LONGEST_COMPONENT:
-        return f"the name has a component of more than {_LONGEST_COMPONENT} bytes"
+        return f"{component!r} is a device name on Windows"
+    if len(component.encode("utf-8")) > _MAX_COMPONENT_BYTES:
+        return f"the name has a component of more than {_MAX_COMPONENT_BYTES} bytes"
     return None
 
 
 def find_name_problem(names: Collection[str]) -> tuple[str, str] | None:
-    """Return the first unsafe name, or else one that collides, and the reason; or None."""
+    """Return the first unsafe or colliding name and the reason, or None."""
     return find_unsafe_name(names) or find_collision(names)
 
 
 def find_unsafe_name(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first unsafe name and what is wrong with it, or None."""
+    """Return the first unsafe name and the reason, or None."""
     reasons = ((name, check_record_name(name)) for name in names)
     return next(((name, reason) for name, reason in reasons if reason), None)
 
 
 def fold(name: str) -> str:
-    """What a name becomes on a file system that ignores case and Unicode forms.
+    """Return a name with case and Unicode form folded, as some file systems do.
 
     >>> fold("pkg/README") == fold("PKG/readme")
     True
@@ -280,71 +279,72 @@ def fold(name: str) -> str:
 
 
 def find_collision(names: Collection[str]) -> tuple[str, str] | None:
-    """A name that cannot be unzipped next to the others, and the reason, or None."""
-    # In an order in which the separator comes first, what lies in a folder follows its name.
-    # Names are folded as one text: they have no line breaks, or are unsafe (benchmark row open).
+    """Return the first name that collides with another and the reason, or None."""
+    # With "/" sorted first, a folder's content follows its name. All names are folded as one
+    # text, which is faster (benchmark row open). Safe names contain no line breaks.
     ordered = sorted(fold("\n".join(names)).replace("/", "\0").split("\n"))
     if not any(
         later.startswith(name) and later[len(name) : len(name) + 1] in ("", "\0")
         for name, later in itertools.pairwise(ordered)
     ):
-        return None  # the registry names the culprit, but its folders take much more memory
+        return None  # the registry below finds the name, but needs much more memory
     registry = NameRegistry()
     refused = ((name, registry.add(name)) for name in names)
     return next(((name, reason) for name, reason in refused if reason), None)
 
 
 class NameRegistry:
-    """Names that arrive one at a time, each checked against all before it."""
+    """Names added one at a time, each checked for collisions with the earlier ones."""
 
     def __init__(self) -> None:
         self._files: dict[str, str] = {}
         self._folders: dict[str, str] = {}
 
     def add(self, name: str) -> str | None:
-        """Takes a name in; returns the reason instead if it collides with an earlier one."""
+        """Add a name, or return the reason if it collides with an earlier one."""
         folded = fold(name)
         twin = self._files.get(folded)
         if twin is not None:
-            return "it is there twice" if twin == name else f"it differs only in form from {twin!r}"
+            is_same = twin == name
+            return "duplicate name" if is_same else f"the name collides with {twin!r}"
         if folded in self._folders:
-            return f"it would have to be a folder too, for {self._folders[folded]!r}"
+            return f"the name is also a folder of {self._folders[folded]!r}"
         parents = _parents(folded)
         if parents and parents[0] not in self._folders:  # otherwise all of them are known folders
             for parent in parents:
                 if parent in self._files:
-                    return f"{self._files[parent]!r} would have to be a folder too"
+                    return f"a folder of the name is also the record {self._files[parent]!r}"
             for parent in parents:
                 self._folders.setdefault(parent, name)
         self._files[folded] = name
         return None
 
-    def forget_after(self, count: int) -> None:
-        """Forgets every name but the first ``count`` that were taken in."""
+    def truncate(self, count: int) -> None:
+        """Remove all names but the first ``count``."""
         for folded in list(self._files)[count:]:
             del self._files[folded]
         kept = set(self._files.values())
-        self._folders = {folder: of for folder, of in self._folders.items() if of in kept}
+        self._folders = {folder: name for folder, name in self._folders.items() if name in kept}
 
 
 def count_folders(names: Collection[str]) -> int:
-    """How many folders some names have in all; counted for each name where that is few.
+    """Return the number of folders in names. A low number may count a folder repeatedly.
 
     >>> count_folders(["a/b/c", "a/b/d", "e"])
     4
     """
-    at_most = sum(name.count("/") for name in names)
-    if at_most <= _FREE_FOLDERS:
-        return at_most
+    upper_bound = sum(name.count("/") for name in names)
+    if upper_bound <= _FREE_FOLDERS:
+        return upper_bound
     folders = sorted(folder.split("/") for folder in {name.rpartition("/")[0] for name in names})
-    shared = itertools.starmap(_shared, itertools.pairwise(folders))
+    shared = itertools.starmap(_common_length, itertools.pairwise(folders))
     return sum(map(len, folders)) - sum(shared) - folders.count([""])
 
 
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """Return how many components two paths have in common at their beginnings."""
-    pairs = zip(one, other, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """Return the length of the common prefix of two paths, in components."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _parents(name: str) -> list[str]:

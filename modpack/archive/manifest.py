@@ -1,7 +1,6 @@
-"""The manifest: what every record of a package is supposed to contain.
+"""The manifest: the size and digests of every record of a package.
 
-It stands in ``.data/modpack/manifest.json`` and lists all records but itself, its digest and
-signatures of it:
+``.data/modpack/manifest.json`` lists all records except itself, its digest, and its signatures:
 
 .. code-block:: json
 
@@ -12,13 +11,13 @@ signatures of it:
         "writer": "modpack 0.1"
     }
 
-in canonical JSON: UTF-8, keys sorted by code point, no blanks, no final newline. A record has its
-name, its size in bytes, the sha256 of its content, and, if it is deflated, that of the deflated
-bytes; they stand in the order in which they lie in the file. The sha256 of the manifest, in
-``.data/modpack/manifest.sha256``, is the package's digest: two packages with the same digest are
-the same bytes, signatures aside.
+The encoding is canonical JSON: UTF-8, keys sorted by code point, no whitespace, no final newline.
+A row has the record's name, its size in bytes, the SHA-256 of its content, and, if it is deflated,
+the SHA-256 of the deflated bytes. Rows are in file order. The SHA-256 of the manifest, stored in
+``.data/modpack/manifest.sha256``, is the package digest. Two packages with the same digest are
+identical, except for signatures.
 
-Format 1 had ``{"pkg/a.py": {"sha256": "...", "size": 17}}`` instead, without order, and is read.
+Format 1 has an unordered ``{"pkg/a.py": {"sha256": "...", "size": 17}}`` instead and is supported.
 """
 
 from __future__ import annotations
@@ -27,33 +26,32 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, RecordDigest
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.archive.zip_format import REPACKED
+from modpack.archive.zip_format import REPACKED, REPACKED_HINT
 from modpack.core.json_values import parse_json
 from modpack.core.process import ProgressUnit, ThreadPool, phase
 from modpack.errors import ArchiveError, UnsupportedVersionError
 
-if TYPE_CHECKING:
-    pass
-
 _SHA256: Final = r"[0-9a-f]{64}"
 _BATCH_BYTES: Final = 16 << 20
 _BYTES_PER_RECORD: Final = 16 << 10
-"""What opening a record costs, in bytes that are read meanwhile."""
+"""The cost of opening a record, as the number of bytes that could be read in that time."""
+
+_RECOMPRESSED: Final = f"the compressed data differs from the manifest: {REPACKED}"
 
 
 class Manifest(NamedTuple):
-    """What a package says about itself.
+    """A decoded manifest.
 
     Attributes:
-        format: version of modpack's format.
-        writer: the program that wrote it (``modpack 0.1``).
-        records: every record but the manifest, its digest and its signatures; from format 2 on
-            in their order in the file.
+        format: Version of modpack's format.
+        writer: Program that wrote the package (``modpack 0.1``).
+        records: All records except the manifest, its digest, and signatures. From format 2 on,
+            in file order.
     """
 
     format: int
@@ -61,7 +59,7 @@ class Manifest(NamedTuple):
     records: Mapping[str, RecordDigest]
 
     def encoded(self) -> bytes:
-        """The content of ``manifest.json`` that says this."""
+        """Return the content of ``manifest.json``."""
         records: object = [
             [name, size, sha256, deflated] if deflated else [name, size, sha256]
             for name, (size, sha256, deflated) in self.records.items()
@@ -80,22 +78,22 @@ class Manifest(NamedTuple):
             }
         )
 
-    def check(self, source: str, name: str, content: bytes | memoryview) -> None:
-        """Compares a record's content with what is declared.
+    def check(self, path: str, name: str, content: bytes | memoryview) -> None:
+        """Check a record's content against its declared size and digest.
 
         Raises:
-            ArchiveError: the record is undeclared, or has another size or digest.
+            ArchiveError: If the record is undeclared, or its size or digest differs.
         """
         if name in layout.UNLISTED:
             return
         found = RecordDigest(len(content), hashlib.sha256(content).hexdigest())
         reason = find_mismatch(self.records.get(name), found)
         if reason is not None:
-            raise ArchiveError(source, reason, name)
+            raise ArchiveError(path, reason, name)
 
 
 def canonical_json(value: object) -> bytes:
-    """JSON that is the same bytes for the same value.
+    """Return a value's canonical JSON: equal values have equal bytes.
 
     >>> canonical_json({"b": [1, None], "a": "é"}).decode()
     '{"a":"é","b":[1,null]}'
@@ -107,36 +105,37 @@ def canonical_json(value: object) -> bytes:
 
 
 def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
-    """The content of ``manifest.json`` for these records."""
-    inside = {name: record for name, record in records.items() if name not in layout.UNLISTED}
+    """Return the content of ``manifest.json`` for these records."""
+    listed = {name: record for name, record in records.items() if name not in layout.UNLISTED}
     from modpack._version import __version__
 
-    return Manifest(layout.FORMAT_VERSION, f"modpack {__version__}", inside).encoded()
+    return Manifest(layout.FORMAT_VERSION, f"modpack {__version__}", listed).encoded()
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
-    """The package's manifest; None for packages that torch.package wrote. Read once.
+    """Return the package's manifest, or None if torch.package wrote it. Cached.
 
     Raises:
-        UnsupportedVersionError: the format is newer than this modpack.
-        ArchiveError: the manifest is damaged or missing though the package is modpack's.
+        UnsupportedVersionError: If the format is newer than this version of modpack.
+        ArchiveError: If the manifest is damaged, or missing in a package of modpack.
     """
     found = archive.cached(_read)
     return found[0] if found is not None else None
 
 
 def _read(archive: Archive) -> tuple[Manifest, str] | None:
-    """The manifest and its sha256."""
+    """Return the manifest and its SHA-256."""
     if not archive.has(layout.MANIFEST):
         strays = [name for name in archive.names() if name.startswith(layout.MODPACK_PREFIX)]
         if strays:
-            raise ArchiveError(archive.path, f"there is {strays[0]!r} but no {layout.MANIFEST!r}")
+            reason = f"the package contains {strays[0]!r} but not {layout.MANIFEST!r}"
+            raise ArchiveError(archive.path, reason)
         return None
     content = archive.read(layout.MANIFEST)
     declared = archive.read(layout.MANIFEST_DIGEST)
     digest = hashlib.sha256(content).hexdigest()
     if declared != digest.encode("ascii"):
-        reason = f"it does not have the digest in {layout.MANIFEST_DIGEST!r}"
+        reason = f"the manifest does not match the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.path, reason, layout.MANIFEST)
     manifest = _decode_manifest(archive.path, content, archive.stored_bytes())
     if manifest.format >= layout.CANONICAL_ZIP_FROM:
@@ -146,14 +145,14 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
 
 
 def package_digest(archive: Archive) -> str:
-    """A hex digest that names the package's content, whatever its file is called.
+    """Return a hex digest of the package's content, independent of its file name.
 
-    For modpack's packages it is the manifest's sha256. For others it is the sha256 over all
-    records, sorted by name: name, size and the content's sha256, but for tensor storages name,
-    size and crc32, so that gigabytes need not be read.
+    For modpack's packages this is the SHA-256 of the manifest. For others it is a SHA-256 over
+    name, size, and SHA-256 of all records, sorted by name. For tensor storages, the CRC-32
+    replaces the SHA-256, which avoids reading gigabytes.
 
     Raises:
-        ArchiveError: the archive is damaged.
+        ArchiveError: If the archive is damaged.
     """
     found = archive.cached(_read)
     if found is not None:
@@ -167,16 +166,16 @@ def package_digest(archive: Archive) -> str:
 
 
 def contents_digest(archive: Archive, names: Iterable[str]) -> str:
-    """A hex digest that names the contents of some records, with their names.
+    """Return a hex digest of the names and contents of some records.
 
-    For modpack's packages it is made of what the manifest says. For others it is the package's.
+    For modpack's packages it derives from the manifest. For others it is the package digest.
 
     Args:
-        archive: a package whose contents were checked.
-        names: the records.
+        archive: A package whose contents were verified.
+        names: The records.
 
     Raises:
-        ArchiveError: the archive is damaged.
+        ArchiveError: If the archive is damaged.
     """
     manifest = read_manifest(archive)
     if manifest is None:
@@ -187,65 +186,67 @@ def contents_digest(archive: Archive, names: Iterable[str]) -> str:
 
 
 def find_mismatch(declared: RecordDigest | None, found: RecordDigest) -> str | None:
-    """Return why a record is not what it should be; None if it is."""
+    """Return how a record differs from its manifest entry, or None if it matches."""
     if declared is None:
-        return "the manifest does not declare it"
+        return "the manifest does not list the record"
     if declared.size != found.size:
-        return f"it has {found.size} bytes instead of {declared.size}"
+        return f"the record has {found.size} bytes instead of {declared.size}"
     if declared.sha256 != found.sha256:
-        return "its sha256 is not the declared one"
+        return "the SHA-256 does not match the manifest"
     if declared.deflated and found.deflated and declared.deflated != found.deflated:
-        return f"its content is deflated otherwise than it was: {REPACKED}"
+        return _RECOMPRESSED
     return None
 
 
-def _decode_manifest(source: str, content: bytes, archive_bytes: int) -> Manifest:
+def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     max_bytes = DEFAULT_LIMITS.max_json_bytes(archive_bytes)
     try:
         document = parse_json(content, max_bytes, unique_keys=True)
     except ValueError as error:
-        raise ArchiveError(source, f"it is no valid JSON: {error}", layout.MANIFEST) from error
+        reason = f"the record is not valid JSON: {error}"
+        raise ArchiveError(path, reason, layout.MANIFEST) from error
     if not isinstance(document, dict):
-        raise ArchiveError(source, "it is no JSON object", layout.MANIFEST)
+        raise ArchiveError(path, "the record is not a JSON object", layout.MANIFEST)
     version = document.get("format")
     if type(version) is int and version > layout.FORMAT_VERSION:
         raise UnsupportedVersionError(
-            source,
-            f"it is written in format {version}, and this modpack knows formats up to "
-            f"{layout.FORMAT_VERSION}. Remedy: install a newer modpack",
+            path,
+            f"the package has format {version}, and this version of modpack supports formats up "
+            f"to {layout.FORMAT_VERSION}",
+            hint="Install a newer version of modpack.",
         )
     writer, records = document.get("writer"), document.get("records")
     if not (type(version) is int and version >= 1):
-        raise ArchiveError(source, "it states no format", layout.MANIFEST)
+        raise ArchiveError(path, "the manifest has no valid format", layout.MANIFEST)
     if not isinstance(writer, str):
-        raise ArchiveError(source, "it states no writer", layout.MANIFEST)
+        raise ArchiveError(path, "the manifest has no valid writer", layout.MANIFEST)
     if document.get("digest") != "sha256":
-        raise ArchiveError(source, "its digests are not sha256", layout.MANIFEST)
+        raise ArchiveError(path, "the digest algorithm is not sha256", layout.MANIFEST)
     if version < layout.CANONICAL_ZIP_FROM and isinstance(records, dict):
         values = ((name, v if isinstance(v, dict) else {}) for name, v in records.items())
         records = [[name, value.get("size"), value.get("sha256")] for name, value in values]
     elif version < layout.CANONICAL_ZIP_FROM or not isinstance(records, list):
-        raise ArchiveError(source, "it lists no records", layout.MANIFEST)
-    return Manifest(version, writer, _decode_rows(source, records))
+        raise ArchiveError(path, "the manifest has no list of records", layout.MANIFEST)
+    return Manifest(version, writer, _decode_rows(path, records))
 
 
-def _decode_rows(source: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
+def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
     listed: dict[str, RecordDigest] = {}
     is_sha256 = re.compile(_SHA256).fullmatch
     for row in rows:
         if not (isinstance(row, list) and len(row) in (3, 4) and isinstance(row[0], str)):
-            reason = f"it has a row that is none of a record: {str(row)[:80]}"
-            raise ArchiveError(source, reason, layout.MANIFEST)
+            reason = f"the manifest has an invalid row: {str(row)[:80]}"
+            raise ArchiveError(path, reason, layout.MANIFEST)
         name, size, *digests = row
         if type(size) is not int or size < 0:
-            raise ArchiveError(source, f"it states no size for {name!r}", layout.MANIFEST)
+            raise ArchiveError(path, f"no valid size for {name!r}", layout.MANIFEST)
         for digest in digests:
             if not (type(digest) is str and is_sha256(digest)):
-                raise ArchiveError(source, f"it states no sha256 for {name!r}", layout.MANIFEST)
+                raise ArchiveError(path, f"no valid sha256 for {name!r}", layout.MANIFEST)
         if name in listed:
-            raise ArchiveError(source, f"it lists {name!r} twice", layout.MANIFEST)
+            raise ArchiveError(path, f"the manifest lists {name!r} twice", layout.MANIFEST)
         if name in layout.UNLISTED:
-            raise ArchiveError(source, f"it lists {name!r}, which no manifest can", layout.MANIFEST)
+            raise ArchiveError(path, f"the manifest must not list {name!r}", layout.MANIFEST)
         listed[name] = RecordDigest(size, *digests)
     return listed
 
@@ -258,16 +259,18 @@ def verify_records(
     *,
     with_crc: bool = True,
 ) -> None:
-    """Compare an archive with its manifest; see :func:`find_damage`.
+    """Check an archive against its manifest; see :func:`find_damage`.
 
     Raises:
-        ArchiveError: the archive differs; the reason lists every difference.
+        ArchiveError: If the archive differs. The reason lists every difference.
     """
     problems = find_damage(archive, manifest, names, workers, with_crc=with_crc)
     if problems:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-        count = f"{len(problems)} record{'s' if len(problems) > 1 else ''}"
-        raise ArchiveError(archive.path, f"{count} not as the manifest says: {listed}")
+        verb = "records do" if len(problems) > 1 else "record does"
+        reason = f"{len(problems)} {verb} not match the manifest: {listed}"
+        hint = REPACKED_HINT if _RECOMPRESSED in problems.values() else ""
+        raise ArchiveError(archive.path, reason, hint=hint)
 
 
 def find_damage(
@@ -278,16 +281,16 @@ def find_damage(
     *,
     with_crc: bool = True,
 ) -> dict[str, str]:
-    """Return what of an archive is not as its manifest says, by record.
+    """Return how records differ from the manifest, by record.
 
-    That every declared record is there in its size, and nothing else, is always checked.
+    Missing records, undeclared records, and different sizes are always found.
 
     Args:
-        archive: the archive.
-        manifest: its manifest.
-        names: the records whose contents are read and compared.
-        workers: threads that do so at the same time; digests let go of Python's lock.
-        with_crc: whether the crc32 of storages, too, has to be right: other readers check it.
+        archive: The archive.
+        manifest: Its manifest.
+        names: The records whose contents are read and compared.
+        workers: Number of threads. Hashing releases the GIL.
+        with_crc: Whether to check the CRC-32 of storages, which other readers do.
     """
     present = archive.sizes()
     problems = _structural_problems(present, manifest)
@@ -299,7 +302,7 @@ def find_damage(
 
         def problem(name: str) -> str | None:
             if not archive.has(name):
-                return "there is no such record"
+                return "no such record"
             has_crc = with_crc or not layout.is_storage(name)
             found = archive.digest(name, checking.advance, with_crc=has_crc)
             return find_mismatch(manifest.records.get(name), found)
@@ -308,14 +311,14 @@ def find_damage(
 
 
 def find_unreadable(archive: Archive, names: Sequence[str], workers: int = 1) -> dict[str, str]:
-    """Return what of an archive cannot be read, by record: all that shows without a manifest.
+    """Return why records cannot be read, by record. This check needs no manifest.
 
-    Reading a record of a zip checks its headers and its crc32.
+    Reading a record of a zip checks its headers and its CRC-32.
 
     Args:
-        archive: the archive.
-        names: the records that are read.
-        workers: threads that do so at the same time.
+        archive: The archive.
+        names: The records to read.
+        workers: Number of threads.
     """
     with phase("reading records", ProgressUnit.BYTES, sum(map(archive.size, names))) as reading:
 
@@ -330,15 +333,15 @@ def _find_problems(
     sizes: Mapping[str, int],
     names: Sequence[str],
     workers: int,
-    problem_of: Callable[[str], str | None],
+    find_problem: Callable[[str], str | None],
 ) -> dict[str, str]:
-    """Return what is wrong with records, or cannot be read, by record."""
+    """Return the problems that ``find_problem`` returns or raises, by record."""
 
-    def of_batch(batch: Sequence[str]) -> dict[str, str]:
+    def check_batch(batch: Sequence[str]) -> dict[str, str]:
         found = {}
         for name in batch:
             try:
-                reason = problem_of(name)
+                reason = find_problem(name)
             except ArchiveError as error:
                 reason = error.reason
             if reason is not None:
@@ -347,10 +350,10 @@ def _find_problems(
 
     batches = _batches(sizes, names) if workers > 1 else []
     if len(batches) < 2:
-        return of_batch(names)
+        return check_batch(names)
     threads = ThreadPool(min(workers, len(batches)))
     try:
-        found = [threads.run(of_batch, batch) for batch in batches]
+        found = [threads.run(check_batch, batch) for batch in batches]
         reasons = {name: reason for each in found for name, reason in each.result().items()}
     finally:
         threads.close()
@@ -358,7 +361,7 @@ def _find_problems(
 
 
 def _batches(sizes: Mapping[str, int], names: Sequence[str]) -> list[list[str]]:
-    """Portion records, the largest first: handing a small one over costs more than reading it."""
+    """Group records, largest first: handing over a small one costs more than reading it."""
     known = {name: sizes.get(name, 0) for name in names}
     batches: list[list[str]] = []
     room = 0
@@ -372,12 +375,12 @@ def _batches(sizes: Mapping[str, int], names: Sequence[str]) -> list[list[str]]:
 
 
 def _structural_problems(present: Mapping[str, int], manifest: Manifest) -> dict[str, str]:
-    """Return which records are missing, undeclared, or of another size than is declared."""
+    """Return which records are missing, undeclared, or of the wrong size."""
     problems = {}
     for name in sorted((present.keys() | manifest.records.keys()) - set(layout.UNLISTED)):
         size, declared = present.get(name), manifest.records.get(name)
         if size is None:
-            problems[name] = "it is missing"
+            problems[name] = "the record is missing"
         elif declared is None or declared.size != size:
             problems[name] = find_mismatch(declared, RecordDigest(size, "")) or ""
     return problems

@@ -1,4 +1,4 @@
-"""An index of a package's modules: what it offers to imports, and which may go to the host."""
+"""Index of a package's modules: its own modules, and imports that may reach the host."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
 
 MODULES_NAME = "__modpack_modules__"
-"""The builtin that takes the place of ``sys.modules`` in packaged code."""
+"""The builtin that replaces ``sys.modules`` in packaged code."""
 TORCH_IMPORTER_NAME = "torch_package_importer"
-"""What code written for torch.package imports to reach its importer."""
+"""The module through which code written for torch.package gets its importer."""
 
 
 class ImportTarget(NamedTuple):
-    """Where an absolute import by packaged code leads.
+    """The target of an absolute import by packaged code.
 
     Attributes:
-        full: the name in ``sys.modules`` of what is imported.
-        top: that of its outermost package, if it is one of the package's own modules; else None.
+        full: The imported module's name in ``sys.modules``.
+        top: The top-level name in ``sys.modules``, or None if the module is not in the package.
     """
 
     full: str
@@ -44,22 +44,22 @@ class ImportTarget(NamedTuple):
 
 
 def is_host_import(root: str, extern_roots: Collection[str]) -> bool:
-    """Whether packaged code may import modules with this first component from the host.
+    """Return whether packaged code may import modules below ``root`` from the host.
 
     Args:
-        root: the first component of a module path.
-        extern_roots: those of the package's extern modules.
+        root: Top-level name of a module path.
+        extern_roots: Top-level names of the package's extern modules.
     """
     return root in extern_roots or root in RUNTIME_ROOTS or root in sys.stdlib_module_names
 
 
 def is_package_import(module: str, roots: Collection[str], extern_roots: Collection[str]) -> bool:
-    """Whether an absolute import by packaged code must not reach the host.
+    """Return whether an absolute import by packaged code must not reach the host.
 
     Args:
-        module: the module path that it names.
-        roots: the first components that belong to the package.
-        extern_roots: those of its extern modules.
+        module: Imported module path.
+        roots: Top-level names that belong to the package.
+        extern_roots: Top-level names of its extern modules.
     """
     if module == TORCH_IMPORTER_NAME:
         return False
@@ -68,15 +68,15 @@ def is_package_import(module: str, roots: Collection[str], extern_roots: Collect
 
 _log = logging.getLogger("modpack")
 
-_FEW_RECORDS = 128
+_MAX_CACHED_RECORDS = 128
 _NONE: Mapping[str, str | None] = MappingProxyType({})
 
 
 class IndexEntryKind(Enum):
-    """Where a packaged module path leads."""
+    """The kind of a module path in a package."""
 
     SOURCE = "source"
-    COMPILED = "compiled"
+    NATIVE = "native"
     FOLDER = "folder"
     EXTERN = "extern"
 
@@ -85,10 +85,10 @@ class IndexEntry(NamedTuple):
     """One module path of a package.
 
     Attributes:
-        module: the module path, as the packaged code knows it.
-        kind: where it leads.
-        record: the record, for SOURCE and COMPILED; the folder, for FOLDER.
-        is_package: whether it can have submodules in the package.
+        module: The module path as packaged code imports it.
+        kind: The kind of the module.
+        record: The record for SOURCE and NATIVE; the folder for FOLDER.
+        is_package: Whether the module can have submodules in the package.
     """
 
     module: str
@@ -98,26 +98,26 @@ class IndexEntry(NamedTuple):
 
     @property
     def is_code(self) -> bool:
-        """Whether the package holds code of that path."""
+        """Whether the package contains the module's code."""
         return self.kind in (IndexEntryKind.SOURCE, IndexEntryKind.NATIVE)
 
 
 class ModuleIndex(NamedTuple):
-    """All module paths of a package, and which names lead outside.
+    """All module paths of a package, and its extern modules.
 
     Attributes:
-        entries: what the package holds, by module path.
-        externs: what it imports from where it is loaded, with the requirement
-            (``numpy==2.1.0``) that provided it at export, where that is known.
-        roots: the first components that belong to the package. An import of one of them
-            never reaches the host, except for modules that are extern by name.
-        extern_roots: the first components of the extern modules.
-        shared: the packages that hold sources of this package at any depth.
-        distributions: the folders of distributions' metadata, by normalized names (PEP 503).
-        hides_distributions: whether what packaged code cannot import looks absent to it.
-        missing: the extern modules that were not here when the package was opened, the outermost
-            of each, with the requirement that provided it.
-        policy: what its loader lets it take from outside; None for no restriction.
+        entries: The modules in the package, by module path.
+        externs: The extern modules, each with the requirement (``numpy==2.1.0``) that provided
+            it at export, if known.
+        roots: Top-level names that belong to the package. Imports below them never reach the
+            host, except for modules that are extern by name.
+        extern_roots: Top-level names of the extern modules.
+        shared: Python packages that contain packaged code at any depth.
+        distributions: Metadata folders of distributions, by normalized name (PEP 503).
+        hides_distributions: Whether distributions that packaged code cannot import are hidden.
+        missing: Outermost extern modules that were not installed when the package was opened,
+            each with the requirement that provided it.
+        policy: The trust policy for imports from the host; None for no restriction.
     """
 
     entries: Mapping[str, IndexEntry]
@@ -138,22 +138,22 @@ class ModuleIndex(NamedTuple):
         missing: Mapping[str, str | None] = _NONE,
         policy: TrustPolicy | None = None,
     ) -> ModuleIndex:
-        """Read the index off the records' names.
+        """Build the index from record names.
 
         Args:
-            records: the records, internal ones left out.
-            externs: the extern modules and what provided them.
-            hides_distributions: whether what packaged code cannot import looks absent to it:
-                so if the package has the metadata of all distributions that it holds.
-            missing: the extern modules that are not here.
-            policy: what the loader lets it take from outside.
+            records: The records, without internal ones.
+            externs: The extern modules and the requirements that provided them.
+            hides_distributions: Whether distributions that packaged code cannot import are
+                hidden. True if the package has the metadata of all distributions in it.
+            missing: The extern modules that are not installed.
+            policy: The trust policy for imports from the host.
 
         >>> index = ModuleIndex.build(["mylib/net.py", "data/words.txt"], {"numpy": "numpy==2.1"})
         >>> index.find("mylib.net").kind, index.find("numpy"), sorted(index.roots)
-        (<EntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
+        (<IndexEntryKind.SOURCE: 'source'>, None, ['data', 'mylib'])
         """
-        few = len(records) <= _FEW_RECORDS
-        index = (_cached if few else _index_of)(tuple(records), tuple(externs))
+        is_small = len(records) <= _MAX_CACHED_RECORDS
+        index = (_build_cached if is_small else _build)(tuple(records), tuple(externs))
         return index._replace(
             externs=externs,
             hides_distributions=hides_distributions,
@@ -162,73 +162,72 @@ class ModuleIndex(NamedTuple):
         )
 
     def find(self, module: str) -> IndexEntry | None:
-        """Where a module path of the package leads; None if the package does not know it."""
+        """Return the entry of a module path, or None if the package does not know the module."""
         entry = self.entries.get(module)
         if entry is not None:
             return entry
         for parent in parents(module):
-            above = self.entries.get(parent)
-            if above is not None:
-                is_extern = above.kind is IndexEntryKind.EXTERN
+            entry = self.entries.get(parent)
+            if entry is not None:
+                is_extern = entry.kind is IndexEntryKind.EXTERN
                 return IndexEntry(module, IndexEntryKind.EXTERN) if is_extern else None
         return None
 
     def has_code_below(self, package: str) -> bool:
-        """Whether the package holds modules inside a package that is itself extern."""
+        """Return whether the package contains modules below an extern Python package."""
         return package in self.shared
 
     def requirement(self, module: str) -> str | None:
-        """What provided an extern module at export (``numpy==2.1.0``), if that is known."""
+        """Return the requirement that provided an extern module (``numpy==2.1.0``), if known."""
         return self.externs.get(module) or self.externs.get(root_of(module))
 
-    def not_found(self, source: str, module: str) -> ExternNotFoundError:
-        """The error for an extern module that is not here; names all others that are not.
+    def make_extern_error(self, path: str, module: str) -> ExternNotFoundError:
+        """Return the error for an extern module that is not installed. It lists all others too.
 
         Args:
-            source: the package file.
-            module: the module that was imported.
+            path: The package file.
+            module: The imported module.
         """
         requirement = self.requirement(module)
         others = {
-            name: its
-            for name, its in self.missing.items()
-            if not is_within(module, name) and (its is None or its != requirement)
+            name: other
+            for name, other in self.missing.items()
+            if not is_within(module, name) and (other is None or other != requirement)
         }
-        return ExternNotFoundError(source, module, requirement, tuple(others.items()))
+        return ExternNotFoundError(path, module, requirement, tuple(others.items()))
 
-    def absent(self, source: str, module: str) -> ModuleNotFoundError:
-        """The error for a module that packaged code may not have, or that the package lacks.
+    def make_import_error(self, path: str, module: str) -> ModuleNotFoundError:
+        """Return the error for a module that is missing in the package or not allowed.
 
         Args:
-            source: the package file.
-            module: the module that was imported.
+            path: The package file.
+            module: The imported module.
         """
         entry = self.find(module)
         if entry is not None and entry.kind is IndexEntryKind.EXTERN:
-            return self.not_found(source, module)
-        if root_of(module) in self.roots:
-            return ModuleNotFoundError(
-                f"No module named {module!r} in {source}, although it holds other modules "
-                f"of {root_of(module)!r}. Remedy: intern or extern {module!r} when exporting",
-                name=module,
-            )
+            return self.make_extern_error(path, module)
+        root = root_of(module)
+        reason = (
+            f"the package contains other modules of {root!r}, but not this one"
+            if root in self.roots
+            else "the package does not intern, extern, or mock the module"
+        )
         return ModuleNotFoundError(
-            f"No module named {module!r} for code of {source}: it was neither interned, "
-            "externed nor mocked when the package was made, so it is not taken from here "
-            f"either. Remedy: intern or extern {module!r} when exporting",
+            f"No module named {module!r} in {path}: {reason}. "
+            f"Intern or extern {module!r} and export the package again.",
             name=module,
         )
 
     def is_package_import(self, module: str) -> bool:
-        """Whether an absolute import by packaged code must not reach the host."""
+        """Return whether an absolute import by packaged code must not reach the host."""
         return is_package_import(module, self.roots, self.extern_roots)
 
     def allows_host_import(self, module: str) -> bool:
-        """Whether packaged code may import a module from where it is loaded."""
+        """Return whether packaged code may import a module from the loading environment."""
         return is_host_import(root_of(module), self.extern_roots)
 
     def is_untrusted(self, module: str) -> bool:
-        """Whether a module would come from outside, and the loader's policy does not allow that."""
+        """Return whether a module is not in the package and the trust policy rejects it."""
         if self.policy is None or self.policy.allows_extern(module):
             return False
         entry = self.find(module)
@@ -236,44 +235,42 @@ class ModuleIndex(NamedTuple):
             return root_of(module) not in self.roots
         return entry.kind is IndexEntryKind.EXTERN
 
-    def require_trust(self, source: str, module: str) -> None:
-        """Refuse a module from outside that the loader's policy does not allow.
+    def require_trust(self, path: str, module: str) -> None:
+        """Reject a module from the host that the trust policy does not allow.
 
-        Packaged code may take that for a module that is not installed, and go on without: it is
-        logged, so that nobody has to wonder.
+        Packaged code may treat the error as a missing module and continue, so it is also logged.
 
         Args:
-            source: the package file.
-            module: the module path.
+            path: The package file.
+            module: The module path.
 
         Raises:
-            UntrustedImportError: tells the remedy.
+            UntrustedImportError: If the trust policy does not allow the module.
         """
         if self.policy is None or not self.is_untrusted(module):
             return
-        from modpack.core.policy import import_violation  # most loads do without
+        from modpack.core.policy import import_violation  # not needed by most loads
 
         problem = str(import_violation(self.policy, module))
-        _log.warning("%s: the policy does not allow it: %s", source, problem)
-        raise UntrustedImportError(source, module, problem)
+        _log.warning("%s: import rejected by the trust policy: %s", path, problem)
+        raise UntrustedImportError(path, module, problem)
 
 
-def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex:
-    """What the names of records and extern modules tell."""
+def _build(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex:
     listed = (name for name in records if name.endswith("/METADATA"))
     found = (re.fullmatch(r"(([^/]+?)-[^/-]+\.dist-info)/METADATA", name) for name in listed)
     distributions = {normalized_distribution(m[2]): m[1] for m in found if m is not None}
-    held = set(distributions.values())
-    entries = _entries(name for name in records if name.partition("/")[0] not in held)
+    metadata_folders = set(distributions.values())
+    entries = _index_records(n for n in records if n.partition("/")[0] not in metadata_folders)
     extern_roots = frozenset(map(root_of, externs))
     code = [module for module, entry in entries.items() if entry.is_code]
     with_code = set(map(root_of, code))
-    # A folder that holds nothing but resources must not hide a module of its name.
+    # A folder that contains only resources must not shadow a host module of the same name.
     folders = {
         each for each in set(map(root_of, entries)) if not is_host_import(each, extern_roots)
     }
     roots = frozenset(with_code | folders)
-    # Nor may it make anybody think that a module from outside is the package's own.
+    # Such a folder must not make a host module appear as a packaged one either.
     entries = {module: entry for module, entry in entries.items() if root_of(module) in roots}
     for module in externs:
         if root_of(module) in roots:
@@ -283,11 +280,11 @@ def _index_of(records: tuple[str, ...], externs: tuple[str, ...]) -> ModuleIndex
     return ModuleIndex(entries, _NONE, roots, extern_roots, shared, distributions)
 
 
-_cached = lru_cache(maxsize=16)(_index_of)
-"""Packages of one project often have the same names, and nobody changes what is read off them."""
+_build_cached = lru_cache(maxsize=16)(_build)
+"""Packages of one project often have the same record names. The result is immutable."""
 
 
-def _entries(records: Iterable[str]) -> dict[str, IndexEntry]:
+def _index_records(records: Iterable[str]) -> dict[str, IndexEntry]:
     entries: dict[str, IndexEntry] = {}
     folders: dict[str, IndexEntry] = {}
     seen = {""}
@@ -298,8 +295,8 @@ def _entries(records: Iterable[str]) -> dict[str, IndexEntry]:
             seen.add(folder)
             parts = folder.split("/")
             for depth in range(1, len(parts) + 1):
-                module, above = ".".join(parts[:depth]), "/".join(parts[:depth])
-                folders.setdefault(module, IndexEntry(module, IndexEntryKind.FOLDER, above, True))
+                module, path = ".".join(parts[:depth]), "/".join(parts[:depth])
+                folders.setdefault(module, IndexEntry(module, IndexEntryKind.FOLDER, path, True))
         if file == "__init__.py" and package:
             entries[package] = IndexEntry(package, IndexEntryKind.SOURCE, record, True)
         elif file.endswith(".py"):

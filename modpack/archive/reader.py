@@ -1,8 +1,8 @@
-"""Opening a package, and reading it from a zip archive, on disk or in memory.
+"""Reader for packages in zip archives, on disk or in memory.
 
-The central directory is checked when the archive is opened. A record's own headers, before and
-behind its data, are compared with it when the record is read or located. From format 2 on, all of a
-zip but its contents must be, byte for byte, what modpack writes around those.
+Opening an archive checks its central directory. Reading or locating a record compares its local
+header and data descriptor with the directory. From format 2 on, all bytes of a zip other than
+record contents must be exactly those that modpack writes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from modpack.archive.base import (
     DataRange,
     FileBytes,
     RecordDigest,
-    digest_of,
+    compute_digest,
 )
 from modpack.archive.directory import CentralDirectory, parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS, Limits
@@ -36,6 +36,7 @@ from modpack.archive.zip_format import (
     PADDING_ID,
     RAW_DEFLATE,
     REPACKED,
+    REPACKED_HINT,
     ZIP64_ID,
     ZipEntry,
     canonical_kind,
@@ -48,58 +49,58 @@ from modpack.archive.zip_format import (
 from modpack.errors import ArchiveError, NotAPackageError, RepackedError
 
 _AT_ONCE_BYTES: Final = 1 << 20
-"""Bytes of a record that are read together with its header."""
+"""Bytes of a record to read together with its header."""
 _USUAL_EXTRA_BYTES: Final = 128
-_OTHER_HEADER: Final = "its headers are not those that modpack writes"
+_OTHER_HEADER: Final = "the headers are not those that modpack writes"
 
 
-def why_inconsistent(entry: ZipEntry, header: bytes, descriptor: bytes) -> str | None:
-    """Return what of a record's headers is not as the directory says; None if all is.
+def find_header_mismatch(entry: ZipEntry, header: bytes, descriptor: bytes) -> str | None:
+    """Return which part of a local header does not match the directory, or None if all do.
 
     Args:
-        entry: what the directory says about the record.
-        header: the whole local header.
-        descriptor: what follows the data.
+        entry: The record's entry in the directory.
+        header: The complete local header.
+        descriptor: The bytes after the data.
     """
     fields = LOCAL.unpack_from(header)
     signature, _, kind, _, _, crc, compressed, size, name_length, _ = fields
     name_end = LOCAL.size + name_length
     if signature != LOCAL_SIGNATURE:
-        return "there is no local header where one should be"
+        return "missing local header"
     if kind != entry.kind:
         return "the flags" if kind & MAX16 != entry.kind & MAX16 else "the method"
     if header[LOCAL.size : name_end] != entry.raw_name:
         return "the name"
     extra = extra_fields(header[name_end:])
     if extra is None:
-        return "an extra field that is unknown or malformed"
+        return "unknown or malformed extra field"
     if not is_padding(extra.get(PADDING_ID, b"")):
-        return "something is hidden in its padding"
+        return "data in the padding"
     wide = extra.get(ZIP64_ID, b"")
     if entry.has_descriptor:
-        return _why_inconsistent_descriptor(entry, (crc, compressed, size), wide, descriptor)
+        return _find_descriptor_mismatch(entry, (crc, compressed, size), wide, descriptor)
     stated = (compressed, size, wide)
     plain = (entry.compressed, entry.size, b"")
     zip64 = (MAX32, MAX32, struct.pack("<QQ", entry.size, entry.compressed))
     if crc != entry.crc:
-        return "the crc32"
+        return "the CRC-32"
     if stated not in (plain, zip64):
         return "the compressed size" if size == entry.size else "the size"
-    return "something lies behind its data" if descriptor else None
+    return "extra bytes after the data" if descriptor else None
 
 
-def _why_inconsistent_descriptor(
+def _find_descriptor_mismatch(
     entry: ZipEntry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
 ) -> str | None:
-    # What torch writes: zeros in the header, and in its zip64 field what the directory's has,
-    # but for the compressed size, which it does not know yet.
+    # torch writes zeros in the local header. Its zip64 field equals that of the directory, except
+    # for the compressed size, which is not known yet.
     large = [n for n in (entry.size, entry.compressed, entry.offset) if n >= MAX32]
     unknown = [0 if i == 1 and entry.size >= MAX32 else n for i, n in enumerate(large)]
     known_forms = [struct.pack(f"<{len(large)}Q", *numbers) for numbers in (large, unknown)]
     if any(stated) or (wide and wide not in known_forms):
-        return "sizes stand before its data and behind it"
+        return "sizes both before and after the data"
     if descriptor not in descriptors(entry.crc, entry.compressed, entry.size):
-        return "the sizes or the crc32 behind its data"
+        return "the data descriptor"
     return None
 
 
@@ -107,12 +108,12 @@ class ZipArchive(Archive):
     """A zip archive.
 
     Args:
-        content: the archive's bytes; closed together with the archive.
-        limits: what the archive may claim.
+        content: The archive's bytes, which are closed with the archive.
+        limits: Limits on the archive's sizes.
 
     Raises:
-        NotAPackageError: this is no zip archive, or holds no package.
-        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+        NotAPackageError: If this is not a zip archive, or not a package.
+        ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
     """
 
     def __init__(self, content: ByteSource, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -120,8 +121,8 @@ class ZipArchive(Archive):
         self._content = content
         self._directory = parse_directory(content, limits)
         self._names = tuple(self._directory.entries)
-        self._must_be_own = False
-        self._other: str | None = None  # a record whose header is not as modpack writes it
+        self._must_be_canonical = False
+        self._noncanonical_record: str | None = None
 
     def has(self, name: str) -> bool:
         return name in self._directory.entries
@@ -142,8 +143,8 @@ class ZipArchive(Archive):
         return self._chunks(name, self._entry(name))
 
     def read_start(self, name: str, size: int) -> bytes:
-        # The end of a deflated record tells whether it inflates to its stated size. It costs no
-        # further read while the record fits into one piece.
+        # Only the end of a deflated record shows whether it inflates to the stated size. Reading
+        # it needs no further read while the record fits into one chunk.
         entry = self._entry(name)
         pieces = self._chunks(name, entry, with_crc=False)
         is_small = entry.size <= CHUNK_BYTES
@@ -153,7 +154,7 @@ class ZipArchive(Archive):
         self, name: str, advance: Callable[[int], object], *, with_crc: bool = True
     ) -> RecordDigest:
         entry, deflated = self._entry(name), hashlib.sha256()
-        digest = digest_of(self._chunks(name, entry, deflated.update, with_crc), advance)
+        digest = compute_digest(self._chunks(name, entry, deflated.update, with_crc), advance)
         return digest if entry.is_stored else digest._replace(deflated=deflated.hexdigest())
 
     def read_view(self, name: str) -> memoryview:
@@ -173,28 +174,28 @@ class ZipArchive(Archive):
         return DataRange(self._content.path, self._locate(name, entry), entry.size)
 
     def require_canonical_zip(self, names: Sequence[str], deflated: Set[str]) -> None:
-        # What stands before a record's content is checked where that is read.
+        # A record's local header is checked when the record is read.
         directory = self._directory
         if directory.root != layout.ROOT.encode():
-            self._refuse_repacked(f"its top-level folder is not {layout.ROOT!r}")
-        if not directory.end.is_own:
-            self._refuse_repacked("its end record is not the one that modpack writes")
+            self._reject_repacked(f"the top-level folder is not {layout.ROOT!r}")
+        if not directory.end.is_canonical:
+            self._reject_repacked("the end record is not the one that modpack writes")
         if not directory.is_usual:
-            self._require_own_lines(directory)
+            self._require_canonical_headers(directory)
         expected = (*names, *filter(self.has, layout.UNLISTED))
-        # Which are missing, and which are too many, is told for all packages alike.
+        # The manifest check reports missing and undeclared records.
         if set(self._names) == set(expected):
             pairs = zip(self._names, expected, strict=True)
             first = next((name for name, other in pairs if name != other), None)
             if first is not None:
-                self._refuse_repacked("its records are not in the order of the manifest", first)
+                self._reject_repacked("the records are not in the order of the manifest", first)
             inflated = {n for n, entry in directory.entries.items() if not entry.is_stored}
             if inflated != deflated:
-                reason = "it is stored and should be deflated, or the other way round"
-                self._refuse_repacked(reason, min(inflated ^ deflated))
-        if self._other is not None:
-            self._refuse_repacked(_OTHER_HEADER, self._other)
-        self._must_be_own = True
+                reason = "the compression method does not match the manifest"
+                self._reject_repacked(reason, min(inflated ^ deflated))
+        if self._noncanonical_record is not None:
+            self._reject_repacked(_OTHER_HEADER, self._noncanonical_record)
+        self._must_be_canonical = True
 
     def has_changed(self) -> bool:
         return isinstance(self._content, FileBytes) and self._content.has_changed()
@@ -202,18 +203,18 @@ class ZipArchive(Archive):
     def close(self) -> None:
         self._content.close()
 
-    def _require_own_lines(self, directory: CentralDirectory) -> None:
+    def _require_canonical_headers(self, directory: CentralDirectory) -> None:
         content = self._content.read_at(directory.end.offset, directory.end.size)
         position = 0
         for name, entry in directory.entries.items():
             line = central_header(entry)
             kind = canonical_kind(entry.raw_name, entry.kind >> 16)
             if entry.kind != kind or not content.startswith(line, position):
-                self._refuse_repacked(_OTHER_HEADER, name)
+                self._reject_repacked(_OTHER_HEADER, name)
             position += len(line)
 
-    def _refuse_repacked(self, reason: str, name: str | None = None) -> NoReturn:
-        raise RepackedError(self.path, f"{reason}: {REPACKED}", name)
+    def _reject_repacked(self, reason: str, name: str | None = None) -> NoReturn:
+        raise RepackedError(self.path, f"{reason}: {REPACKED}", name, hint=REPACKED_HINT)
 
     def _entry(self, name: str) -> ZipEntry:
         entry = self._directory.entries.get(name)
@@ -222,7 +223,7 @@ class ZipArchive(Archive):
         return entry
 
     def _locate(self, name: str, entry: ZipEntry) -> int:
-        """Offset of a record's data in the archive."""
+        """Return the offset of a record's data in the archive."""
         likely = LOCAL.size + len(entry.raw_name) + _USUAL_EXTRA_BYTES
         start = self._content.read_at(entry.offset, min(likely, entry.end - entry.offset))
         return entry.offset + self._data_start(name, entry, start)
@@ -234,13 +235,13 @@ class ZipArchive(Archive):
         update: Callable[[bytes], object] | None = None,
         with_crc: bool = True,
     ) -> Iterator[bytes]:
-        """A record's content, checked against its crc32 at the end.
+        """Yield a record's content, and check its CRC-32 at the end.
 
         Args:
-            name: the record.
-            entry: what the directory says about it.
-            update: is called with each piece as it lies in the archive.
-            with_crc: whether to check the crc32.
+            name: The record.
+            entry: Its entry in the directory.
+            update: Called with each piece of the data as stored in the archive.
+            with_crc: Whether to check the CRC-32.
         """
         crc, pieces = 0, self._payload(name, entry, update)
         for chunk in pieces if entry.is_stored else self._inflate(name, entry, pieces):
@@ -270,12 +271,12 @@ class ZipArchive(Archive):
             position += len(piece)
 
     def _data_start(self, name: str, entry: ZipEntry, start: bytes) -> int:
-        """Checks a record's local header and descriptor; the distance from header to data.
+        """Check a record's local header and descriptor; return the header's length.
 
         Args:
-            name: the record.
-            entry: what the directory says about it.
-            start: the first bytes of the local header, or all bytes up to the next record.
+            name: The record.
+            entry: Its entry in the directory.
+            start: The first bytes of the local header, or all bytes up to the next record.
         """
         length = entry.end - entry.offset
         own = local_header(entry, align=layout.is_storage(name))
@@ -285,23 +286,24 @@ class ZipArchive(Archive):
         header_length = LOCAL.size + sum(lengths)
         after = header_length + entry.compressed
         if not 0 <= length - after <= DESCRIPTOR64.size:
-            raise ArchiveError(self.path, "its data does not end where the next record is", name)
+            reason = "the data does not end where the next record starts"
+            raise ArchiveError(self.path, reason, name)
         if len(start) < header_length:
             start = self._content.read_at(entry.offset, header_length)
         if len(start) == length:
             descriptor = start[after:]
         else:
             descriptor = self._content.read_at(entry.offset + after, length - after)
-        reason = why_inconsistent(entry, start[:header_length], descriptor)
+        reason = find_header_mismatch(entry, start[:header_length], descriptor)
         if reason is not None:
-            raise ArchiveError(self.path, f"its headers contradict each other: {reason}", name)
-        if self._must_be_own:
-            self._refuse_repacked(_OTHER_HEADER, name)
-        self._other = name
+            raise ArchiveError(self.path, f"the headers contradict each other: {reason}", name)
+        if self._must_be_canonical:
+            self._reject_repacked(_OTHER_HEADER, name)
+        self._noncanonical_record = name
         return header_length
 
     def _inflate(self, name: str, entry: ZipEntry, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        # At most one byte more than is stated is inflated: that betrays a bomb.
+        # Inflate at most one byte more than the stated size, which detects zip bombs.
         inflater, left = zlib.decompressobj(RAW_DEFLATE), entry.size
         try:
             for piece in pieces:
@@ -315,19 +317,20 @@ class ZipArchive(Archive):
                     if not pending and len(chunk) < wanted:
                         break
         except zlib.error as error:
-            raise ArchiveError(self.path, f"it cannot be inflated: {error}", name) from error
+            raise ArchiveError(self.path, f"inflating failed: {error}", name) from error
         if left or not inflater.eof or inflater.unused_data:
-            raise ArchiveError(self.path, "it does not inflate to its stated size", name)
+            reason = "the record does not inflate to its stated size"
+            raise ArchiveError(self.path, reason, name)
 
     def _check_crc(self, name: str, entry: ZipEntry, crc: int) -> None:
         if crc != entry.crc:
-            reason = "its content is damaged: the crc32 is wrong"
+            reason = "the content is damaged: the CRC-32 does not match"
             raise ArchiveError(self.path, reason, name)
 
 
 @runtime_checkable
 class RecordReader(Protocol):
-    """The methods of ``torch._C.PyTorchFileReader`` that reading a package takes."""
+    """The methods of ``torch._C.PyTorchFileReader`` that reading a package needs."""
 
     def get_all_records(self) -> list[str]:
         """Return the names of all records."""
@@ -339,19 +342,19 @@ class RecordReader(Protocol):
 def open_archive(
     source: str | os.PathLike[str] | BinaryIO | RecordReader, limits: Limits = DEFAULT_LIMITS
 ) -> Archive:
-    """Opens a package for reading; nothing in it is executed or unpickled.
+    """Open a package for reading, without executing or unpickling its contents.
 
     Args:
-        source: the path of a zip archive; or of an unzipped package (the folder that holds
-            ``.data``, or one that holds just that folder); or a binary buffer, which is read
-            at once from its current position to its end, and may be closed afterwards; or a
-            reader of torch's, which stays open (:class:`.RecordReader`).
-        limits: what the archive may claim.
+        source: One of four kinds. The path of a zip archive. The path of an unzipped package:
+            the folder with ``.data``, or a folder that contains only that folder. A binary
+            buffer, which is read at once from its current position to its end and can be closed
+            afterwards. A torch reader (:class:`.RecordReader`), which stays open.
+        limits: Limits on the archive's sizes.
 
     Raises:
-        TypeError: ``source`` is none of these.
-        NotAPackageError: there is no such file, or it is no package.
-        ArchiveError: the archive is damaged, ambiguous, unsafe or too large.
+        TypeError: If ``source`` has another type.
+        NotAPackageError: If the file does not exist or is not a package.
+        ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
 
     >>> import io
     >>> from modpack.archive.writer import ArchiveWriter
@@ -366,9 +369,9 @@ def open_archive(
     b'hello'
     """
     if isinstance(source, RecordReader):
-        from modpack.archive.folder_reader import ReaderArchive  # as for folders: seldom needed
+        from modpack.archive.folder_reader import ReaderArchive  # rarely needed, like folders
 
-        return _refuse_others(ReaderArchive(source, limits))
+        return _reject_other_formats(ReaderArchive(source, limits))
     if not isinstance(source, (str, os.PathLike)):
         return _open_content(BufferBytes(_read_buffer(source)), limits)
     path = os.fspath(source)
@@ -377,25 +380,25 @@ def open_archive(
     if os.path.isdir(path):
         from modpack.archive.folder_reader import FolderArchive
 
-        return _refuse_others(FolderArchive(path, limits))
+        return _reject_other_formats(FolderArchive(path, limits))
     return _open_content(FileBytes(path, path), limits)
 
 
-def _refuse_others(archive: Archive) -> Archive:
-    """Tell zip archives of torch's other formats, which have a version too, from packages."""
+def _reject_other_formats(archive: Archive) -> Archive:
+    """Reject torch's other zip formats, which also have a version record."""
     if not (archive.has(layout.EXTERN_MODULES) or archive.has(layout.MANIFEST)):
-        from modpack.archive.other_files import other_zip
+        from modpack.archive.other_files import identify_zip
 
-        reason = other_zip(archive.path, archive.has)
-        if reason is not None:
+        other = identify_zip(archive.path, archive.has)
+        if other is not None:
             archive.close()
-            raise NotAPackageError(archive.path, reason)
+            raise NotAPackageError(archive.path, other.reason, hint=other.hint)
     return archive
 
 
 def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:
     try:
-        return _refuse_others(ZipArchive(content, limits))
+        return _reject_other_formats(ZipArchive(content, limits))
     except BaseException:
         content.close()
         raise
@@ -410,10 +413,10 @@ def _read_buffer(source: BinaryIO) -> bytes | bytearray | memoryview:
     try:
         content = read()
     except (OSError, ValueError) as error:  # ValueError: the buffer is closed
-        raise ArchiveError("<buffer>", f"it cannot be read: {error}") from error
+        raise ArchiveError("<buffer>", f"the buffer cannot be read: {error}") from error
     if not isinstance(content, (bytes, bytearray, memoryview)):
-        raise TypeError("source must be a binary buffer, not one for text; open it with mode 'rb'")
+        raise TypeError("source must be a binary buffer, not a text one. Open it with mode 'rb'.")
     if not content:
-        reason = "there is nothing to read at its position. Remedy: buffer.seek(0)"
-        raise NotAPackageError("<buffer>", reason)
+        reason = "the buffer is empty from its current position on"
+        raise NotAPackageError("<buffer>", reason, hint="Call buffer.seek(0) first.")
     return content

@@ -1,8 +1,7 @@
-"""The records that a package keeps about itself, decoded and checked field by field.
+"""Decoders for the records in which a package describes itself, checked field by field.
 
-A package may come from anywhere: whatever is in these records, the outcome is a value of the
-stated type or an :class:`~modpack.errors.ArchiveError`. Nothing is executed, and torch is not
-needed.
+Packages are untrusted input. Every function returns a value of its declared type or raises
+:class:`~modpack.errors.ArchiveError`. It never executes package code or imports torch.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ _GRAPH_ITEM_BYTES: Final = {
     **{"edges": 65, "notes": 100, "uses": 100, "files": 100},
     **{"roots": 250, "distributions": 1000, "modules": DEFAULT_LIMITS.min_module_bytes},
 }
-"""One item of each list is allowed for so many bytes of the archive, or of a small one."""
+"""Archive size in bytes that allows one item of each list. Small archives have a minimum."""
 _SELF_TEST_ITEM_BYTES: Final = {
     **{"cases": 1000, "operators": 1000, "added": 100, "hidden": 100},
     **{"hidden_distributions": 100, "touches": 100, "imported": 100, "unfilled": 100},
 }
-"""The same for the self-test."""
-_MAX_REMEMBERED: Final = 64 << 10
-"""Bytes of a record up to which it is remembered: packages of one project often have the same."""
-_SHOWN: Final = 5
+"""The same for the self-test record."""
+_MAX_CACHED_BYTES: Final = 64 << 10
+"""Maximum size of a cached record. Packages of one project often share these records."""
+_MAX_SHOWN: Final = 5
 
 
 @json_keys(optional=("namespace",))
@@ -49,9 +48,9 @@ class Objects(NamedTuple):
     """The saved objects of a package.
 
     Attributes:
-        pickles: package and resource of each.
-        main: the one that the package is about, if it says so.
-        namespace: in which namespace they work.
+        pickles: Package and resource of each object.
+        main: The main object, if the package names one.
+        namespace: The namespace in which the objects load.
     """
 
     pickles: tuple[tuple[ModulePath, str], ...]
@@ -65,35 +64,35 @@ class Objects(NamedTuple):
 
 
 def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> Json:
-    """The values of a record that holds a JSON document.
+    """Return the value of a JSON record.
 
     Args:
-        archive: the package.
-        record: the record.
-        verify: the package's manifest, to compare the content with.
+        archive: The package.
+        record: The record.
+        verify: The package's manifest, to check the content against.
 
     Raises:
-        ValueError: it is no JSON, or would take too much memory.
-        RecordNotFoundError: there is no such record.
-        ArchiveError: the record is damaged, or not what ``verify`` says.
+        ValueError: If the record is not valid JSON, or its value needs too much memory.
+        RecordNotFoundError: If the record does not exist.
+        ArchiveError: If the record is damaged or does not match the manifest.
     """
     max_bytes = DEFAULT_LIMITS.max_json_bytes(archive.stored_bytes())
     return parse_json(archive.read(record, verify=verify), max_bytes)
 
 
 def read_document(archive: Archive, record: str, verify: Manifest | None) -> dict[str, Json]:
-    """A record that holds a JSON object; call it in :func:`checking`."""
+    """Return the object in a JSON record. Call it within :func:`decoding`."""
     return as_mapping(read_json(archive, record, verify), "the record")
 
 
 @contextmanager
 def decoding(archive: Archive, record: str) -> Iterator[None]:
-    """Turn what decoding a record raises into an ArchiveError that names it."""
+    """Convert exceptions from decoding a record into an ArchiveError that names the record."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as failure:
         detail = f"{failure} is missing" if isinstance(failure, KeyError) else str(failure)
-        reason = f"it is not as modpack writes it: {detail}"
+        reason = f"the record is not in the form that modpack writes: {detail}"
         raise ArchiveError(archive.path, reason, record) from failure
 
 
@@ -104,35 +103,36 @@ def _read_versioned(
     known_version: int,
     item_bytes: Mapping[str, int],
 ) -> dict[str, Json]:
-    """The same for a record that has a version, and lists no longer than a package has a use for.
+    """Return the object in a versioned JSON record, whose lists must not be too long.
 
     Raises:
-        UnsupportedVersionError: a newer modpack wrote it.
+        UnsupportedVersionError: If a newer version of modpack wrote it.
     """
     document = read_document(archive, record, verify)
     version, archive_bytes = document["version"], archive.stored_bytes()
     if isinstance(version, int) and version > known_version:
         raise UnsupportedVersionError(
             archive.path,
-            f"its version is {version}, and this modpack knows versions up to {known_version}. "
-            "Remedy: install a newer modpack",
+            f"the record has version {version}, and this version of modpack supports versions up "
+            f"to {known_version}",
             record,
+            hint="Install a newer version of modpack.",
         )
     for key, size in item_bytes.items():
-        listed, most = document.get(key), DEFAULT_LIMITS.max_items(archive_bytes, size)
-        if isinstance(listed, (list, dict)) and len(listed) > most:
-            raise ValueError(f"it lists {len(listed)} {key}, and {most} are allowed")
+        listed, limit = document.get(key), DEFAULT_LIMITS.max_items(archive_bytes, size)
+        if isinstance(listed, (list, dict)) and len(listed) > limit:
+            raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")
     return document
 
 
 def read_plan(archive: Archive, verify: Manifest | None) -> Plan:
-    """The plan that a package was written by.
+    """Return the plan that a package was exported with.
 
     Raises:
-        UnsupportedVersionError: a newer modpack wrote it.
-        ArchiveError: the record is missing or damaged.
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is missing or damaged.
     """
-    from modpack.core.plan_json import GRAPH_VERSION, plan_from_json  # most loads need no plan
+    from modpack.core.plan_json import GRAPH_VERSION, plan_from_json  # not needed by most loads
 
     with decoding(archive, layout.GRAPH):
         return plan_from_json(
@@ -141,30 +141,30 @@ def read_plan(archive: Archive, verify: Manifest | None) -> Plan:
 
 
 def read_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvironment:
-    """Where a package of modpack's was made.
+    """Return the export environment of a package that modpack wrote.
 
     Raises:
-        ArchiveError: the record is missing or damaged.
+        ArchiveError: If the record is missing or damaged.
     """
     with decoding(archive, layout.ENVIRONMENT):
         content = archive.read(layout.ENVIRONMENT, verify=verify)
-        if len(content) <= _MAX_REMEMBERED:
-            return _environment(content)
+        if len(content) <= _MAX_CACHED_BYTES:
+            return _decode_environment(content)
         return environment_from_json(read_document(archive, layout.ENVIRONMENT, verify))
 
 
 @lru_cache(maxsize=8)
-def _environment(content: bytes) -> RecordedEnvironment:
-    """What a small record says, which takes less memory than any archive may."""
+def _decode_environment(content: bytes) -> RecordedEnvironment:
+    # The content is small, so the memory limit of the smallest archive is enough.
     document = parse_json(content, DEFAULT_LIMITS.max_json_bytes(0))
     return environment_from_json(as_mapping(document, "the record"))
 
 
 def load_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvironment:
-    """Where a package was made, as far as it says; one of torch.package may tell its Python.
+    """Return a package's export environment. torch.package records at most the Python version.
 
     Raises:
-        ArchiveError: the record is damaged.
+        ArchiveError: If the record is damaged.
     """
     if archive.has(layout.ENVIRONMENT):
         return read_environment(archive, verify)
@@ -175,20 +175,20 @@ def load_environment(archive: Archive, verify: Manifest | None) -> RecordedEnvir
 
 
 def read_objects(archive: Archive, verify: Manifest | None = None) -> Objects:
-    """The saved objects of a package.
+    """Return the saved objects of a package.
 
     Raises:
-        ArchiveError: the record is missing or damaged.
+        ArchiveError: If the record is missing or damaged.
     """
     with decoding(archive, layout.ENTRY):
         return from_json(Objects, read_document(archive, layout.ENTRY, verify), "the record")
 
 
 def object_records(archive: Archive, objects: Objects) -> tuple[str, ...]:
-    """The records of a package's saved objects.
+    """Return the records of a package's saved objects.
 
     Raises:
-        ArchiveError: one of them has a name that no record can have.
+        ArchiveError: If an object's name is not a valid record name.
     """
     try:
         return tuple(resource_record(package, name) for package, name in objects.pickles)
@@ -197,11 +197,11 @@ def object_records(archive: Archive, objects: Objects) -> tuple[str, ...]:
 
 
 def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
-    """What came of the package's self-test; None if it was not tried.
+    """Return the package's self-test record, or None if there is none.
 
     Raises:
-        UnsupportedVersionError: a newer modpack wrote it.
-        ArchiveError: the record is damaged.
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is damaged.
     """
     if not archive.has(layout.SELF_TEST):
         return None
@@ -218,21 +218,21 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
 def read_tensors(
     archive: Archive, verify: Manifest
 ) -> Mapping[str, tuple[TensorFacts, ...]] | None:
-    """The tensors of each saved object, by the object's record, in the order of its state dict.
+    """Return the tensors of each saved object, by record, in the order of its state dict.
 
-    The storages that they name are there and large enough for them; they are not read.
+    Checks that the storages exist and are large enough, without reading them.
 
     Args:
-        archive: the package.
-        verify: its manifest.
+        archive: The package.
+        verify: Its manifest.
 
     Returns:
-        None if the package does not record them: an older version of modpack wrote it, or no
-        object was saved.
+        None if the package does not record tensors, because an older version of modpack wrote
+        it, or because it contains no saved object.
 
     Raises:
-        UnsupportedVersionError: a newer modpack wrote it.
-        ArchiveError: the record is damaged.
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is damaged.
     """
     if not archive.has(layout.TENSORS):
         return None
@@ -241,7 +241,7 @@ def read_tensors(
     with decoding(archive, layout.TENSORS):
         document = _read_versioned(archive, layout.TENSORS, verify, TENSORS_VERSION, {})
         tensors = tensors_from_json(document)
-        _check_storages(archive, (each for of_one in tensors.values() for each in of_one))
+        _check_storages(archive, (each for listed in tensors.values() for each in listed))
         return tensors
 
 
@@ -249,35 +249,36 @@ def _check_storages(archive: Archive, tensors: Iterable[TensorFacts]) -> None:
     sizes = archive.sizes()
     problems = list(filter(None, (_storage_problem(sizes, tensor) for tensor in tensors)))
     if problems:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise ValueError("; ".join(problems[:_SHOWN]) + more)
+        omitted = len(problems) - _MAX_SHOWN
+        more = f"; and {omitted} more" if omitted > 0 else ""
+        raise ValueError("; ".join(problems[:_MAX_SHOWN]) + more)
 
 
 def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | None:
-    """Why a tensor cannot lie where it is said to, among records of such sizes; None if it can."""
+    """Return why a tensor does not fit into its storage, or None if it does."""
     if tensor.storage is None:
         return None
     record = layout.storage_name(tensor.storage)
     size = sizes.get(record)
     if size is None or not layout.is_storage(record):
-        return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is not there"
+        return f"{tensor.name!r:.200} is in the storage {tensor.storage!r:.80}, which is missing"
     from modpack.core.tensors import DTYPE_ALIASES, QUANTIZED_DTYPES
 
     if tensor.dtype in DTYPE_ALIASES:
-        return f"{tensor.name!r:.200} is of the type {tensor.dtype!r}, which is no type's own name"
+        return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, which is only an alias"
     if tensor.dtype in QUANTIZED_DTYPES and tensor.form != "quantized":
-        return f"{tensor.name!r:.200} is of the type {tensor.dtype!r}, but not quantized"
+        return f"{tensor.name!r:.200} has the dtype {tensor.dtype!r}, but is not quantized"
     needed = _bytes_needed(tensor)
     if needed > size:
         return (
-            f"{tensor.name!r:.200} needs {needed} bytes of the storage {tensor.storage!r}, which "
+            f"{tensor.name!r:.200} needs {needed} bytes in the storage {tensor.storage!r}, which "
             f"has {size}"
         )
     return None
 
 
 def _bytes_needed(tensor: TensorFacts) -> int:
-    """How many bytes a storage has at least that holds a tensor; one each of an unknown type."""
+    """Return the minimum storage size for a tensor, with one byte per item of unknown dtypes."""
     if not tensor.numel:
         return 0
     from modpack.core.tensors import ITEM_BYTES, PACKED_DTYPES
@@ -289,38 +290,37 @@ def _bytes_needed(tensor: TensorFacts) -> int:
 
 
 def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
-    """The modules that a package takes from where it is loaded, as it lists them.
+    """Return a package's extern modules in the order of the record.
 
     Args:
-        archive: the package.
-        verify: its manifest, to compare the record with.
+        archive: The package.
+        verify: Its manifest, to check the record against.
 
     Raises:
-        ArchiveError: the record is damaged, or lists more, or a longer path, than a
-            package can have a use for.
+        ArchiveError: If the record is damaged, or exceeds a limit on count or length.
     """
     if not archive.has(layout.EXTERN_MODULES):
         return []
     text = archive.read(layout.EXTERN_MODULES, verify=verify).decode("utf-8", "replace")
-    listed, most = text.count("\n"), DEFAULT_LIMITS.max_modules(archive.stored_bytes())
-    if listed > most:
-        reason = f"it lists {listed} modules, and {most} are allowed"
+    listed, limit = text.count("\n"), DEFAULT_LIMITS.max_modules(archive.stored_bytes())
+    if listed > limit:
+        reason = f"{listed} modules are listed, and {limit} are allowed"
         raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)
     externs = [line for line in text.split("\n") if line]
     for module in externs:
-        why = why_too_long(module)
-        if why is not None:
-            reason = f"it lists {module!r:.60}, which is no module path: {why}"
+        problem = why_too_long(module)
+        if problem is not None:
+            reason = f"{module!r:.60} is not a module path: {problem}"
             raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)
     return externs
 
 
 def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
-    """The hook specs of a saved object; nothing is executed and torch is not needed.
+    """Return the hook specs of a saved object, without executing code or importing torch.
 
     Raises:
-        ArchiveError: they are damaged.
-        ModpackError: their version is unknown.
+        ArchiveError: If the record is damaged.
+        ModpackError: If the record's version is unknown.
     """
     specs_record, _ = hook_records(record)
     if not archive.has(specs_record):
@@ -328,7 +328,8 @@ def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
     try:
         parsed = read_json(archive, specs_record)
     except ValueError as failure:
-        raise ArchiveError(archive.path, f"is no JSON ({failure})", specs_record) from failure
+        reason = f"the record is not valid JSON ({failure})"
+        raise ArchiveError(archive.path, reason, specs_record) from failure
     from modpack.core.hookspec import specs_from_json
 
     return specs_from_json(parsed)

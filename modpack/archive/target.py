@@ -1,7 +1,7 @@
-"""Where an archive's bytes go: nowhere near the target until all of them are written.
+"""Atomic output of an archive: the target does not change until all bytes are written.
 
-A path is written to a temporary file next to it, which is flushed to disk and renamed. A buffer
-gets its first byte when the archive is complete.
+For a path, a temporary file next to it is written, flushed to disk, and renamed. A buffer receives
+its first byte when the archive is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 from weakref import WeakSet
 
-from modpack.archive.other_files import other_url
+from modpack.archive.other_files import identify_url
 from modpack.core.process import ThreadPool
 from modpack.errors import TargetError
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 CHUNK_BYTES: Final = 8 << 20
-"""Bytes that are written at once: an interrupt need not wait for gigabytes."""
+"""Maximum size of one write, so that an interrupt does not wait for gigabytes."""
 _BUFFERED_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 64 << 20
-"""Bytes after which the disk begins while more is written: otherwise 2 GiB are half a second of
-waiting at the end (benchmark rows save-one and save-400)."""
+"""Bytes after which a background sync starts. Without it, the final sync of 2 GiB takes another
+half second (benchmark rows save-one and save-400)."""
 _SYNC: Final = getattr(os, "fdatasync", os.fsync)
 _SPOOL_IN_MEMORY_BYTES: Final = 64 << 20
 _SUFFIX: Final = ".modpack-tmp"
-_LONGEST_STEM: Final = 40
-"""Characters of the target's name that a temporary name keeps; all of it has to fit into 255."""
+_MAX_STEM: Final = 40
+"""Characters of the target's name in a temporary name, which must fit into 255."""
 
-# A forked child has a copy of what is in a file's buffer and writes it when it ends, but the file
-# is its parent's: the bytes would be in there twice. So in a child these files lead nowhere.
+# A forked child inherits a copy of the unflushed buffer and would flush it at exit, so that the
+# parent's file contains these bytes twice. In a child, these files are redirected to /dev/null.
 _open_files: Final[WeakSet[IO[bytes]]] = WeakSet()
 
 
 def _close_in_forked_child() -> None:
     for file in list(_open_files):
-        if file.closed or file.name is None:  # it is in memory
+        if file.closed or file.name is None:  # a file in memory
             continue
-        with contextlib.suppress(OSError):  # there are no descriptors left
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, file.fileno(), inheritable=False)
-            os.close(nowhere)
+        with contextlib.suppress(OSError):  # out of file descriptors
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, file.fileno(), inheritable=False)
+            os.close(null)
 
 
 if hasattr(os, "register_at_fork"):
@@ -60,10 +60,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Sink(ABC):
-    """Takes an archive's bytes, then puts them in place all at once or not at all.
+    """Collects an archive's bytes and publishes them atomically.
 
     Args:
-        label: the target as the user named it, for messages.
+        label: The target as the user named it, for messages.
     """
 
     def __init__(self, label: str) -> None:
@@ -73,40 +73,40 @@ class Sink(ABC):
 
     @abstractmethod
     def _open(self) -> IO[bytes]:
-        """Make the temporary file; called once, at the first byte."""
+        """Create the temporary file. Called once, before the first write."""
 
     @abstractmethod
     def _path_of(self, file: IO[bytes]) -> str:
-        """Return a path under which others can read the file; flushed by the caller."""
+        """Return a path at which the file can be opened. The caller flushes it."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Put what was written in place of the target's old content.
+        """Replace the target with the written bytes.
 
         Raises:
-            TargetError: the target cannot be written.
+            TargetError: If the target cannot be written.
         """
 
     @abstractmethod
     def discard(self) -> None:
-        """Forget what was written; the target stays as it was. May be called twice."""
+        """Discard the written bytes and leave the target unchanged. May be called twice."""
 
     def begin(self) -> None:
-        """Make the temporary file, unless it exists."""
+        """Create the temporary file if it does not exist."""
         if self._file is None:
             with self.reporting():
                 self._opened()
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this is a forked child of the process that has begun to write."""
+        """Whether this process is a forked child of the one that started writing."""
         return self._file is not None and self._owner != os.getpid()
 
     def write(self, *pieces: bytes | memoryview) -> None:
         """Append pieces.
 
         Raises:
-            TargetError: the target cannot be written.
+            TargetError: If the target cannot be written.
         """
         with self.reporting():
             file = self._opened()
@@ -119,15 +119,15 @@ class Sink(ABC):
                     file.write(view[start : start + CHUNK_BYTES])
 
     def write_readable(self, header: bytes, content: memoryview) -> int | None:
-        """Append a record if its bytes can be read back from the file at once.
+        """Append a record if its bytes can be read back from the file immediately.
 
         Returns:
-            The file's descriptor. None if nothing was written.
+            The file descriptor, or None if nothing was written.
         """
         return None
 
     def patch(self, offset: int, data: bytes) -> None:
-        """Overwrite bytes that were written before, ``offset`` bytes from the start."""
+        """Overwrite already written bytes at ``offset`` from the start."""
         with self.reporting():
             file = self._opened()
             file.seek(offset)
@@ -135,10 +135,10 @@ class Sink(ABC):
             file.seek(0, os.SEEK_END)
 
     def path(self) -> str:
-        """Return where the bytes so far can be read, for as long as nothing more is written.
+        """Return a path with all bytes written so far. It is valid until the next write.
 
         Raises:
-            TargetError: the target cannot be written.
+            TargetError: If the target cannot be written.
         """
         with self.reporting():
             path = self._path_of(self._opened())
@@ -146,7 +146,7 @@ class Sink(ABC):
             return path
 
     def truncate(self, size: int) -> None:
-        """Forget all but the first ``size`` bytes."""
+        """Discard all but the first ``size`` bytes."""
         with self.reporting():
             file = self._opened()
             file.seek(size)
@@ -160,7 +160,7 @@ class Sink(ABC):
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Raise an error of the system as one about the target."""
+        """Convert an OSError into a TargetError."""
         try:
             yield
         except OSError as error:
@@ -168,19 +168,19 @@ class Sink(ABC):
 
 
 class PathSink(Sink):
-    """A file, written next to its place and renamed into it.
+    """A file, written to a temporary file in the same folder and then renamed.
 
     Args:
-        target: where the archive shall be. A link is kept; what it points to is replaced.
+        target: The path to write. A symlink is kept; the file that it points to is replaced.
 
     Raises:
-        TargetError: nothing can be written there, as far as one can tell without trying.
+        TargetError: If the path is obviously not writable.
     """
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
         if not os.path.basename(target) or "\0" in target:
-            raise TargetError(f"cannot write {target!r}: that names no file")
+            raise TargetError(f"cannot write {target!r}: this is not a file name")
         self._path = os.path.realpath(target)
         self._folder, self._name = os.path.split(self._path)
         self._mode = _mode_of_target(target, self._path)
@@ -191,10 +191,10 @@ class PathSink(Sink):
 
     def _open(self) -> IO[bytes]:
         _remove_leftovers(self._folder, self._name)
-        whose = f"{os.getpid()}-{_process_space()}-{secrets.token_hex(8)}"
-        temporary = os.path.join(self._folder, f"{_temporary_prefix(self._name)}{whose}{_SUFFIX}")
-        # O_EXCL: never through a link that somebody put there. The first mode lets nobody in
-        # whom the old file kept out.
+        owner = f"{os.getpid()}-{_pid_namespace()}-{secrets.token_hex(8)}"
+        temporary = os.path.join(self._folder, f"{_temporary_prefix(self._name)}{owner}{_SUFFIX}")
+        # O_EXCL never follows a symlink that another user created. The initial mode is not wider
+        # than the mode of the file to be replaced.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         mode = 0o666 if self._mode is None else self._mode & 0o777 | stat.S_IWUSR
         descriptor = os.open(temporary, flags, mode)
@@ -223,7 +223,7 @@ class PathSink(Sink):
             return file.fileno()
 
     def _finish_syncing(self) -> None:
-        # The system tells of a failed write once: the last fsync would not hear of it again.
+        # The kernel reports a write error only once, so the final fsync would not report it again.
         if self._syncing is not None:
             self._syncing.result()
 
@@ -238,8 +238,8 @@ class PathSink(Sink):
                 os.chmod(self._temporary, self._mode)
             os.replace(self._temporary, self._path)
             self._temporary = ""
-        # The rename itself must survive a power failure, where the system can do that. The archive
-        # is in place already: an error here must not look like a failed export.
+        # Sync the folder so that the rename survives a power failure, where the system supports
+        # that. The archive is in place already, so an error must not look like a failed export.
         with contextlib.suppress(OSError):
             descriptor = os.open(self._folder, os.O_RDONLY)
             try:
@@ -249,10 +249,10 @@ class PathSink(Sink):
 
     def discard(self) -> None:
         if self._owner != os.getpid():
-            return  # a forked child holds a copy of this object, but the file is its parent's
-        self._threads.close()  # before another file gets the descriptor
+            return  # in a forked child; the file belongs to the parent process
+        self._threads.close()  # before the descriptor can be reused for another file
         if self._file is not None:
-            with contextlib.suppress(OSError):  # what cannot be flushed is not wanted anyway
+            with contextlib.suppress(OSError):  # unflushed data is discarded anyway
                 self._file.close()
         if self._temporary:
             with contextlib.suppress(OSError):
@@ -261,10 +261,10 @@ class PathSink(Sink):
 
 
 class BufferSink(Sink):
-    """A binary buffer, which gets its first byte when the archive is complete.
+    """A binary buffer, which receives its first byte when the archive is complete.
 
     Args:
-        write: the buffer's ``write``.
+        write: The buffer's ``write`` method.
     """
 
     def __init__(self, write: Callable[[memoryview], int | None]) -> None:
@@ -276,7 +276,7 @@ class BufferSink(Sink):
         return tempfile.SpooledTemporaryFile(_SPOOL_IN_MEMORY_BYTES)
 
     def _path_of(self, file: IO[bytes]) -> str:
-        # Move it to a file that has a name: that copies it once, not each time.
+        # Move the data to a named file. This copies it once instead of on each call.
         if not self._named:
             descriptor, self._named = tempfile.mkstemp(prefix="modpack-", suffix=_SUFFIX)
             self._file = os.fdopen(descriptor, "w+b", _BUFFERED_BYTES)
@@ -293,10 +293,10 @@ class BufferSink(Sink):
             while chunk := memoryview(spool.read(CHUNK_BYTES)):
                 while chunk:
                     written = self._write(chunk)
-                    if written is None:  # many duck-typed buffers return nothing, and took all
+                    if written is None:  # many duck-typed buffers return None after a full write
                         break
                     if written <= 0:
-                        raise OSError("the buffer takes no more bytes")
+                        raise OSError("the buffer accepts no more bytes")
                     chunk = chunk[written:]
         self.discard()
 
@@ -313,8 +313,8 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
     """Return the sink for a path or a binary buffer.
 
     Raises:
-        TypeError: ``target`` is neither, or a buffer for text.
-        TargetError: nothing can be written there.
+        TypeError: If ``target`` is neither, or a text buffer.
+        TargetError: If the target cannot be written.
     """
     if isinstance(target, (str, os.PathLike)):
         path = os.fspath(target)
@@ -328,22 +328,22 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
             f"not {type(target).__name__}"
         )
     if _is_text(target):
-        raise TypeError("target must be a binary buffer, not one for text; open it with mode 'wb'")
+        raise TypeError("target must be a binary buffer, not a text one. Open it with mode 'wb'.")
     writable = getattr(target, "writable", None)
     try:
         is_writable = writable() if callable(writable) else True
-    except ValueError as error:  # what io raises for a closed file
+    except ValueError as error:  # raised by io for a closed file
         raise TargetError(f"cannot write <buffer>: {error}") from error
     if not is_writable:
-        raise TargetError("cannot write <buffer>: it was not opened for writing")
+        raise TargetError("cannot write <buffer>: the buffer was not opened for writing")
     return BufferSink(write)
 
 
 def write_atomically(target: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file so that under its name there is never a part of it.
+    """Write a file atomically.
 
     Raises:
-        TargetError: it cannot be written; what was there before is still there.
+        TargetError: If the file cannot be written. An existing file is then unchanged.
     """
     sink = open_sink(target)
     try:
@@ -360,15 +360,16 @@ def _is_text(buffer: object) -> bool:
 
 
 def _mode_of_target(target: str, path: str) -> int | None:
-    """Return the permission bits of the file at ``path``, None if there is none.
+    """Return the permission bits of the file at ``path``, or None if it does not exist.
 
     Raises:
-        TargetError: nothing can be written there.
+        TargetError: If the target cannot be written.
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        reason = other_url(target, is_target=True) or f"the folder {folder} does not exist"
-        raise TargetError(f"cannot write {target}: {reason}")
+        url = identify_url(target, is_target=True)
+        reason, hint = url or (f"the folder {folder} does not exist", "")
+        raise TargetError(f"cannot write {target}: {reason}", hint=hint)
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -376,38 +377,38 @@ def _mode_of_target(target: str, path: str) -> int | None:
     except OSError as error:
         raise TargetError(f"cannot write {target}: {error.strerror}") from error
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise TargetError(f"cannot write {target}: it is a directory")
+        raise TargetError(f"cannot write {target}: this is a folder")
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise TargetError(f"cannot write {target}: it is no regular file")
+        raise TargetError(f"cannot write {target}: not a regular file")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise TargetError(f"cannot write {target}: no permission to write in the folder {folder}")
     return None if found is None else stat.S_IMODE(found.st_mode)
 
 
 def _remove_leftovers(folder: str, name: str) -> None:
-    """Remove temporary files of the target ``name`` whose processes have ended.
+    """Remove temporary files for the target ``name`` whose processes have ended.
 
-    A file goes only if its name says that it was made here, by a process that is known to have
-    ended; a folder may be shared with other machines and containers.
+    The folder may be shared with other machines and containers. Only files whose names contain
+    this host and PID namespace and a process that has ended are removed.
     """
     if os.name != "posix":
-        return  # elsewhere there is no harmless way to ask whether a process lives
+        return  # other systems have no safe way to check whether a process exists
     prefix = _temporary_prefix(name)
-    with contextlib.suppress(OSError):  # tidying up is a courtesy, never a reason to fail
+    with contextlib.suppress(OSError):  # failing to clean up must not fail the export
         for candidate in os.listdir(folder):
             if candidate.startswith(prefix) and candidate.endswith(_SUFFIX):
                 rest = candidate[len(prefix) : -len(_SUFFIX)]
                 match = re.fullmatch(r"(\d+)-([0-9a-f]{8})-[0-9a-f]+", rest)
-                if match and match[2] == _process_space() and _has_ended(int(match[1])):
+                if match and match[2] == _pid_namespace() and _has_ended(int(match[1])):
                     os.unlink(os.path.join(folder, candidate))
 
 
 def _temporary_prefix(name: str) -> str:
-    return f".{name[:_LONGEST_STEM]}."
+    return f".{name[:_MAX_STEM]}."
 
 
-def _process_space() -> str:
-    """Return what tells apart hosts, and containers on a host: each has process ids of its own."""
+def _pid_namespace() -> str:
+    """Return an identifier of the host and PID namespace, which differs between containers."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:

@@ -1,9 +1,8 @@
-"""Writing a package, record by record, so that a failure leaves no trace.
+"""Writer for packages, record by record. A failed write leaves the target unchanged.
 
-Threads compute checksums and deflate while the caller goes on. A small record is copied and waits
-with others until they are worth a thread. A large one is written at once, and hashed from the file
-or, if it is huge, from a copy of each piece: the checksums are of the bytes that were written, even
-of memory that another thread changes meanwhile, as training does.
+Threads compute checksums and deflate while the caller continues. Small records are copied and
+batched. Large records are written at once and hashed from the file, or, if huge, from a copy of
+each chunk. Checksums always match the written bytes, even if training changes a tensor meanwhile.
 """
 
 from __future__ import annotations
@@ -45,21 +44,21 @@ if TYPE_CHECKING:
     from modpack.archive.hash_helper import HashHelper, Slot
 
 _BATCH_BYTES: Final = 1 << 20
-"""Bytes of records from which handing them to a thread costs less than it saves."""
-_MAX_WAITING: Final = 8 << 20
-"""Bytes of records that wait before the writer does."""
-_LARGE: Final = 1 << 20
-"""Bytes from which a record does not wait."""
-_WORTH_HELPING: Final = 4 << 10
-"""Bytes of a record from which a helper process saves more than handing it over costs."""
-_WORTH_A_HELPER: Final = 32 << 20
-"""Bytes of such records from which starting one is worth it."""
+"""Minimum batch size. Handing less to a thread costs more than it saves."""
+_MAX_PENDING_BYTES: Final = 8 << 20
+"""Size of pending records above which the writer waits for them."""
+_LARGE_BYTES: Final = 1 << 20
+"""Minimum size of records that are written without batching."""
+_MIN_SHARED_BYTES: Final = 4 << 10
+"""Minimum size of records that the helper process hashes. Smaller ones cost more than they save."""
+_MIN_HELPER_BYTES: Final = 32 << 20
+"""Total size of such records from which starting the helper pays off."""
 _PIECE_BYTES: Final = 2 << 20
-_MAX_PIECES: Final = 3
-"""One piece is written while the one before is hashed, and the next one copied."""
-_HUGE: Final = 64 << 20
-"""Bytes from which a record is hashed while it is written. Smaller ones are read back instead, two
-at a time, which neither copies them nor lets the writer wait (benchmark row save-400)."""
+_PIECE_COUNT: Final = 3
+"""One piece is being written while the previous one is hashed and the next one is copied."""
+_HUGE_BYTES: Final = 64 << 20
+"""Minimum size of records that are hashed while they are written. Smaller records are read back,
+two at a time, which neither copies them nor blocks the writer (benchmark row save-400)."""
 _DEFLATE_LEVEL: Final = 6
 
 
@@ -69,8 +68,8 @@ class _Record(NamedTuple):
     compress: bool
 
 
-class _Prepared(NamedTuple):
-    """A record that can be written; ``deflated`` is None if it had better be stored."""
+class _CompressedRecord(NamedTuple):
+    """A record ready for writing. ``deflated`` is None if the content is to be stored."""
 
     name: str
     content: bytes | memoryview
@@ -80,7 +79,7 @@ class _Prepared(NamedTuple):
 
 
 class _Checksums(NamedTuple):
-    """Those of a large record up to the end of a piece."""
+    """The checksums of a large record up to the end of one piece."""
 
     crc: Future[int]
     sha256: Future[_Hash]
@@ -89,9 +88,9 @@ class _Checksums(NamedTuple):
         return self.crc.result(), self.sha256.result()
 
 
-def _prepare(records: Sequence[_Record]) -> list[_Prepared]:
+def _compress(records: Sequence[_Record]) -> list[_CompressedRecord]:
     return [
-        _Prepared(
+        _CompressedRecord(
             name,
             content,
             zlib.crc32(content),
@@ -102,10 +101,10 @@ def _prepare(records: Sequence[_Record]) -> list[_Prepared]:
     ]
 
 
-def _hashed(helper: HashHelper, slot: Slot, records: Sequence[_Record]) -> list[_Prepared]:
+def _receive(helper: HashHelper, slot: Slot, records: Sequence[_Record]) -> list[_CompressedRecord]:
     digests = zip(records, helper.digests(slot), strict=True)
     return [
-        _Prepared(name, content, crc, sha256.hex(), None)
+        _CompressedRecord(name, content, crc, sha256.hex(), None)
         for (name, content, _), (crc, sha256) in digests
     ]
 
@@ -115,42 +114,42 @@ def _deflate(content: bytes | memoryview) -> bytes | None:
         return None
     compressor = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, RAW_DEFLATE)
     payload = compressor.compress(content) + compressor.flush()
-    helps = len(payload) < len(content)
-    readable = DEFAULT_LIMITS.allows_inflating(len(payload), len(content))
-    return payload if helps and readable else None
+    is_smaller = len(payload) < len(content)
+    is_allowed = DEFAULT_LIMITS.allows_inflating(len(payload), len(content))
+    return payload if is_smaller and is_allowed else None
 
 
 def _digest_written(descriptor: int, offset: int, size: int) -> tuple[int, _Hash]:
-    """Compute the checksums of what was written to a file."""
+    """Compute the checksums of written bytes by reading them back."""
     crc, digest, end = 0, hashlib.sha256(), offset + size
     memory = memoryview(bytearray(min(size, _PIECE_BYTES)))
     while offset < end:
         piece = memory[: os.preadv(descriptor, [memory[: end - offset]], offset)]
         if not piece:
-            raise OSError("what was written cannot be read back")
+            raise OSError("written data cannot be read back")
         crc = zlib.crc32(piece, crc)
         digest.update(piece)
         offset += len(piece)
     return crc, digest
 
 
-def _crc_on(before: Future[int] | None, piece: memoryview) -> int:
-    return zlib.crc32(piece, 0 if before is None else before.result())
+def _extend_crc(previous: Future[int] | None, piece: memoryview) -> int:
+    return zlib.crc32(piece, 0 if previous is None else previous.result())
 
 
-def _sha256_on(before: Future[_Hash] | None, piece: memoryview) -> _Hash:
-    digest = hashlib.sha256() if before is None else before.result().copy()
+def _extend_sha256(previous: Future[_Hash] | None, piece: memoryview) -> _Hash:
+    digest = hashlib.sha256() if previous is None else previous.result().copy()
     digest.update(piece)
     return digest
 
 
 class Checkpoint(NamedTuple):
-    """How far a writer had come: what :meth:`ArchiveWriter.rollback` goes back to.
+    """A state of a writer, for :meth:`ArchiveWriter.rollback`.
 
     Attributes:
-        records: how many records there were.
-        position: bytes that they take; 0 when only planning.
-        inflated: bytes of the deflated ones among them once inflated.
+        records: Number of records.
+        position: Bytes written; 0 when only planning.
+        inflated: Uncompressed size of the deflated records in bytes.
     """
 
     records: int
@@ -158,10 +157,10 @@ class Checkpoint(NamedTuple):
     inflated: int = 0
 
 
-class _Body:
-    """Lays records one after the other, and remembers what the zip's directory says of them.
+class _ZipBodyWriter:
+    """Writes records one after another and collects their directory headers.
 
-    A record is in the sink at the latest after :meth:`settle`.
+    Records may be pending until :meth:`flush`.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -170,10 +169,12 @@ class _Body:
         self._batch: list[_Record] = []
         self._batch_bytes = 0
         self._slot: Slot | None = None
-        self._preparing: deque[tuple[int, Callable[[], list[_Prepared]], Slot | None]] = deque()
-        self._preparing_bytes = 0
+        self._pending: deque[tuple[int, Callable[[], list[_CompressedRecord]], Slot | None]] = (
+            deque()
+        )
+        self._pending_bytes = 0
         self._helper: HashHelper | None = None
-        self._for_helper = 0
+        self._helper_bytes = 0
         self._pieces: deque[tuple[memoryview, _Checksums | None]] = deque()
         self._hashing: dict[str, _Checksums | Future[tuple[int, _Hash]]] = {}
         self._entries: dict[str, ZipEntry] = {}
@@ -182,27 +183,27 @@ class _Body:
         self._inflated = 0
 
     def add(self, name: str, content: bytes | memoryview, *, compress: bool) -> None:
-        """Add a record; the bytes of a view may change as soon as the call returns."""
+        """Add a record. The caller may change the bytes of a view after the call."""
         self._sink.begin()
-        if not compress and len(content) >= _LARGE:
-            self._lay_waiting()
-            self._lay_large(name, memoryview(content))
+        if not compress and len(content) >= _LARGE_BYTES:
+            self._write_pending()
+            self._write_large(name, memoryview(content))
             return
         copy = None
-        if not compress and (self._slot is not None or len(content) >= _WORTH_HELPING):
-            copy = self._shared_copy(content)
+        if not compress and (self._slot is not None or len(content) >= _MIN_SHARED_BYTES):
+            copy = self._copy_to_slot(content)
         elif self._slot is not None:
-            self._begin_batch()
+            self._submit_batch()
         self._batch.append(_Record(name, bytes(content) if copy is None else copy, compress))
         self._batch_bytes += len(content)
         if self._slot is None and self._batch_bytes >= _BATCH_BYTES:
-            self._begin_batch()
-        while self._preparing_bytes > _MAX_WAITING:
-            self._lay_first()
+            self._submit_batch()
+        while self._pending_bytes > _MAX_PENDING_BYTES:
+            self._write_oldest_batch()
 
-    def settle(self) -> None:
-        """Lay what still waits, and fill in all checksums."""
-        self._lay_waiting()
+    def flush(self) -> None:
+        """Write all pending records and fill in all checksums."""
+        self._write_pending()
         for name, checksums in self._hashing.items():
             with self._sink.reporting():
                 crc, sha256 = checksums.result()
@@ -213,49 +214,49 @@ class _Body:
         self._hashing.clear()
 
     def digests(self) -> dict[str, RecordDigest]:
-        """Return what the manifest says of each record, in their order."""
-        self.settle()
+        """Return the manifest entries of all records, in file order."""
+        self.flush()
         return self._digests
 
     def digest(self, name: str) -> RecordDigest:
-        """Return what the manifest says of a record."""
+        """Return the manifest entry of a record."""
         if name not in self._digests or name in self._hashing:
-            self.settle()
+            self.flush()
         return self._digests[name]
 
     def checkpoint(self) -> Checkpoint:
-        """Return how far it reaches."""
-        self.settle()
+        """Return the current state."""
+        self.flush()
         return Checkpoint(len(self._entries), self._position, self._inflated)
 
-    def cut(self, to: Checkpoint) -> None:
-        """Forget what reaches farther."""
-        self.settle()
-        for name in list(self._entries)[to.records :]:
+    def truncate(self, checkpoint: Checkpoint) -> None:
+        """Remove all records after a checkpoint."""
+        self.flush()
+        for name in list(self._entries)[checkpoint.records :]:
             del self._entries[name], self._digests[name]
-        if self._position > to.position:
-            self._sink.truncate(to.position)
-        _, self._position, self._inflated = to
+        if self._position > checkpoint.position:
+            self._sink.truncate(checkpoint.position)
+        _, self._position, self._inflated = checkpoint
 
-    def end(self) -> None:
-        """Write the zip's directory."""
-        self.settle()
+    def write_directory(self) -> None:
+        """Write the zip's directory and end records."""
+        self.flush()
         lines = [central_header(entry) for entry in self._entries.values()]
         directory = b"".join(lines)
         self._sink.write(directory, end_records(len(lines), len(directory), self._position))
 
     def stored_chunks(self, name: str) -> Iterator[bytes] | None:
-        """Return the content of a record that was stored as it is; None for any other."""
-        self.settle()
+        """Return the content of an uncompressed record, or None for any other."""
+        self.flush()
         entry = self._entries.get(name)
         if entry is None or entry.kind > MAX16:
             return None
         return self._chunks(entry.offset + len(_header(name, entry)), entry.size)
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads and the helper process."""
         self._batch.clear()
-        self._preparing.clear()
+        self._pending.clear()
         self._threads.close()
         if self._helper is not None:
             self._helper.close()
@@ -267,80 +268,80 @@ class _Body:
                 remaining -= len(chunk)
                 yield chunk
 
-    def _shared_copy(self, content: bytes | memoryview) -> memoryview | None:
-        """Copy a record to where the helper sees it; None if there is no helper or no room."""
-        self._for_helper += len(content)
+    def _copy_to_slot(self, content: bytes | memoryview) -> memoryview | None:
+        """Copy a record to shared memory; return None if there is no helper or no free slot."""
+        self._helper_bytes += len(content)
         if self._helper is None:
-            if self._for_helper < _WORTH_A_HELPER:
+            if self._helper_bytes < _MIN_HELPER_BYTES:
                 return None
             from modpack.archive.hash_helper import start_hash_helper  # few saves need it
 
-            self._helper, self._for_helper = start_hash_helper(), 0
+            self._helper, self._helper_bytes = start_hash_helper(), 0
             if self._helper is None:
                 return None
         copy = None if self._slot is None else self._slot.add(content)
         if copy is None:
-            self._begin_batch()
+            self._submit_batch()
             self._slot = self._helper.slot()
             copy = None if self._slot is None else self._slot.add(content)
         return copy
 
-    def _begin_batch(self) -> None:
-        """Have the helper or a thread prepare what is gathered."""
+    def _submit_batch(self) -> None:
+        """Pass the current batch to the helper or to a thread."""
         batch, size, slot = self._batch, self._batch_bytes, self._slot
         self._batch, self._batch_bytes, self._slot = [], 0, None
         if not batch:
             return
         if slot is None or self._helper is None:
-            prepared = self._threads.run(_prepare, batch).result
+            get_result = self._threads.run(_compress, batch).result
         else:
-            prepared = partial(_hashed, self._helper, slot, batch)
-            self._helper.begin(slot)
-        self._preparing.append((size, prepared, slot))
-        self._preparing_bytes += size
+            get_result = partial(_receive, self._helper, slot, batch)
+            self._helper.submit(slot)
+        self._pending.append((size, get_result, slot))
+        self._pending_bytes += size
 
-    def _lay_waiting(self) -> None:
+    def _write_pending(self) -> None:
         if self._slot is not None:
-            self._begin_batch()
-        while self._preparing:
-            self._lay_first()
-        # A few small ones are prepared here: for those, threads are not worth being started.
+            self._submit_batch()
+        while self._pending:
+            self._write_oldest_batch()
+        # The last batch is small: starting a thread for it costs more than it saves.
         batch, self._batch, self._batch_bytes = self._batch, [], 0
-        self._lay_all(_prepare(batch))
+        self._write_records(_compress(batch))
 
-    def _lay_first(self) -> None:
-        size, prepared, slot = self._preparing.popleft()
-        self._preparing_bytes -= size
-        self._lay_all(prepared())
+    def _write_oldest_batch(self) -> None:
+        size, get_result, slot = self._pending.popleft()
+        self._pending_bytes -= size
+        self._write_records(get_result())
         if self._helper is not None and slot is not None:
-            self._helper.take_back(slot)
+            self._helper.release(slot)
 
-    def _lay_all(self, records: Sequence[_Prepared]) -> None:
+    def _write_records(self, records: Sequence[_CompressedRecord]) -> None:
         pieces: list[bytes | memoryview] = []
         for name, content, crc, sha256, deflated in records:
-            size, payload, method, of_deflated = len(content), content, STORED, ""
+            size, payload, method, deflated_sha256 = len(content), content, STORED, ""
             inflated = self._inflated + size
             if deflated is not None and DEFAULT_LIMITS.allows_total(self._position, inflated):
                 payload, method = deflated, DEFLATED
-                of_deflated = hashlib.sha256(deflated).hexdigest()
+                deflated_sha256 = hashlib.sha256(deflated).hexdigest()
                 self._inflated = inflated
-            pieces += self._begin_entry(name, size, len(payload), crc, method), payload
-            self._digests[name] = RecordDigest(size, sha256, of_deflated)
+            pieces += self._add_entry(name, size, len(payload), crc, method), payload
+            self._digests[name] = RecordDigest(size, sha256, deflated_sha256)
         self._sink.write(*pieces)
 
-    def _lay_large(self, name: str, content: memoryview) -> None:
-        """Lay a record before its checksums are known, which are filled in later."""
+    def _write_large(self, name: str, content: memoryview) -> None:
+        """Write a record before its checksums are known. :meth:`flush` fills them in."""
         size = len(content)
-        header = self._begin_entry(name, size, size)
+        header = self._add_entry(name, size, size)
         self._digests[name] = RecordDigest(size, "")
-        readable = self._sink.write_readable(header, content) if size < _HUGE else None
-        if readable is not None:
-            place = readable, self._position - size, size
-            self._hashing[name] = self._threads.run(_digest_written, *place)
+        descriptor = self._sink.write_readable(header, content) if size < _HUGE_BYTES else None
+        if descriptor is not None:
+            offset = self._position - size
+            self._hashing[name] = self._threads.run(_digest_written, descriptor, offset, size)
             return
         self._sink.write(header)
         if not self._pieces:
-            memories = [memoryview(bytearray(_PIECE_BYTES)) for _ in range(_MAX_PIECES)]
+            memories = [memoryview(bytearray(_PIECE_BYTES)) for _ in range(_PIECE_COUNT)]
             self._pieces.extend((memory, None) for memory in memories)
         crc, sha256 = None, None
         for start in range(0, size, _PIECE_BYTES):
@@ -350,16 +351,16 @@ class _Body:
             piece = content[start : start + _PIECE_BYTES]
             copy = memory[: len(piece)]
             copy[:] = piece
-            crc = self._threads.run(_crc_on, crc, copy)
-            sha256 = self._threads.run(_sha256_on, sha256, copy)
+            crc = self._threads.run(_extend_crc, crc, copy)
+            sha256 = self._threads.run(_extend_sha256, sha256, copy)
             checksums = self._hashing[name] = _Checksums(crc, sha256)
             self._pieces.append((memory, checksums))
             self._sink.write(copy)
 
-    def _begin_entry(
+    def _add_entry(
         self, name: str, size: int, compressed: int, crc: int = 0, method: int = STORED
     ) -> bytes:
-        """Note a record at the current position; return its header."""
+        """Add a directory entry for a record at the current position; return its header."""
         raw_name = f"{layout.ROOT}/{name}".encode()
         kind = canonical_kind(raw_name, method)
         entry = ZipEntry(raw_name, kind, crc, compressed, size, self._position)
@@ -374,23 +375,26 @@ def _header(name: str, entry: ZipEntry) -> bytes:
 
 
 _PLANNED: Final = ""
-"""The digest of what is not written."""
-_FAILED: Final = "writing to it failed"
+"""The digest when only planning."""
+_FAILED: Final = "a write failed"
 
 
 class ArchiveWriter:
     """Writes the records of one package, in the order of the calls.
 
-    The same calls give the same bytes. Nothing is to be seen at the target before
-    :meth:`commit`; leaving the ``with`` block without it, or by an exception, discards.
+    The output is reproducible: the same calls write the same bytes. The target does not change
+    before :meth:`commit`. Leaving the ``with`` block without a commit discards everything.
 
     Args:
-        target: a path, or a binary buffer with ``write`` (it need not be seekable). None plans
+        target: A path, or a binary buffer with ``write``, which need not be seekable. None plans
             only: names are checked, nothing is written, and all digests are empty.
 
+    Attributes:
+        path: The target as the user named it; ``<buffer>`` or ``<plan>`` if it is not a path.
+
     Raises:
-        TypeError: ``target`` is none of these.
-        TargetError: the target cannot be written (a missing folder, a directory, ...).
+        TypeError: If ``target`` has another type.
+        TargetError: If the target cannot be written, for example in a missing folder.
 
     >>> import io
     >>> from modpack.archive import layout
@@ -407,7 +411,7 @@ class ArchiveWriter:
         self.path: str = "<plan>" if self._sink is None else self._sink.label
         self._registry = NameRegistry()
         self._names: dict[str, None] = {}
-        self._body = None if self._sink is None else _Body(self._sink)
+        self._body = None if self._sink is None else _ZipBodyWriter(self._sink)
         self._closed_because: str | None = None
 
     def __enter__(self) -> ArchiveWriter:
@@ -428,98 +432,99 @@ class ArchiveWriter:
     def write(
         self, name: str, data: bytes | bytearray | memoryview, *, compress: bool = False
     ) -> None:
-        """Adds a record.
+        """Add a record.
 
         Args:
-            name: relative to the top-level folder, components separated by "/".
-            data: the content; contiguous, and not changed before the call returns.
-            compress: deflate the content if that makes it smaller.
+            name: Name relative to the top-level folder, with ``/`` between components.
+            data: The content. It must be contiguous and must not change during the call.
+            compress: Whether to deflate the content if that makes it smaller.
 
         Raises:
-            TypeError: ``name`` is no str, or ``data`` no contiguous bytes.
-            ArchiveError: the name is unsafe or taken, or the writer was closed.
-            TargetError: the target cannot be written; the writer is then closed.
+            TypeError: If ``name`` is not a str, or ``data`` is not contiguous bytes.
+            ArchiveError: If the name is unsafe or already used, or the writer is closed.
+            TargetError: If the target cannot be written. The writer is then closed.
         """
-        self._refuse_reserved(name)
+        self._reject_reserved(name)
         self._add(name, data, compress=compress and not layout.is_storage(name))
 
     def write_storage(self, name: str, data: memoryview) -> None:
-        """Adds a record that can be mapped: as it is, 64-byte aligned within the file.
+        """Add a record that can be memory-mapped: uncompressed and 64-byte aligned in the file.
 
         Args:
-            name: relative to the top-level folder, from ``layout.storage_name``.
-            data: the bytes of a tensor storage, contiguous, in any format or shape.
+            name: Name relative to the top-level folder, from ``layout.storage_name``.
+            data: The bytes of a tensor storage: contiguous, in any format or shape.
 
         Raises:
-            TypeError: ``name`` is no str, or ``data`` no contiguous bytes.
-            ArchiveError: the name is unsafe, taken, or no storage's, or the writer was closed.
-            TargetError: the target cannot be written; the writer is then closed.
+            TypeError: If ``name`` is not a str, or ``data`` is not contiguous bytes.
+            ArchiveError: If the name is not a storage name or is already used, or the writer is
+                closed.
+            TargetError: If the target cannot be written. The writer is then closed.
         """
-        self._refuse_reserved(name)
+        self._reject_reserved(name)
         if not layout.is_storage(name):
-            raise ArchiveError(self.path, "it is not called as a storage must be", name)
+            raise ArchiveError(self.path, "this is not a storage name", name)
         self._add(name, data, compress=False)
 
     @gc_paused()
     def commit(self) -> str:
-        """Completes the archive and puts it in the target's place.
+        """Complete the archive and replace the target with it.
 
         Returns:
-            The package digest: the sha256 of the manifest, in hex. Empty when only planning.
+            The package digest: the SHA-256 of the manifest, in hex. Empty when only planning.
 
         Raises:
-            ArchiveError: the writer was closed.
-            TargetError: the target cannot be written. A file is then as it was; a buffer may
-                have taken some bytes if it was the buffer that failed.
+            ArchiveError: If the writer is closed.
+            TargetError: If the target cannot be written. A file is then unchanged; a buffer may
+                have received part of the archive.
         """
         self._require_open()
         if self._sink is None or self._body is None:
-            self._close("it was committed")
+            self._close("the archive was committed")
             return _PLANNED
         digest = self._complete(self._body)
         with self._closing_on_failure():
             self._sink.publish()
-        self._close("it was committed")
+        self._close("the archive was committed")
         return digest
 
     def checkpoint(self) -> Checkpoint:
-        """How far the archive has come by now."""
+        """Return the current state, for :meth:`rollback`."""
         self._require_open()
         if self._body is None:
             return Checkpoint(len(self._names))
         with self._closing_on_failure():
             return self._body.checkpoint()
 
-    def rollback(self, to: Checkpoint) -> None:
-        """Forgets the records that were written since a checkpoint; those before it stay.
+    def rollback(self, checkpoint: Checkpoint) -> None:
+        """Remove the records that were written after a checkpoint.
 
         Raises:
-            ArchiveError: the writer was closed.
-            TargetError: the target cannot be written; the writer is then closed.
+            ArchiveError: If the writer is closed.
+            TargetError: If the target cannot be written. The writer is then closed.
         """
         self._require_open()
-        for name in list(self._names)[to.records :]:
+        for name in list(self._names)[checkpoint.records :]:
             del self._names[name]
-        self._registry.forget_after(to.records)
+        self._registry.truncate(checkpoint.records)
         if self._body is not None:
             with self._closing_on_failure():
-                self._body.cut(to)
+                self._body.truncate(checkpoint)
 
     @contextlib.contextmanager
     def open_preview(self) -> Iterator[str]:
-        """The complete archive in a temporary file, as it would be if it ended here.
+        """Complete the archive in a temporary file, and undo that at the end of the block.
 
-        Within the block nothing can be written; after it, writing goes on.
+        No record can be written within the block.
 
         Returns:
-            A context manager for the file's path.
+            A context manager for the path of the temporary file.
 
         Raises:
-            ArchiveError: the writer was closed, or only plans.
-            TargetError: the target cannot be written; the writer is then closed.
+            ArchiveError: If the writer is closed, or only plans.
+            TargetError: If the target cannot be written. The writer is then closed.
         """
         if self._sink is None or self._body is None:
-            raise ArchiveError(self.path, "nothing is written: there is nothing to preview")
+            raise ArchiveError(self.path, "a writer that only plans has no preview")
         before = self.checkpoint()
         self._complete(self._body)
         try:
@@ -528,40 +533,40 @@ class ArchiveWriter:
             self.rollback(before)
 
     def stored_chunks(self, name: str) -> Iterator[bytes]:
-        """Reads back the content of a record that was stored as it is, chunk by chunk.
+        """Read back the content of an uncompressed record in chunks.
 
         Raises:
-            ArchiveError: there is no such record, or it was compressed.
-            OSError: what was written cannot be read.
+            ArchiveError: If the record does not exist or is compressed.
+            OSError: If the temporary file cannot be read.
         """
         chunks = None
         if self._body is not None:
             with self._closing_on_failure():
                 chunks = self._body.stored_chunks(name)
         if chunks is None:
-            raise ArchiveError(self.path, "it was not stored as it is", name)
+            raise ArchiveError(self.path, "no uncompressed record has this name", name)
         return chunks
 
     def discard(self) -> None:
-        """Forgets everything written; the target stays as it was. Harmless after a commit."""
-        self._close("it was discarded")
+        """Discard all records and leave the target unchanged. No-op after a commit."""
+        self._close("the archive was discarded")
 
     def has(self, name: str) -> bool:
-        """Whether a record of this very name was written."""
+        """Return whether a record with exactly this name was written."""
         return name in self._names
 
     def names(self) -> tuple[str, ...]:
-        """The records' names, in the order they were written."""
+        """Return the record names in the order of writing."""
         return tuple(self._names)
 
     def digest_of(self, name: str) -> str:
-        """The sha256 of a written record's content, in hex; empty when only planning.
+        """Return the SHA-256 of a record's content, in hex. Empty when only planning.
 
         Raises:
-            ArchiveError: there is no such record.
+            ArchiveError: If the record does not exist.
         """
         if name not in self._names:
-            raise ArchiveError(self.path, "it was not written", name)
+            raise ArchiveError(self.path, "no such record was written", name)
         if self._body is None:
             return _PLANNED
         with self._closing_on_failure():
@@ -569,14 +574,14 @@ class ArchiveWriter:
 
     def _add(self, name: str, data: bytes | bytearray | memoryview, *, compress: bool) -> None:
         content = data if type(data) is bytes else _as_bytes(data)
-        self._admit(name)
+        self._register_name(name)
         self._names[name] = None
         if self._body is not None:
             with self._closing_on_failure():
                 self._body.add(name, content, compress=compress)
 
-    def _complete(self, body: _Body) -> str:
-        """Writes what makes an archive of the records, and returns the package digest."""
+    def _complete(self, body: _ZipBodyWriter) -> str:
+        """Write the manifest and the zip directory; return the package digest."""
         self._require_open()
         with self._closing_on_failure():
             manifest = encode_manifest(body.digests())
@@ -584,44 +589,44 @@ class ArchiveWriter:
         self._add(layout.MANIFEST, manifest, compress=False)
         self._add(layout.MANIFEST_DIGEST, digest.encode("ascii"), compress=False)
         with self._closing_on_failure():
-            body.end()
+            body.write_directory()
         return digest
 
-    def _refuse_reserved(self, name: str) -> None:
+    def _reject_reserved(self, name: str) -> None:
         if name in (layout.MANIFEST, layout.MANIFEST_DIGEST):
-            raise ArchiveError(self.path, "commit() writes it, and nobody else", name)
+            raise ArchiveError(self.path, "the name is reserved; commit() writes the record", name)
         if name == layout.SIGNATURE:
-            raise ArchiveError(self.path, "only what signs complete archives writes it", name)
+            raise ArchiveError(self.path, "the name is reserved for signatures", name)
 
-    def _admit(self, name: str) -> None:
+    def _register_name(self, name: str) -> None:
         self._require_open()
         if not isinstance(name, str):
             raise TypeError(f"name must be a str, not {type(name).__name__}")
-        reason = check_record_name(name) or self._why_too_long(name) or self._registry.add(name)
+        reason = check_record_name(name) or self._check_length(name) or self._registry.add(name)
         if reason is not None:
             raise ArchiveError(self.path, reason, name)
 
-    def _why_too_long(self, name: str) -> str | None:
-        full, most = f"{layout.ROOT}/{name}", DEFAULT_LIMITS.max_name_bytes
-        if len(full) * 4 > most < len(full.encode()):
-            return f"the name is longer than {most} bytes"
+    def _check_length(self, name: str) -> str | None:
+        full, limit = f"{layout.ROOT}/{name}", DEFAULT_LIMITS.max_name_bytes
+        if len(full) * 4 > limit < len(full.encode()):
+            return f"the name is longer than {limit} bytes"
         return None
 
     def _require_open(self) -> None:
         if self._closed_because is not None:
-            raise ArchiveError(self.path, f"nothing can be written: {self._closed_because}")
-        self._require_own()
+            raise ArchiveError(self.path, f"the writer is closed: {self._closed_because}")
+        self._require_own_process()
 
-    def _require_own(self) -> None:
-        # They would share the position in the file.
+    def _require_own_process(self) -> None:
+        # A forked child shares the file position with its parent.
         if self._sink is not None and self._sink.is_inherited:
-            reason = "only the process that began to write it can go on, and no forked child"
+            reason = "a forked child cannot continue writing; only the parent process can"
             raise ArchiveError(self.path, reason)
 
     @contextlib.contextmanager
     def _closing_on_failure(self) -> Iterator[None]:
-        # A record that was written in part cannot be taken back.
-        self._require_own()
+        # A partially written record cannot be removed.
+        self._require_own_process()
         try:
             yield
         except BaseException:
@@ -641,7 +646,7 @@ class ArchiveWriter:
 def _as_bytes(data: bytes | bytearray | memoryview) -> memoryview:
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(
-            f"data must be bytes, a bytearray or a memoryview, not {type(data).__name__}"
+            f"data must be bytes, a bytearray, or a memoryview, not {type(data).__name__}"
         )
     view = memoryview(data)
     if not view.c_contiguous:

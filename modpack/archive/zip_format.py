@@ -1,7 +1,7 @@
-"""The bytes of a zip archive: the part of PKWARE's APPNOTE.TXT 6.3 that a package uses.
+"""Zip structures: the subset of PKWARE's APPNOTE.TXT 6.3 that a package uses.
 
-One disk, no encryption, no comments, the methods "stored" and "deflated", names in UTF-8,
-and zip64 for records and offsets from 4 GiB on.
+One disk, no encryption, no comments, the methods "stored" and "deflated", UTF-8 names, and zip64
+for sizes and offsets of 4 GiB or more.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ END64_SIGNATURE: Final = b"PK\x06\x06"
 END64_LOCATOR_SIGNATURE: Final = b"PK\x06\x07"
 DESCRIPTOR_SIGNATURE: Final = b"PK\x07\x08"
 
-# Flags and method are read as one number ("kind"), and so are time and date, and comment length and
-# disk, because a reader compares each pair at once.
+# Three pairs of fields are each unpacked as one number, because the reader compares both at once:
+# flags and method ("kind"), time and date, comment length and disk.
 LOCAL: Final = Struct("<4sHIHHIIIHH")
-"""signature, version needed, kind, time, date, crc, compressed, size, name and extra lengths."""
+"""Signature, version needed, kind, time, date, CRC, compressed, size, name and extra lengths."""
 CENTRAL: Final = Struct("<4sHHIIIIIHHIHII")
-"""signature, made by, version needed, kind, time and date, crc, compressed, size, name and extra
+"""Signature, made by, version needed, kind, time and date, CRC, compressed, size, name and extra
 lengths, comment length and disk, internal and external attributes, offset."""
 END: Final = Struct("<4sHHHHIIH")
-"""signature, disk, directory's disk, records here, records, directory's size and offset,
+"""Signature, disk, directory's disk, records on this disk, records, directory's size and offset,
 comment length."""
 END64: Final = Struct("<4sQHHIIQQQQ")
-"""signature, size of the rest, made by, version needed, disk, directory's disk, records here,
-records, directory's size and offset."""
+"""Signature, size of the rest, made by, version needed, disk, directory's disk, records on this
+disk, records, directory's size and offset."""
 END64_REST: Final = END64.size - 12
-"""What a zip64 end record states as its size: not the signature and not this number."""
+"""The size that a zip64 end record states. It excludes the signature and the size field."""
 END64_LOCATOR: Final = Struct("<4sIQI")
-"""signature, disk, offset of the zip64 end record, disks."""
+"""Signature, disk, offset of the zip64 end record, number of disks."""
 DESCRIPTOR: Final = Struct("<4sIII")
 DESCRIPTOR64: Final = Struct("<4sIQQ")
 EXTRA: Final = Struct("<HH")
 CRC_IN_LOCAL: Final = 14
-"""Offset of the crc in a local header."""
+"""Offset of the CRC-32 in a local header."""
 
 MAX16: Final = 0xFFFF
 MAX32: Final = 0xFFFFFFFF
 ZIP64_FROM = MAX32
-"""Sizes and offsets from here on are written in zip64 form."""
+"""Sizes and offsets from this value on are written in zip64 form."""
 
 STORED: Final = 0
 DEFLATED: Final = 8
 RAW_DEFLATE: Final = -15
-"""What zlib calls deflated bytes without a header of its own."""
+"""The ``wbits`` for deflated data without a zlib header."""
 FLAG_DESCRIPTOR: Final = 0x8
 FLAG_UTF8: Final = 0x800
 KINDS: Final = frozenset(
@@ -57,39 +57,40 @@ KINDS: Final = frozenset(
     for flags in (0, FLAG_DESCRIPTOR, FLAG_UTF8, FLAG_DESCRIPTOR | FLAG_UTF8)
     for method in (STORED, DEFLATED)
 )
-"""Flags (low 16 bits) and method (high 16 bits) that a package may have. torch writes 0x808, and
-0x800 for empty records; modpack writes 0, and 0x800 for names beyond ASCII."""
+"""Allowed flags (low 16 bits) and methods (high 16 bits). torch writes 0x808, or 0x800 for empty
+records; modpack writes 0, or 0x800 for non-ASCII names."""
 
 ZIP64_ID: Final = 0x0001
 PADDING_ID: Final = 0x4246
-"""The extra field "FB", with which torch moves data to an aligned offset."""
-_OF_FILES: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
-"""NTFS, PKWARE's Unix, and Info-ZIP's: times and owners of files, and nothing about content."""
+"""The extra field "FB", with which torch pads data to an aligned offset."""
+_FILE_METADATA_IDS: Final = frozenset({0x000A, 0x000D, 0x5455, 0x5855, 0x7855, 0x7875})
+"""File times and owners from NTFS, PKWARE (Unix), and Info-ZIP. They do not concern content."""
 ALIGNMENT: Final = 64
-"""Tensor data starts at a multiple of so many bytes from the start of the file, as in torch."""
+"""Storages start at a multiple of this many bytes from the start of the file, as in torch."""
 
 NEEDED: Final = 20
 NEEDED_ZIP64: Final = 45
 MADE_ON_UNIX: Final = 3 << 8
 REGULAR_FILE: Final = 0o100644 << 16
 FIRST_DATE: Final = 0x21
-"""1980-01-01: archives of the same content are the same bytes."""
+"""1980-01-01. A fixed date makes archives reproducible."""
 
-REPACKED: Final = "another program packed it again. Remedy: unzip it and load the folder"
-"""Ends the reason of every refusal of what no package has, and other zip programs write."""
+REPACKED: Final = "another program repacked the package"
+"""Ends the reason of an error about structures that modpack never writes but zip programs do."""
+REPACKED_HINT: Final = "Unzip it and load the folder."
 
 
 class ZipEntry(NamedTuple):
     """A record as the headers describe it.
 
     Attributes:
-        raw_name: the full name in UTF-8, the top-level folder included.
-        kind: flags and method as one number, see :data:`KINDS`.
-        crc: crc32 of the content.
-        compressed: bytes of content in the zip.
-        size: bytes of content.
-        offset: of the local header.
-        end: where the next record, or the directory, begins; a writer does not need it.
+        raw_name: The full name in UTF-8, with the top-level folder.
+        kind: Flags and method as one number; see :data:`KINDS`.
+        crc: CRC-32 of the content.
+        compressed: Size of the data in the archive, in bytes.
+        size: Size of the content in bytes.
+        offset: Offset of the local header.
+        end: Offset of the next record or the directory. Unused by the writer.
     """
 
     raw_name: bytes
@@ -102,27 +103,27 @@ class ZipEntry(NamedTuple):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the content lies in the zip as it is."""
+        """Whether the content is not compressed."""
         return self.kind >> 16 == STORED
 
     @property
     def has_descriptor(self) -> bool:
-        """Whether sizes and crc follow the data instead of standing before it."""
+        """Whether a data descriptor after the data contains the sizes and the CRC-32."""
         return bool(self.kind & FLAG_DESCRIPTOR)
 
 
 def canonical_kind(raw_name: bytes, method: int) -> int:
-    """Flags and method that modpack writes for a record.
+    """Return the flags and method that modpack writes for a record.
 
     Args:
-        raw_name: the full name.
+        raw_name: The full name.
         method: :data:`STORED` or :data:`DEFLATED`.
     """
     return (0 if raw_name.isascii() else FLAG_UTF8) | method << 16
 
 
 def local_header(entry: ZipEntry, *, align: bool) -> bytes:
-    """The header before a record's data; with ``align``, padded so that the data is aligned."""
+    """Return a local header, padded to align the data if ``align`` is set."""
     raw_name, size, compressed = entry.raw_name, entry.size, entry.compressed
     extra, needed = b"", NEEDED
     if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
@@ -131,12 +132,12 @@ def local_header(entry: ZipEntry, *, align: bool) -> bytes:
     if align:
         data_offset = entry.offset + LOCAL.size + len(raw_name) + len(extra)
         extra += _padding(-data_offset % ALIGNMENT)
-    what = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
-    return LOCAL.pack(*what, len(raw_name), len(extra)) + raw_name + extra
+    fixed = (LOCAL_SIGNATURE, needed, entry.kind, 0, FIRST_DATE, entry.crc, compressed, size)
+    return LOCAL.pack(*fixed, len(raw_name), len(extra)) + raw_name + extra
 
 
 def central_header(entry: ZipEntry) -> bytes:
-    """A record's line in the central directory."""
+    """Return a record's header in the central directory."""
     large: list[int] = []
     compressed, size, offset = entry.compressed, entry.size, entry.offset
     if size >= ZIP64_FROM or compressed >= ZIP64_FROM:
@@ -170,7 +171,7 @@ def central_header(entry: ZipEntry) -> bytes:
 
 
 def end_records(count: int, size: int, offset: int) -> bytes:
-    """What follows a central directory of ``count`` records, ``size`` bytes, at ``offset``."""
+    """Return the end records of a directory with ``count`` headers in ``size`` bytes."""
     short_count = min(count, MAX16)
     short_size = size if size < ZIP64_FROM else MAX32
     short_offset = offset if offset < ZIP64_FROM else MAX32
@@ -185,17 +186,17 @@ def end_records(count: int, size: int, offset: int) -> bytes:
 
 
 def descriptors(crc: int, compressed: int, size: int) -> Iterator[bytes]:
-    """The forms that a data descriptor, written after a record's data, may have."""
+    """Yield the allowed forms of a data descriptor, which follows a record's data."""
     if max(compressed, size) <= MAX32:
         yield DESCRIPTOR.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
     yield DESCRIPTOR64.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
 
 
 def extra_fields(extra: bytes) -> dict[int, bytes] | None:
-    """Splits an extra area into its fields by id.
+    """Return an extra area's fields by ID, or None if it is invalid.
 
-    None if it is malformed, has a field twice, or has one that no package has: some of those
-    would rename the record for other readers.
+    Duplicate fields and fields that packages do not use are invalid: some of them rename the
+    record for other readers.
     """
     listed = _split_extra(extra)
     if listed is None:
@@ -206,7 +207,7 @@ def extra_fields(extra: bytes) -> dict[int, bytes] | None:
 
 
 def has_only_file_metadata(extra: bytes) -> bool:
-    """Whether an extra area is whole, and what is foreign in it tells of files.
+    """Return whether an extra area is well-formed, and its foreign fields describe files only.
 
     >>> (
     ...     has_only_file_metadata(bytes.fromhex("5554010000")),
@@ -215,7 +216,7 @@ def has_only_file_metadata(extra: bytes) -> bool:
     (True, False)
     """
     foreign = {identifier for identifier, _ in _split_extra(extra) or ()} - {ZIP64_ID, PADDING_ID}
-    return bool(foreign) and foreign <= _OF_FILES
+    return bool(foreign) and foreign <= _FILE_METADATA_IDS
 
 
 def _split_extra(extra: bytes) -> list[tuple[int, bytes]] | None:
@@ -230,10 +231,7 @@ def _split_extra(extra: bytes) -> list[tuple[int, bytes]] | None:
 
 
 def is_padding(content: bytes) -> bool:
-    """Whether the content of a padding field moves data and does nothing else.
-
-    torch fills it with Z, modpack with zeros.
-    """
+    """Return whether a padding field has no other content: Z from torch, zeros from modpack."""
     return len(content) < 2 * ALIGNMENT and content.strip(b"Z") in (b"", bytes(len(content)))
 
 
@@ -244,10 +242,10 @@ def _zip64(*numbers: int) -> bytes:
 
 
 @cache
-def _padding(missing: int) -> bytes:
-    """The extra field that moves data on by some bytes, less than :data:`ALIGNMENT`."""
-    if not missing:
+def _padding(length: int) -> bytes:
+    """Return an extra field that moves data by ``length`` bytes, modulo :data:`ALIGNMENT`."""
+    if not length:
         return b""
-    if missing < EXTRA.size:
-        missing += ALIGNMENT
-    return EXTRA.pack(PADDING_ID, missing - EXTRA.size) + bytes(missing - EXTRA.size)
+    if length < EXTRA.size:
+        length += ALIGNMENT
+    return EXTRA.pack(PADDING_ID, length - EXTRA.size) + bytes(length - EXTRA.size)

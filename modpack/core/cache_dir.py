@@ -1,4 +1,4 @@
-"""Where modpack keeps what it can make again."""
+"""The cache folder, for files that modpack can re-create."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """The folder itself: ``MODPACK_CACHE_DIR``, or the platform's cache folder for this user.
+    """Return the cache folder: ``MODPACK_CACHE_DIR``, or the user's platform-specific one.
 
     Raises:
-        RuntimeError: neither is known, because this user has no home folder; or it is relative to
-            a current folder that was removed.
+        RuntimeError: If the user has no home folder, or if the path is relative to a current
+            folder that was removed.
     """
-    folder = _cache_folder(sys.platform, *map(os.environ.get, _TELLING))
+    folder = _cache_folder(sys.platform, *map(os.environ.get, _VARIABLES))
     try:
-        return folder.absolute()  # it is used wherever the process goes later
+        return folder.absolute()  # the process may change its current folder later
     except FileNotFoundError:
         reason = f"{folder} is relative to the current folder, which was removed"
         raise RuntimeError(reason) from None
 
 
-_TELLING = ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
-"""The variables that tell of the folder, and of a user's home."""
+_VARIABLES = ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE")
+"""The environment variables that determine the folder."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -45,34 +45,34 @@ def _cache_folder(
 
 
 def require_trusted_path(folder: Path) -> None:
-    """Refuse a folder that somebody else could have put something into, or could exchange.
+    """Check that no other user can modify or replace a folder.
 
-    Nobody but this user and root may write to it. Above it, others may write where they can
-    neither remove nor rename what is not theirs, as in ``/tmp``.
+    Only this user and root may write to it. Other users may write to its parent folders only if
+    the sticky bit protects the files of others, as in ``/tmp``.
 
     Raises:
-        OSError: it is not safe to use, or is not there.
+        OSError: If the folder is unsafe or does not exist.
     """
     require_trusted_folder(folder)
     if hasattr(os, "getuid"):
-        for place in _on_the_way(os.fspath(folder)):
-            _refuse_exchangers(place)
+        for path in _parents_and_links(os.fspath(folder)):
+            _require_irreplaceable(path)
 
 
 def require_trusted_folder(folder: Path) -> None:
-    """The same, of a folder in one that was looked at already.
+    """Check that no other user can modify a folder whose parent is already trusted.
 
     Raises:
-        OSError: it is not safe to use, or is not there.
+        OSError: If the folder is unsafe or does not exist.
     """
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
-        raise OSError(f"{folder} is no folder")
+        raise OSError(f"{folder} is not a folder")
     if hasattr(os, "getuid"):
         if status.st_uid not in (os.getuid(), 0):
             raise OSError(f"{folder} belongs to another user")
         if status.st_mode & _BY_OTHERS:
-            raise OSError(f"others may write to {folder}")
+            raise OSError(f"other users can write to {folder}")
 
 
 _BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -80,36 +80,36 @@ _UID_MAP = Path("/proc/self/uid_map")
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
 
-def _on_the_way(path: str) -> Iterator[str]:
-    """The folders above a path, the links among them, and the folders that these lead through."""
+def _parents_and_links(path: str) -> Iterator[str]:
+    """Yield the parents of a path, and those of the targets of symlinks among them."""
     seen = set[str]()
-    todo = [os.path.dirname(path)]  # noqa: PTH120 - asked at each load
+    todo = [os.path.dirname(path)]  # noqa: PTH120 - runs on each load
     while todo:
-        place = todo.pop()
-        while place not in seen:
-            seen.add(place)
-            yield place
-            above = os.path.dirname(place)  # noqa: PTH120
-            if os.path.islink(place):  # noqa: PTH114
-                todo.append(os.path.join(above, os.readlink(place)))  # noqa: PTH115, PTH118
-            place = above
+        current = todo.pop()
+        while current not in seen:
+            seen.add(current)
+            yield current
+            parent = os.path.dirname(current)  # noqa: PTH120
+            if os.path.islink(current):  # noqa: PTH114
+                todo.append(os.path.join(parent, os.readlink(current)))  # noqa: PTH115, PTH118
+            current = parent
 
 
-def _refuse_exchangers(place: str) -> None:
-    """Refuse a folder, or a link, of which somebody else could exchange what it holds."""
-    status = os.lstat(place)
-    if status.st_uid not in (os.getuid(), 0, _owner_outside()):
-        raise OSError(f"{place} belongs to another user, who could exchange what is in it")
+def _require_irreplaceable(path: str) -> None:
+    """Check that no other user can replace the entries of a folder, or a symlink."""
+    status = os.lstat(path)
+    if status.st_uid not in (os.getuid(), 0, _unmapped_uid()):
+        raise OSError(f"{path} belongs to another user, who could replace its contents")
     if stat.S_ISLNK(status.st_mode) or status.st_mode & stat.S_ISVTX:
         return
     by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
     if by_group or status.st_mode & stat.S_IWOTH:
-        raise OSError(f"others may write to {place}, and exchange what is in it")
+        raise OSError(f"other users can write to {path} and replace its contents")
 
 
 @functools.lru_cache(maxsize=8)
 def _is_private_group(group: int) -> bool:
-    """Whether a group is root's, or has this user's name and no other member."""
+    """Return whether a group is root's, or this user's own group without other members."""
     if group == 0:
         return True
     import grp
@@ -123,22 +123,22 @@ def _is_private_group(group: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _owner_outside() -> int:
-    """As whose a file is shown that belongs to nobody in this user namespace; -1 if none does.
+def _unmapped_uid() -> int:
+    """Return the UID of files whose owner is not mapped into this user namespace, or -1.
 
-    See user_namespaces(7): in a container without root, ``/`` may belong to somebody outside.
+    See user_namespaces(7): in a rootless container, ``/`` may belong to a user outside.
     """
     try:
-        shown = int(_OVERFLOW_UID.read_text())
+        overflow = int(_OVERFLOW_UID.read_text())
         ranges = [tuple(map(int, line.split())) for line in _UID_MAP.read_text().splitlines()]
-        is_somebody = any(first <= shown < first + count for first, _, count in ranges)
+        is_mapped = any(first <= overflow < first + count for first, _, count in ranges)
     except (OSError, ValueError):
         return -1
-    return -1 if is_somebody else shown
+    return -1 if is_mapped else overflow
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and its parents, for this user only where they are new."""
+    """Create a folder and its missing parents, accessible to this user only."""
     missing = [folder]
     while not missing[-1].parent.exists():
         missing.append(missing[-1].parent)

@@ -1,4 +1,4 @@
-"""Core metadata of distributions: the headers of a METADATA file, and the license that they state.
+"""Core metadata of distributions: the headers of a METADATA file and the declared license.
 
 See PEP 566 for the headers and PEP 639 for licenses.
 """
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 _CLASSIFIER = "License :: "
-_LONGEST = 120
-"""Characters of a ``License`` field that names a license; a longer one is its text."""
-_SAYS_NOTHING = frozenset({"", "unknown", "none", "other", "see license", "see license file"})
+_MAX_LICENSE_CHARACTERS = 120
+"""Maximum length of a ``License`` field that names a license. A longer one is the license text."""
+_PLACEHOLDERS = frozenset({"", "unknown", "none", "other", "see license", "see license file"})
 _EXPRESSION: Final = r"[A-Za-z0-9.+() :-]+"
 _GNU: Final = (
     r"(?i:(?:GNU )?([AL]?GPL)(?: ?-?(?:version |v)? ?([123](?:\.\d)?))?"
@@ -47,7 +47,7 @@ _SPDX_BY_CLASSIFIER = {
     "Zero-Clause BSD (0BSD)": "0BSD",
     "zlib/libpng License": "Zlib",
 }
-"""Classifiers that mean one license, with its SPDX identifier."""
+"""Classifiers of a single license, with its SPDX identifier."""
 
 _FAMILY_BY_CLASSIFIER = {
     "Apache Software License": "Apache",
@@ -60,7 +60,7 @@ _FAMILY_BY_CLASSIFIER = {
     "Public Domain": "Public Domain",
     "Other/Proprietary License": "Proprietary",
 }
-"""Classifiers that leave the version open: what licenses of the family are called."""
+"""Classifiers without a license version, with the name of the license family."""
 
 _SPDX_BY_SPELLING = {
     "mit": "MIT",
@@ -79,28 +79,27 @@ _SPDX_BY_SPELLING = {
     "psf": "PSF-2.0",
     "isc": "ISC",
 }
-"""How people write it, in lower case and without words such as "the" and "license"."""
-_FILLING: Final = r"(?i:\b(?:the|licen[cs]e|version|software)\b|,)"
+"""Common spellings, in lower case and without words such as "the" and "license"."""
+_STOP_WORDS: Final = r"(?i:\b(?:the|licen[cs]e|version|software)\b|,)"
 
 _KNOWN = frozenset(_SPDX_BY_CLASSIFIER.values()) | frozenset(_SPDX_BY_SPELLING.values())
 
 
 def license_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
-    """The license that a distribution's metadata states.
+    """Return the license that a distribution's metadata declares.
 
-    Asked in this order: the ``License-Expression`` of PEP 639; a ``License`` that is an SPDX
-    expression, or a known spelling of one license; classifiers that mean one license; whatever
-    one line ``License`` has; classifiers that leave the license's version open. Of a ``License`` of
-    several lines, which is the text of one, only the first line is looked at. Several classifiers
-    are joined by ``AND``: nothing says that one may choose.
+    The sources, in order of precedence: ``License-Expression`` (PEP 639); a ``License`` that is an
+    SPDX expression or a known spelling; classifiers of a single license; any other one-line
+    ``License``; classifiers without a license version. A ``License`` of several lines is the
+    license text, of which only the first line counts. Several classifiers are joined by ``AND``,
+    because the metadata does not say that the user may choose.
 
     Args:
-        metadata: the headers of a METADATA or PKG-INFO file, by their names in small letters, as
-            :func:`modpack.core.environment.headers` reads them.
+        metadata: Headers of a METADATA or PKG-INFO file, from :func:`parse_headers`.
 
     Returns:
-        An SPDX expression where the metadata allows one, else what it says in words (``BSD``); None
-        if it says nothing.
+        An SPDX expression if the metadata allows one, otherwise its own words (``BSD``). None if
+        it declares no license.
 
     >>> license_of({"name": ["x"], "license-expression": ["MIT OR Apache-2.0"]})
     'MIT OR Apache-2.0'
@@ -118,35 +117,36 @@ def license_of(metadata: Mapping[str, Sequence[str]]) -> str | None:
     classified = [each for each in classified if each != "OSI Approved"]
     return (
         _spdx(stated)
-        or _joined([_SPDX_BY_CLASSIFIER.get(each) for each in classified])
-        or (None if is_text else _short(stated))
-        or _joined([_family(each) for each in classified])
+        or _join([_SPDX_BY_CLASSIFIER.get(each) for each in classified])
+        or (None if is_text else _short_name(stated))
+        or _join([_family(each) for each in classified])
     )
 
 
 def _spdx(stated: str) -> str | None:
-    """The SPDX expression that a text is, or means."""
-    known = _SPDX_BY_SPELLING.get(" ".join(re.sub(_FILLING, " ", stated).lower().split()))
+    """Return the SPDX expression for a text, or None if there is none."""
+    known = _SPDX_BY_SPELLING.get(" ".join(re.sub(_STOP_WORDS, " ", stated).lower().split()))
     if known is not None:
         return known
     if (gnu := re.fullmatch(_GNU, stated)) is not None and gnu[2]:
         version = gnu[2] if "." in gnu[2] else f"{gnu[2]}.0"
         return f"{gnu[1].upper()}-{version}-{'or-later' if gnu[3] else 'only'}"
     parts = re.split(r"\s+(?:AND|OR|WITH)\s+", stated.strip("()"))
-    is_expression = bool(re.fullmatch(_EXPRESSION, stated)) and len(stated) <= _LONGEST
+    is_expression = (
+        bool(re.fullmatch(_EXPRESSION, stated)) and len(stated) <= _MAX_LICENSE_CHARACTERS
+    )
     return stated if is_expression and all(map(_looks_like_identifier, parts)) else None
 
 
 def _looks_like_identifier(text: str) -> bool:
-    """Whether a text has the form of an SPDX identifier that names one license."""
+    """Return whether a text has the form of an SPDX identifier of one license."""
     text = text.strip("() ")
     return text in _KNOWN or bool(re.fullmatch(r"[A-Za-z0-9]+(-[A-Za-z0-9.]+)*-\d[\w.+-]*", text))
 
 
-def _short(stated: str) -> str | None:
-    """A few words on a license; none if they say nothing, or are the license itself."""
-    says_something = stated.lower().rstrip(".") not in _SAYS_NOTHING
-    if not says_something or len(stated) > _LONGEST:
+def _short_name(stated: str) -> str | None:
+    """Return a license name, or None for a placeholder or a license text."""
+    if stated.lower().rstrip(".") in _PLACEHOLDERS or len(stated) > _MAX_LICENSE_CHARACTERS:
         return None
     family = re.fullmatch(_GNU, stated)
     return family[1].upper() if family is not None else stated
@@ -156,32 +156,32 @@ def _family(classifier: str) -> str:
     return _SPDX_BY_CLASSIFIER.get(classifier) or _FAMILY_BY_CLASSIFIER.get(classifier, classifier)
 
 
-def _joined(licenses: list[str | None]) -> str | None:
-    """All of them; None if there is none, or if one of them is not known."""
+def _join(licenses: list[str | None]) -> str | None:
+    """Return all licenses joined by AND, or None if any is unknown or there is none."""
     known = [license for license in dict.fromkeys(licenses) if license is not None]
     return " AND ".join(known) if known and None not in licenses else None
 
 
 _NEXT: Final = r"\n(?![ \t])"
-"""Where a header ends: a line that begins with a blank goes on with the one before."""
+"""The end of a header. A line that starts with whitespace continues the previous one."""
 _NAME_HEADER: Final = r"([!-9;-~]*):[ \t]*"
-_MOST: Final = 1 << 20
-"""Characters of a text that may be headers: a hundred times what they take, with a license."""
+_MAX_HEADER_CHARACTERS: Final = 1 << 20
+"""Limit on the length of all headers: about a hundred times the usual length with a license."""
 
 
 def parse_headers(text: str) -> Mapping[str, list[str]]:
-    r"""The headers of a METADATA or PKG-INFO file, by their names in small letters.
+    r"""Return the headers of a METADATA or PKG-INFO file, by lowercase name.
 
-    What follows them is a description, often longer than all of them: it is not looked at, which
-    is why this takes a small part of the time of :mod:`email`.
+    The description after the headers is often longer than all of them. It is skipped, which makes
+    this much faster than :mod:`email`.
 
     Args:
-        text: what is in the file; whatever comes after a million characters is no header.
+        text: Content of the file. Headers after about a million characters are ignored.
 
     >>> parse_headers("Name: a\nRequires-Dist: b\nRequires-Dist: c\n\nName: of something else")
     {'name': ['a'], 'requires-dist': ['b', 'c']}
     """
-    text = text[:_MOST]
+    text = text[:_MAX_HEADER_CHARACTERS]
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     found: dict[str, list[str]] = {}
@@ -190,5 +190,5 @@ def parse_headers(text: str) -> Mapping[str, list[str]]:
         if name is None:
             break
         found.setdefault(name[1].lower(), []).append(header[name.end() :])
-    found.pop("", None)  # a line without a name says nothing, and is no end
+    found.pop("", None)  # a line without a name is ignored, but does not end the headers
     return found

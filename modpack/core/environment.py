@@ -1,9 +1,9 @@
-"""The environment a package was made in, and how that differs from another.
+"""The export environment of a package, and its comparison with the loading environment.
 
-The environment is Python, the platform, and every distribution that the package needs.
+An environment is Python, the platform, and all distributions that the package depends on.
 
-Loading a package imports this module: what it defines is cheap to define, and its regular
-expressions are compiled when they are used.
+Loading a package imports this module, so it must import quickly: regular expressions are compiled
+on first use.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from modpack.core.plan import Plan
 
 STABLE_ABI: Final = "abi3"
-"""Stands for Python's limited API (PEP 384), which every later Python 3 has."""
+"""The ABI tag of Python's limited API (PEP 384), which all later Python 3 versions support."""
 
 
 class NativeTag(NamedTuple):
-    """What compiled modules were built for.
+    """The platform that native extensions were built for.
 
     Attributes:
         platform: ``sys.platform``.
-        machine: the processor (``x86_64``).
-        abi: Python's ABI, as in the names of extension modules (``cpython-311-x86_64-linux-gnu``).
-        libc: the C library's name where there are several (``glibc``), else ``""``.
+        machine: Processor architecture (``x86_64``).
+        abi: Python ABI as in extension file names (``cpython-311-x86_64-linux-gnu``).
+        libc: Name of the C library on platforms with several (``glibc``), otherwise ``""``.
     """
 
     platform: str
@@ -45,8 +45,8 @@ class NativeTag(NamedTuple):
     libc: str = ""
 
     @staticmethod
-    def here() -> NativeTag:
-        """The tag of this interpreter."""
+    def current() -> NativeTag:
+        """Return the tag of this interpreter."""
         import platform
         import sysconfig
 
@@ -54,18 +54,18 @@ class NativeTag(NamedTuple):
         return NativeTag(sys.platform, platform.machine(), str(abi), platform.libc_ver()[0])
 
     @staticmethod
-    def of(files: Iterable[str]) -> NativeTag:
-        """The tag of extension modules that this interpreter can load.
+    def for_files(files: Iterable[str]) -> NativeTag:
+        """Return the tag of native extensions that this interpreter can load.
 
         Args:
-            files: their names; those with the stable ABI need no particular Python.
+            files: Their file names. With the stable ABI, they need no particular Python version.
         """
-        here = NativeTag.current()
+        current = NativeTag.current()
         is_stable = all(f".{STABLE_ABI}." in name for name in files)
-        return here._replace(abi=STABLE_ABI) if is_stable else here
+        return current._replace(abi=STABLE_ABI) if is_stable else current
 
     def runs_on(self, other: NativeTag) -> bool:
-        """Whether what has this tag can be loaded where ``other`` is the tag.
+        """Return whether native extensions with this tag load in an interpreter with ``other``.
 
         >>> tag = NativeTag("linux", "x86_64", "abi3", "glibc")
         >>> tag.runs_on(NativeTag("linux", "x86_64", "cpython-313-x86_64-linux-gnu", "glibc"))
@@ -83,11 +83,11 @@ _URL: Final = (
     r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://"
     r"(?:\w+@)?[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w./@:%~+=?#-]*)?"
 )
-"""Addresses without passwords, of hosts that no program could take for an option."""
+"""URLs without passwords, with host names that cannot be mistaken for an option."""
 
 
 def public_version(version: str) -> str:
-    """A version without the label of a local build (PEP 440), which no index has.
+    """Return a version without its local label (PEP 440), which indexes do not contain.
 
     >>> public_version("2.13.0+cpu")
     '2.13.0'
@@ -96,18 +96,18 @@ def public_version(version: str) -> str:
 
 
 class RecordedDistribution(NamedTuple):
-    """An installed distribution, as it was when the package was made.
+    """A distribution that was installed in the export environment.
 
     Attributes:
-        name: its name as it was installed under.
-        version: its version.
-        editable: whether it was an editable install: pip cannot install that version again.
-        license: its license, as its metadata says: an SPDX expression if there is one; None if
-            it says nothing.
-        requires: normalized names of the distributions that it requires, without extras.
-        hashes: digests of what it was installed from, by algorithm; empty where not recorded.
-        url: what pip was given to install it, if that was an address in a network (PEP 610), with
-            the commit of a version control system; None if it came from an index, or is not known.
+        name: Name as installed.
+        version: Version.
+        editable: Whether it was an editable install, which pip cannot reproduce.
+        license: License from its metadata, as an SPDX expression if possible. None if its
+            metadata declares no license.
+        requires: Normalized names of its requirements, without extras.
+        hashes: Digests of the file it was installed from, by algorithm. Empty if not recorded.
+        url: URL that pip installed it from (PEP 610), with the commit for version control. None
+            if it came from an index, or if its origin is unknown.
     """
 
     name: str
@@ -120,19 +120,19 @@ class RecordedDistribution(NamedTuple):
 
     @property
     def pin(self) -> str:
-        """Its name and version as a requirement: ``numpy==2.1.0``.
+        """The name and version as a requirement: ``numpy==2.1.0``.
 
-        A local build's label is left out: an index does not have it, and pip takes
-        ``2.13.0+cpu`` for ``2.13.0``.
+        The local label is omitted: indexes do not contain it, and pip accepts ``2.13.0+cpu`` for
+        ``2.13.0``.
         """
         return f"{self.name}=={public_version(self.version)}"
 
     @property
     def requirement(self) -> str | None:
-        """What to give to pip (PEP 508); None for an editable install, which no pip can repeat.
+        """The requirement for pip (PEP 508), or None for an editable install.
 
-        It never holds a blank line, a quote or another sign that a shell or a requirements file
-        would understand: a package may record anything.
+        Packages are untrusted input, so the text never contains a blank line, a quote, or another
+        character with a meaning in a shell or requirements file.
         """
         if self.editable or not re.fullmatch(_NAME, self.name):
             return None
@@ -156,56 +156,57 @@ class _Environment(NamedTuple):
 
 
 class RecordedEnvironment(_Environment):
-    """Where a package was made; what an older package does not record is None or empty.
+    """The export environment of a package. Unrecorded values are None or empty.
 
     Attributes:
-        python: the Python's version.
-        implementation: which Python (``CPython``).
-        platform: the operating system, as :data:`sys.platform` has it.
-        machine: the processor's architecture.
-        torch: the torch's version.
-        providers: the normalized name of the distribution that provided an extern module, by the
-            module path of which it provided everything: the first component, or a longer path
-            where distributions share that (namespace packages).
-        distributions: by normalized name: those of ``providers``, torch's, modpack's, and all
-            that they require, as far as installed.
-        native: what its compiled modules were built for; None if it holds none.
-        has_distribution_metadata: whether the package has the metadata of all distributions that it
-            holds.
-        has_requirements: whether ``distributions`` has what others require: older packages record
-            nothing of that.
-        modpack: the version of the modpack that made it.
+        python: Python version.
+        implementation: Python implementation (``CPython``).
+        platform: Operating system, as in :data:`sys.platform`.
+        machine: Processor architecture.
+        torch: torch version.
+        providers: Normalized names of the distributions that provided extern modules, by module
+            path. The path is the top-level name, or longer in namespace packages, where
+            distributions share the top-level name.
+        distributions: Distributions by normalized name: those in ``providers``, torch, modpack,
+            and all their installed requirements.
+        native: Tag of the native extensions, or None if there are none.
+        has_distribution_metadata: Whether the package contains the metadata of all its interned
+            distributions.
+        has_requirements: Whether ``distributions`` includes the requirements of others. Older
+            packages do not record them.
+        modpack: modpack version.
     """
 
     def provider_of(self, module: str) -> RecordedDistribution | None:
-        """The distribution that provided an extern module; None if that is not recorded.
+        """Return the distribution that provided an extern module, or None if not recorded.
 
-        Of a namespace package it is one that provided something in it.
+        For a namespace package, return one of the distributions that provided modules in it.
         """
         for path in chain([module], parents(module)):
             if path in self.providers:
                 return self.distributions.get(self.providers[path])
-        at = bisect_left(self._provided, f"{module}.")
-        below = next(iter(self._provided[at : at + 1]), "")
-        is_below = below.startswith(f"{module}.")
-        return self.distributions.get(self.providers[below]) if is_below else None
+        start = bisect_left(self._provided, f"{module}.")
+        submodule = next(iter(self._provided[start : start + 1]), "")
+        if not submodule.startswith(f"{module}."):
+            return None
+        return self.distributions.get(self.providers[submodule])
 
     @cached_property
     def _provided(self) -> list[str]:
-        """What is provided, sorted, so that what lies below a module follows it."""
+        """The provided module paths, sorted so that submodules follow their parent."""
         return sorted(self.providers)
 
     @property
     def torch_distribution(self) -> RecordedDistribution | None:
-        """The distribution of the torch that was loaded; None if none was."""
-        return self._of_runtime("torch", self.torch)
+        """The distribution of torch, or None if torch was not imported."""
+        return self._runtime_distribution("torch", self.torch)
 
     @property
     def modpack_distribution(self) -> RecordedDistribution | None:
-        """The distribution of the modpack that made the package; None if that is not recorded."""
-        return self._of_runtime("modpack", self.modpack)
+        """The distribution of modpack, or None if not recorded."""
+        return self._runtime_distribution("modpack", self.modpack)
 
-    def _of_runtime(self, name: str, version: str | None) -> RecordedDistribution | None:
+    def _runtime_distribution(self, name: str, version: str | None) -> RecordedDistribution | None:
         if version is None:
             return None
         installed = self.distributions.get(name) or RecordedDistribution(name, version)
@@ -214,10 +215,11 @@ class RecordedEnvironment(_Environment):
     def group_by_distribution(
         self, externs: Iterable[str]
     ) -> dict[str, tuple[RecordedDistribution, tuple[str, ...]]]:
-        """The distributions that provided extern modules, each with its modules.
+        """Return the distributions that provided extern modules, each with its modules.
 
         Returns:
-            By normalized name, sorted. Modules of which no distribution is recorded are left out.
+            A dict in the order of its keys, the normalized names. Modules without a recorded
+            distribution are omitted.
         """
         providers: dict[str, RecordedDistribution] = {}
         provided: dict[str, list[str]] = {}
@@ -230,8 +232,8 @@ class RecordedEnvironment(_Environment):
         return {name: (providers[name], tuple(provided[name])) for name in sorted(providers)}
 
     @property
-    def place(self) -> str | None:
-        """Operating system and processor, as people read them: ``linux x86_64``."""
+    def platform_label(self) -> str | None:
+        """The operating system and processor for display: ``linux x86_64``."""
         return " ".join(part for part in (self.platform, self.machine) if part) or None
 
 
@@ -240,7 +242,7 @@ _TEXTS: Final = ("python", "implementation", "platform", "machine", "torch", "mo
 
 @json_keys({"name": "distribution"}, optional=("editable",))
 class _Extern(NamedTuple):
-    """What older readers want to know of the distribution that provides a root."""
+    """A distribution in the form for older readers."""
 
     name: str
     version: str
@@ -248,10 +250,10 @@ class _Extern(NamedTuple):
 
 
 def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
-    """What a package records about where it was made.
+    """Return the environment record of a package.
 
-    ``externs`` says again, for older readers, what ``providers`` and ``installed`` say: one
-    distribution for each first component.
+    For older readers, ``externs`` repeats ``providers`` and ``installed`` with one distribution
+    for each top-level name.
     """
     record: dict[str, Json] = {key: getattr(environment, key) for key in _TEXTS}
     record["externs"] = to_json(dict(_externs(environment)))
@@ -269,10 +271,12 @@ def _externs(environment: RecordedEnvironment) -> Iterator[tuple[str, _Extern]]:
 
 
 def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
-    """Read back what :func:`environment_to_json` made, or an older modpack.
+    """Read the environment record of this or an older version.
 
     Raises:
-        KeyError, TypeError, ValueError: it is something else.
+        KeyError: If a key is missing.
+        TypeError: If a value has the wrong type.
+        ValueError: If a value is invalid.
     """
     externs = from_json(dict[ModulePath, _Extern], record["externs"], "externs")
     older = {root: RecordedDistribution(*found) for root, found in externs.items()}
@@ -280,7 +284,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     distributions = {normalized_distribution(d.name): d for d in older.values()}
     if "installed" in record:
         kinds = dict[str, RecordedDistribution]
-        distributions = from_json(kinds, _respelled(record["installed"]), "installed")
+        distributions = from_json(kinds, _with_license_key(record["installed"]), "installed")
         providers = from_json(dict[ModulePath, str], record["providers"], "providers")
     native = record.get("native")
     return RecordedEnvironment(
@@ -293,8 +297,8 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     )
 
 
-def _respelled(rows: Json) -> Json:
-    """Return rows of distributions with a ``license``, which early packages spell "licence"."""
+def _with_license_key(rows: Json) -> Json:
+    """Return distributions with the key ``license``, which early packages spell ``licence``."""
     if not isinstance(rows, dict):
         return rows
     old = {name: row for name, row in rows.items() if isinstance(row, dict) and "licence" in row}
@@ -302,36 +306,36 @@ def _respelled(rows: Json) -> Json:
 
 
 class RowStatus:
-    """What comparing one thing came to."""
+    """The result of comparing one component of the environments."""
 
     SAME: Final = "same"
-    """It is as recorded, or there where nothing more is recorded."""
+    """The installed version is the recorded one, or no version was recorded."""
     SIMILAR: Final = "similar"
-    """Only what rarely matters differs: the last number of Python's version, the label of a local
-    build (``2.13.0+cpu``)."""
+    """The versions differ only in Python's micro version or a local label (``2.13.0+cpu``)."""
     UNKNOWN: Final = "unknown"
-    """It is there, and nothing tells in which version."""
+    """The component is installed, but its version is unknown."""
     DIFFERENT: Final = "different"
-    """Another version, another Python, another platform."""
+    """The version, Python implementation, or platform differs."""
     MISSING: Final = "missing"
-    """It is not installed here."""
+    """The component is not installed."""
 
 
 @json_keys({"is_optional": "optional"})
 class EnvironmentRow(NamedTuple):
-    """One thing that was recorded, and what is here.
+    """One component of the export environment, compared with the loading environment.
 
     Attributes:
-        name: ``Python``, ``platform``, or a distribution; a module, where its distribution is not
+        name: ``Python``, ``platform``, or a distribution. A module if its distribution is not
             recorded.
-        recorded: its version where the package was made, if recorded.
-        installed: its version here; None if it is missing or unknown.
-        status: Result of the comparison: ``same``, ``similar``, ``unknown``, ``different`` or
+        recorded: Version in the export environment, if recorded.
+        installed: Version in the loading environment, or None if missing or unknown.
+        status: Result of the comparison: ``same``, ``similar``, ``unknown``, ``different``, or
             ``missing``, which are the constants of :class:`RowStatus`.
-        modules: the extern modules that it provides.
-        requirement: what to give to pip to have it as recorded; None if pip cannot do that.
-        is_optional: for what is missing: whether loading can do without it, because it is
-            imported in functions only, or where the code copes with its absence.
+        modules: Extern modules that it provides.
+        requirement: Requirement with which pip installs the recorded version, or None if pip
+            cannot.
+        is_optional: Whether loading succeeds although it is missing. True if it is only imported
+            in functions, or where the code handles its absence.
     """
 
     name: str
@@ -344,22 +348,22 @@ class EnvironmentRow(NamedTuple):
 
     @property
     def is_notable(self) -> bool:
-        """Whether it is worth a warning."""
+        """Whether the difference is worth a warning."""
         return self.status in (RowStatus.DIFFERENT, RowStatus.MISSING)
 
     @property
-    def here(self) -> str:
-        """What is here, for people."""
+    def installed_text(self) -> str:
+        """The installed version for display."""
         if self.status == RowStatus.MISSING:
-            return "missing, not needed at once" if self.is_optional else "missing"
-        return self.installed or ("unknown" if self.recorded else "there")
+            return "missing, not needed to load" if self.is_optional else "missing"
+        return self.installed or ("unknown" if self.recorded else "installed")
 
 
 class EnvironmentComparison(NamedTuple):
-    """What a package was made with, beside what is here.
+    """The comparison of a package's export environment with the loading environment.
 
     Attributes:
-        rows: Python, the platform and torch first, then the others by name.
+        rows: Python, the platform, and torch first, then the others by name.
     """
 
     rows: tuple[EnvironmentRow, ...] = ()
@@ -371,65 +375,66 @@ class EnvironmentComparison(NamedTuple):
 
     @property
     def deviations(self) -> tuple[EnvironmentRow, ...]:
-        """All rows that are not as recorded: what ``on_mismatch="error"`` rejects."""
+        """All rows that differ, which ``on_mismatch="error"`` rejects."""
         return tuple(row for row in self.rows if row.status != RowStatus.SAME)
 
     @property
     def missing(self) -> tuple[EnvironmentRow, ...]:
-        """What is not installed here."""
+        """The rows of components that are not installed."""
         return tuple(row for row in self.rows if row.status == RowStatus.MISSING)
 
     @property
-    def repair(self) -> str | None:
-        """The pip command that brings what differs here as it was; None if pip cannot help."""
+    def install_command(self) -> str | None:
+        """The pip command that installs the recorded versions, or None if pip cannot."""
         return pip_install_command(self.differences)
 
     def classify_missing(self, plan: Plan) -> EnvironmentComparison:
-        """The same with what the package's graph tells of missing modules.
+        """Return the comparison with missing rows classified by the package's import graph.
 
-        What was not there either when the package was made is no difference; and what nothing
-        imports at once is optional.
+        Modules that were missing in the export environment as well are dropped. Modules that
+        loading does not import are optional.
 
         Args:
-            plan: the plan that the package was written by.
+            plan: The plan that the package was exported with.
         """
         at_once = needed_at_once(plan.graph)
-        judged = (
-            _judged(row, plan, at_once) if row.status == RowStatus.MISSING else row
+        rows = (
+            _classify(row, plan, at_once) if row.status == RowStatus.MISSING else row
             for row in self.rows
         )
-        return EnvironmentComparison(tuple(row for row in judged if row is not None))
+        return EnvironmentComparison(tuple(row for row in rows if row is not None))
 
 
 def needed_at_once(graph: DependencyGraph) -> frozenset[str] | None:
-    """The modules that loading imports; None if nothing is known of imports."""
+    """Return the modules that loading imports, or None if the package has no import graph."""
     return graph.reachable_nodes(at_once=True) if graph.roots() else None
 
 
 def is_optional(modules: Iterable[str], at_once: frozenset[str] | None) -> bool:
-    """Whether loading can do without some extern modules.
+    """Return whether loading succeeds without some extern modules.
 
-    They are imported in functions only, or where the code copes with their absence.
+    This is the case if they are only imported in functions, or where the code handles their
+    absence.
     """
     listed = list(modules)
     return bool(listed) and at_once is not None and at_once.isdisjoint(listed)
 
 
 def pip_install_command(rows: Iterable[EnvironmentRow]) -> str | None:
-    """The pip command that installs what some rows record; None if pip can do nothing."""
+    """Return the pip command that installs the recorded versions, or None if pip cannot."""
     wanted = dict.fromkeys(row.requirement for row in rows if row.requirement is not None)
     return "pip install " + " ".join(f"'{each}'" for each in wanted) if wanted else None
 
 
-def _judged(
+def _classify(
     row: EnvironmentRow, plan: Plan, at_once: frozenset[str] | None
 ) -> EnvironmentRow | None:
-    if row.recorded is None and not any(_was_there(module, plan) for module in row.modules):
+    if row.recorded is None and not any(_was_installed(module, plan) for module in row.modules):
         return None
     return row._replace(is_optional=is_optional(row.modules, at_once))
 
 
-def _was_there(module: str, plan: Plan) -> bool:
-    """Whether an extern module was installed when the package was made."""
+def _was_installed(module: str, plan: Plan) -> bool:
+    """Return whether an extern module was installed in the export environment."""
     decision = plan.decisions.get(module)
     return decision is None or decision.location is not None

@@ -888,13 +888,13 @@ def requirements_document(
     """
     compared, environment = found.comparison, found.environment
     comparison = ComparisonFacts(
-        not compared.differences, not compared.deviations, compared.repair, compared.rows
+        not compared.differences, not compared.deviations, compared.install_command, compared.rows
     )
     return RequirementsDocument(
         found.path,
         passed if check else None,
         environment.python,
-        environment.place,
+        environment.platform_label,
         environment.torch,
         found.is_lock,
         tuple(map(_requirement_facts, found.needed)),

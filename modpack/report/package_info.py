@@ -151,7 +151,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         writer=manifest.writer,
         python=environment.python,
         torch=environment.torch,
-        platform=environment.place,
+        platform=environment.platform_label,
         main_resource=objects.entry and MainResource(*objects.entry),
         hooks=tuple(_hooks(archive, manifest, saved)),
         notes=plan.notes,

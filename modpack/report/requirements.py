@@ -204,10 +204,13 @@ def _head(given: Requirements) -> Iterator[str]:
     exported = given.environment
     extent = "All requirements" if given.is_lock else "Requirements"
     yield f"# {extent} of {printable(given.path)}."
-    versions = [f"Python {exported.python}" if exported.python else "", exported.place or ""]
+    versions = [
+        f"Python {exported.python}" if exported.python else "",
+        exported.platform_label or "",
+    ]
     if environment := ", ".join(filter(None, versions)):
         yield f"# Exported with {printable(environment)}."
-    if exported.place is None:
+    if exported.platform_label is None:
         yield "# The version of torch at export is not recorded."
     if given.is_lock and not exported.has_requirements:
         yield "# Indirect requirements are not recorded."

@@ -40,7 +40,7 @@ def test_what_an_older_modpack_wrote_is_read():
     found = {"distribution": "Some_Thing", "version": "1", "editable": True}
     read = environment_from_json({"python": "3.10.1", "externs": {"thing": found}})
     assert read.provider_of("thing.part") == RecordedDistribution("Some_Thing", "1", editable=True)
-    assert (read.python, read.torch, read.place) == ("3.10.1", None, None)
+    assert (read.python, read.torch, read.platform_label) == ("3.10.1", None, None)
     assert not read.has_requirements
 
 
