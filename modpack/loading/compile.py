@@ -43,7 +43,12 @@ from pathlib import Path
 from types import CodeType
 from typing import IO, TYPE_CHECKING, Final
 
-from modpack.archive.module_index import MODULES_NAME, IndexEntryKind, ModuleIndex, keeps
+from modpack.archive.module_index import (
+    MODULES_NAME,
+    IndexEntryKind,
+    ModuleIndex,
+    is_package_import,
+)
 from modpack.core.cache_dir import make_private, require_trusted_folder
 from modpack.core.names import root_of
 from modpack.core.process import (
@@ -579,7 +584,7 @@ def compile_all(
         answer: Called with the number of a task and its marshalled code.
     """
     _, tree, prefix, optimize, roots, extern_roots, tasks = job
-    stays = partial(keeps, roots=frozenset(roots), extern_roots=frozenset(extern_roots))
+    stays = partial(is_package_import, roots=frozenset(roots), extern_roots=frozenset(extern_roots))
     for number in reversed(range(len(tasks))):
         if not is_wanted():
             return
