@@ -82,9 +82,9 @@ _OPTIONS = (
     click.option(
         "--preset",
         type=click.Choice(list(PRESETS)),
-        help="Decide about modules that no rule matches. pinned: extern installed distributions "
-        "and intern your own code. hermetic: intern pure-Python distributions too. none: report "
-        f"a problem.  [default: {_DEFAULT_PRESET}]",
+        help="Choose the handling of modules that no rule matches. pinned: extern installed "
+        "distributions and intern your own code. hermetic: intern pure-Python distributions too. "
+        f"none: report a problem.  [default: {_DEFAULT_PRESET}]",
     ),
     click.option(
         "--intern-native",
@@ -105,7 +105,7 @@ _OPTIONS = (
         "--config",
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Read [tool.modpack] from FILE.  [default: the nearest pyproject.toml with it]",
+        help="Read [tool.modpack] from FILE.  [default: the nearest pyproject.toml]",
     ),
     click.option("--debug", is_flag=True, help="Show import chains and tracebacks of your code."),
 )

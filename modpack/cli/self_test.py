@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     type=click.Choice(["warn", "error", "ignore"]),
     default="warn",
     show_default=True,
-    help="Handle installed versions that differ from the recorded ones.",
+    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
 )
 @click.option(
     "--policy",

@@ -68,25 +68,25 @@ def document(*arguments):
     return parsed
 
 
-def test_a_package_does_not_differ_from_itself(packages):
+def test_diff_of_same_package_finds_no_difference(packages):
     result = run("diff", packages[0], packages[0])
     assert result.exit_code == 0
     assert "are identical: digest" in result.stdout
 
 
-def test_differences_are_told_and_end_with_one(packages):
+def test_diff_lists_differences_and_exits_with_1(packages):
     result = run("diff", *packages)
     assert result.exit_code == 1
-    told = result.stdout.splitlines()
-    assert "  ~ diffcli.till  source: +1 -1" in told
-    assert any(line.startswith("  + diffcli.only1  interned") for line in told)
-    assert any("numpy" in line and "action: extern -> mock" in line for line in told)
-    assert "  ~ 1.weight  parameter float32 [2, 2]  other values" in told
-    assert "+    return coins * 2.0" in told
-    assert any(line.startswith("  - 0  forward: ") for line in told)
+    shown = result.stdout.splitlines()
+    assert "  ~ diffcli.till  source: +1 -1" in shown
+    assert any(line.startswith("  + diffcli.only1  interned") for line in shown)
+    assert any("numpy" in line and "action: extern -> mock" in line for line in shown)
+    assert "  ~ 1.weight  parameter float32 [2, 2]  other values" in shown
+    assert "+    return coins * 2.0" in shown
+    assert any(line.startswith("  - 0  forward: ") for line in shown)
 
 
-def test_the_json_follows_its_schema(packages):
+def test_diff_json_follows_schema(packages):
     found = document(*packages)
     assert found["different"]
     assert not found["identical"]
@@ -97,24 +97,24 @@ def test_the_json_follows_its_schema(packages):
     assert not document(packages[0], packages[0])["different"]
 
 
-def test_sources_are_left_out_or_shown_entirely(packages):
+def test_diff_source_options_select_sources(packages):
     assert "@@" not in run("diff", *packages, "--no-source").stdout
     assert "--- /dev/null" in run("diff", *packages, "--source").stdout
 
 
-def test_stat_counts(packages):
-    told = run("diff", *packages, "--stat").stdout
-    lines = {words[0]: words[1:] for words in map(str.split, told.splitlines()[2:])}
+def test_diff_stat_counts_differences(packages):
+    shown = run("diff", *packages, "--stat").stdout
+    lines = {words[0]: words[1:] for words in map(str.split, shown.splitlines()[2:])}
     assert lines["hooks"] == ["1", "added,", "1", "removed"]
     assert lines["lines"] == ["+2", "-2", "in", "2", "texts"]
-    assert "@@" not in told
+    assert "@@" not in shown
 
 
-def test_stat_and_json_exclude_each_other(packages):
+def test_diff_rejects_stat_with_json(packages):
     assert run("diff", *packages, "--stat", "--json").exit_code == 2
 
 
-def test_what_is_no_package_ends_with_two(packages, tmp_path):
+def test_diff_of_other_file_exits_with_2(packages, tmp_path):
     result = run("diff", packages[0], tmp_path / "nowhere")
     assert result.exit_code == 2
     assert "nowhere: there is no such file" in result.stderr
@@ -122,7 +122,7 @@ def test_what_is_no_package_ends_with_two(packages, tmp_path):
     assert error["type"] == "PackageNotFoundError"
 
 
-def test_the_diffs_can_be_applied(packages, tmp_path):
+def test_diff_output_applies_with_patch(packages, tmp_path):
     """What is printed of sources turns the one package's sources into the other's."""
     folder = tmp_path / "unpacked"
     (folder / "diffcli").mkdir(parents=True)
@@ -134,7 +134,7 @@ def test_the_diffs_can_be_applied(packages, tmp_path):
     assert (folder / "diffcli" / "till.py").read_text() == sources[1]
 
 
-def test_there_are_colors_at_a_terminal_only(packages):
+def test_diff_uses_colors_at_terminal_only(packages):
     command = [sys.executable, "-m", "modpack", "diff", *map(str, packages)]
     plain = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "NO_COLOR")}
     piped = subprocess.run(command, capture_output=True, text=True, env=plain)
@@ -144,14 +144,14 @@ def test_there_are_colors_at_a_terminal_only(packages):
     assert "\x1b[32m" in shown.stdout
 
 
-def test_long_lines_are_not_folded(packages, tmp_path):
+def test_diff_does_not_wrap_long_lines(packages, tmp_path):
     file = tmp_path / "long.modpack"
     with PackageExporter(file) as exporter:
         exporter.save_text("texts", "note.txt", "one\n" + "x" * 400 + "\n")
     assert f"+{'x' * 400}" in run("diff", packages[0], file).stdout.splitlines()
 
 
-def test_torch_is_not_imported(packages):
+def test_diff_does_not_import_torch(packages):
     code = (
         "import sys\n"
         "from modpack.cli import cli\n"
@@ -183,27 +183,27 @@ def noted(project, tmp_path, monkeypatch):
     return file
 
 
-def test_inspect_shows_all_notes_on_demand(noted):
+def test_inspect_notes_shows_all_notes(noted):
     assert "--notes lists them" in run("inspect", noted).stdout
-    told = run("inspect", noted, "--notes").stdout
-    assert all(f"diffabsent{n}" in told for n in range(9))
+    shown = run("inspect", noted, "--notes").stdout
+    assert all(f"diffabsent{n}" in shown for n in range(9))
     listed = json.loads(run("inspect", noted, "--notes", "--json").stdout)["notes"]
     assert len(listed) == 9
 
 
 @pytest.mark.parametrize(
-    ("module", "told"),
+    ("module", "expected"),
     [
         ("diffnotes.tll", "Did you mean 'diffnotes.till'"),
         ("till", "Did you mean 'diffnotes.till'"),
         ("nothing_like_it", "neither contains nor requires this module"),
     ],
 )
-def test_inspect_names_modules_that_were_meant(noted, module, told):
+def test_inspect_source_suggests_similar_modules(noted, module, expected):
     result = run("inspect", noted, "--source", module)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert expected in result.stderr
 
 
-def test_notes_tree_and_source_exclude_each_other(noted):
+def test_inspect_rejects_combined_views(noted):
     assert run("inspect", noted, "--notes", "--tree").exit_code == 2

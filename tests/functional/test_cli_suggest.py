@@ -111,11 +111,11 @@ OPTIONS = [
 ]
 
 
-def test_everything_undecided_gets_a_rule_at_once(target):
+def test_suggest_covers_every_unmatched_module(target):
     assert list(by_option(document(target))) == OPTIONS
 
 
-def test_with_the_suggested_options_everything_is_decided(target, tmp_path):
+def test_suggested_options_match_every_module(target, tmp_path):
     options = [part for option in by_option(document(target)) for part in shlex.split(option)]
     file = tmp_path / "net.modpack"
     result = run("export", target, "-o", file, "--preset", "none", *options)
@@ -128,7 +128,7 @@ def test_with_the_suggested_options_everything_is_decided(target, tmp_path):
     assert document(target, *options)["suggestions"] == []
 
 
-def test_with_the_suggested_lines_of_pyproject_everything_is_decided(target, tmp_path):
+def test_suggested_pyproject_rules_match_every_module(target, tmp_path):
     shown = run("suggest", target).stdout
     Path("pyproject.toml").write_text(shown[shown.index("[tool.modpack]") :])
     file = tmp_path / "net.modpack"
@@ -137,7 +137,7 @@ def test_with_the_suggested_lines_of_pyproject_everything_is_decided(target, tmp
     assert "extern('sglib.**')" in rules and not any("pinned" in str(rule) for rule in rules)
 
 
-def test_rules_that_were_given_stand_first_in_the_lines_for_pyproject(target, tmp_path):
+def test_suggested_pyproject_rules_start_with_given_rules(target, tmp_path):
     Path("pyproject.toml").write_text(
         '[tool.modpack]\nrules = [{ extern = "sglib.**", exclude = "sglib.odd" }]\n'
     )
@@ -151,7 +151,7 @@ def test_rules_that_were_given_stand_first_in_the_lines_for_pyproject(target, tm
     assert run("export", target, "-o", tmp_path / "net.modpack").exit_code == 0
 
 
-def test_the_reasons_are_told(target):
+def test_suggest_shows_reasons(target):
     found = by_option(document(target))
     library = found["--extern 'sglib.**'"]
     assert (library["distribution"], library["version"], library["license"]) == (
@@ -171,7 +171,7 @@ def test_the_reasons_are_told(target):
     assert "holds Net" in shown and "sgunseen.deep: not installed here" in shown
 
 
-def test_what_code_uses_only_at_import_time_or_never_may_be_mocked(target):
+def test_suggest_offers_mock_for_import_time_uses(target):
     found = by_option(document(target))
     assert found["--extern 'sglib.**'"]["mock_risk"] == "reachable"
     assert found["--extern 'sglib.**'"]["alternative"] is None
@@ -182,14 +182,14 @@ def test_what_code_uses_only_at_import_time_or_never_may_be_mocked(target):
     assert found["--intern 'sgown.**'"]["mock_risk"] is None
 
 
-def test_rules_of_ones_own_come_first(target):
+def test_suggest_respects_given_rules(target):
     found = by_option(document(target, "--mock", "sgunseen.**", "--extern", "sgspace.*"))
     assert list(found) == [
         option for option in OPTIONS if "sgunseen" not in option and "sgspace" not in option
     ]
 
 
-def test_hermetic_takes_pure_distributions_along(target):
+def test_suggest_hermetic_interns_pure_distributions(target):
     found = by_option(document(target, "--preset", "hermetic"))
     assert "--intern 'sglib.**'" in found and "--extern sgcompiled" in found
     assert any("compiled code" in reason for reason in found["--extern sgcompiled"]["reasons"])
@@ -197,9 +197,7 @@ def test_hermetic_takes_pure_distributions_along(target):
     assert "--intern sgcompiled" in native
 
 
-def test_compiled_parts_of_ones_own_code_are_extern_before_the_rest_is_interned(
-    project, monkeypatch, tmp_path
-):
+def test_suggest_externs_own_native_extensions_first(project, monkeypatch, tmp_path):
     import sysconfig
 
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
@@ -223,7 +221,7 @@ def test_compiled_parts_of_ones_own_code_are_extern_before_the_rest_is_interned(
     assert run("export", "sgown.net:Net", "-o", file, "--preset", "none", *options).exit_code == 0
 
 
-def test_problems_that_no_rule_solves_are_told(target):
+def test_suggest_reports_problems_without_rule(target):
     result = run("suggest", target, "--deny", "sgtrack")
     assert result.exit_code == 1
     assert "denied" in result.stdout and "--intern 'sgown.**'" in result.stdout
@@ -231,25 +229,25 @@ def test_problems_that_no_rule_solves_are_told(target):
     assert (problem["subject"], problem["reason"]) == ("sgtrack", "denied")
 
 
-def test_a_target_that_leads_nowhere_is_an_error(target):
+def test_suggest_rejects_target_without_object(target):
     assert run("suggest", "sgmodel:nothing").exit_code == 2
     assert run("suggest").exit_code == 2
     told = json.loads(run("suggest", "sgmodel:nothing", "--json").stdout)
     assert "nothing" in told["error"]["message"]
 
 
-def test_the_target_of_the_project_is_taken(target):
+def test_suggest_uses_target_of_pyproject(target):
     Path("pyproject.toml").write_text(f'[tool.modpack]\ntarget = "{target}"\npolicy = "hermetic"')
     assert document()["preset"] == "hermetic"
 
 
-def test_nothing_is_written(target):
+def test_suggest_writes_no_file(target):
     before = sorted(Path.cwd().rglob("*.modpack"))
     run("suggest", target)
     assert sorted(Path.cwd().rglob("*.modpack")) == before
 
 
-def test_a_part_that_is_missing_from_ones_own_code_comes_before_the_rest(project, monkeypatch):
+def test_suggest_mocks_missing_own_module_first(project, monkeypatch):
     files = {
         "sgown/__init__.py": "",
         "sgown/net.py": "class Net:\n    def run(self):\n        import sgown.gone\n",
@@ -261,9 +259,7 @@ def test_a_part_that_is_missing_from_ones_own_code_comes_before_the_rest(project
     ]
 
 
-def test_what_is_missing_is_not_mocked_where_code_would_take_the_stand_in_for_it(
-    project, installed, monkeypatch
-):
+def test_suggest_does_not_mock_module_that_code_tests_for(project, installed, monkeypatch):
     installed("sg-lib", {"sglib.py": "def f():\n    import sgasked\n"})
     source = """\
         import sglib
@@ -289,9 +285,7 @@ def test_what_is_missing_is_not_mocked_where_code_would_take_the_stand_in_for_it
     assert "sglib as if it were installed" in found["--extern 'sgasked.**'"]["reasons"][-1]
 
 
-def test_hermetic_does_not_take_along_what_was_never_loaded_and_is_not_required(
-    project, installed, monkeypatch
-):
+def test_suggest_hermetic_skips_unloaded_optional_modules(project, installed, monkeypatch):
     installed("sg-lib", {"sglib.py": "def f():\n    import sgextra\n"})
     installed("sg-extra", {"sgextra.py": ""})
     monkeypatch.chdir(project({"sgown.py": "import sglib\nclass Net: pass"}))

@@ -67,13 +67,13 @@ def document(*arguments, status=0):
     return found
 
 
-def test_a_good_package_is_accepted(package):
+def test_verify_accepts_intact_package(package):
     result = run(package)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "accepted")
     assert "FAILED" not in result.stdout
 
 
-def test_a_damaged_package_is_refused_with_the_record_and_the_remedy(damaged):
+def test_verify_rejects_damaged_package_with_hint(damaged):
     result = run(damaged, "--workers", 2)
     assert result.exit_code == 1
     assert ".data/0.storage: its content is damaged" in result.stdout
@@ -81,7 +81,7 @@ def test_a_damaged_package_is_refused_with_the_record_and_the_remedy(damaged):
     assert result.stdout.splitlines()[-1] == "refused: 1 error"
 
 
-def test_the_json_says_the_same(package, damaged):
+def test_verify_json_agrees_with_text(package, damaged):
     accepted = document(package)
     assert (accepted["accepted"], accepted["findings"]) == (True, [])
     refused = document(damaged, status=1)
@@ -89,7 +89,7 @@ def test_the_json_says_the_same(package, damaged):
     assert refused["digest"] == accepted["digest"]
 
 
-def test_a_broken_structure_is_refused_and_its_json_has_no_digest(package, tmp_path):
+def test_verify_of_invalid_structure_has_no_digest(package, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(package.read_bytes() + b"more")
     refused = document(tmp_path / "longer.modpack", status=1)
     assert (refused["format"], refused["digest"]) == (None, None)
@@ -97,7 +97,7 @@ def test_a_broken_structure_is_refused_and_its_json_has_no_digest(package, tmp_p
 
 
 @pytest.mark.parametrize("content", [None, b"no package"])
-def test_what_is_no_package_ends_with_2(tmp_path, content):
+def test_verify_of_other_file_exits_with_2(tmp_path, content):
     file = tmp_path / "file"
     if content is not None:
         file.write_bytes(content)
@@ -110,12 +110,12 @@ def test_what_is_no_package_ends_with_2(tmp_path, content):
     )
 
 
-def test_an_archive_of_torch_package_is_accepted_with_a_note():
+def test_verify_accepts_torch_package_archive_with_note():
     found = document(ANCESTOR)
     assert [each["code"] for each in found["findings"]] == ["torch-package-no-digests"]
 
 
-def test_a_policy_file_is_held_against_the_package(package, tmp_path):
+def test_verify_checks_policy(package, tmp_path):
     policy = tmp_path / "trust.toml"
     policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\n")
     refused = document(package, "--policy", policy, status=1)
@@ -132,7 +132,7 @@ def test_a_policy_file_is_held_against_the_package(package, tmp_path):
     assert "nope.toml: there is no such file" in missing.stderr.replace("\n", "")
 
 
-def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_path):
+def test_verify_shows_hint_for_each_policy_violation(package, tmp_path):
     policy = tmp_path / "trust.toml"
     policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\nstandard_library = []\n")
     lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
@@ -145,7 +145,7 @@ def test_each_thing_that_a_policy_refuses_has_its_remedy_below_it(package, tmp_p
         assert any(line.startswith(f"{subject}: ") for line in lines[place - 2 : place])
 
 
-def test_a_key_demands_its_signature(package, tmp_path):
+def test_verify_key_requires_its_signature(package, tmp_path):
     from modpack.security.signing import sign_package
     from modpack.security.signing_keys import generate, write_pair
 
@@ -160,7 +160,7 @@ def test_a_key_demands_its_signature(package, tmp_path):
     assert run(signed, "--key", tmp_path / "nobody.pub").exit_code == 2
 
 
-def test_what_is_quoted_from_a_package_cannot_steer_a_terminal(package, tmp_path):
+def test_verify_escapes_control_characters(package, tmp_path):
     name = "x\u202e\u2028.py"
     hostile = with_records(package, tmp_path / "hostile.modpack", **{name: b"x = 1\n"})
     result = run(hostile)
@@ -168,14 +168,14 @@ def test_what_is_quoted_from_a_package_cannot_steer_a_terminal(package, tmp_path
     assert result.stdout.replace("\n", "").isprintable()
 
 
-def test_many_findings_are_cut_short_in_the_text_only(package, tmp_path):
+def test_verify_truncates_findings_in_text_only(package, tmp_path):
     more = {f"extra{number}.py": b"" for number in range(30)}
     crowded = with_records(package, tmp_path / "crowded.modpack", **more)
     assert "10 more; --json lists them" in run(crowded).stdout
     assert len(document(crowded)["findings"]) == 30
 
 
-def test_verifying_imports_neither_torch_nor_the_package_and_unpickles_nothing(package, tmp_path):
+def test_verify_does_not_import_torch_or_unpickle(package, tmp_path):
     canary = tmp_path / "canary"
     source = f"open({str(canary)!r}, 'w')\n".encode()
     hostile = with_records(package, tmp_path / "hostile.modpack", **{"spy.py": source})

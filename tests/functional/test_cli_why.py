@@ -81,7 +81,7 @@ def document(*arguments):
     return found
 
 
-def test_the_rule_and_the_shortest_chain_are_told_with_places(package):
+def test_why_shows_rule_and_shortest_chain_with_locations(package):
     result = run(package, "whyspy")
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -94,7 +94,7 @@ def test_the_rule_and_the_shortest_chain_are_told_with_places(package):
     assert ["whyshop/deep.py:1", "(required)"] in lines  # another place
 
 
-def test_all_chains_come_in_the_order_of_their_length(package):
+def test_why_all_sorts_chains_by_length(package):
     found = document(package, "whyspy", "--all")
     chains = [[step["imported"] for step in chain["steps"]] for chain in found["chains"]]
     assert chains == [
@@ -105,7 +105,7 @@ def test_all_chains_come_in_the_order_of_their_length(package):
     assert "2 chains of imports" in run(package, "whyspy", "--all").stdout
 
 
-def test_a_step_in_json_has_its_evidence(package):
+def test_why_json_step_has_evidence(package):
     (chain,) = document(package, "numpy")["chains"]
     assert chain["start"] == "<model/net.pkl>"
     assert chain["steps"][-1] == {
@@ -119,14 +119,14 @@ def test_a_step_in_json_has_its_evidence(package):
     }
 
 
-def test_what_provided_an_extern_module_is_told(package):
+def test_why_shows_provider_of_extern_module(package):
     import numpy
 
     assert document(package, "numpy")["provided_by"] == f"numpy {numpy.__version__}"
     assert "the standard library" in run(package, "typing").stdout
 
 
-def test_a_hook_that_overrode_the_rule_is_told(project, tmp_path):
+def test_why_shows_overriding_hook(project, tmp_path):
     project(SHOP)
     import whyshop.net
 
@@ -147,7 +147,7 @@ def test_a_hook_that_overrode_the_rule_is_told(project, tmp_path):
     assert document(file, "whyshop.left")["hooks"] == [found["overridden_by"]]
 
 
-def test_a_module_that_only_type_checkers_import_is_told_as_such(package):
+def test_why_marks_module_imported_for_type_checking_only(package):
     result = run(package, "whytyped")
     assert result.exit_code == 0
     assert "TYPE_CHECKING" in result.stdout and "whyshop/net.py:7" in result.stdout
@@ -155,14 +155,14 @@ def test_a_module_that_only_type_checkers_import_is_told_as_such(package):
     assert (found["standing"], found["action"], found["chains"]) == ("never-run", None, [])
 
 
-def test_a_module_that_was_left_out_is_told_with_the_reason(package):
+def test_why_shows_reason_of_excluded_module(package):
     found = document(package, "whyabsent")
     assert (found["standing"], found["action"]) == ("left-out", None)
     assert "not installed" in found["notes"][0]["text"]
     assert found["chains"][0]["steps"][-1]["kind"] == "guarded"
 
 
-def test_an_unknown_module_is_an_error_with_what_may_be_meant(package):
+def test_why_of_unknown_module_suggests_similar_names(package):
     result = run(package, "whyshop.tool")
     assert result.exit_code == 2
     assert "whyshop.tools" in result.stderr and "Traceback" not in result.stderr
@@ -171,24 +171,24 @@ def test_an_unknown_module_is_an_error_with_what_may_be_meant(package):
     assert run(package, "<model/net.pkl>").exit_code == 2
 
 
-def test_what_stand_ins_are_made_of_is_known(package):
+def test_why_knows_modules_of_mocks(package):
     assert "stand-ins" in document(package, "_modpack_mock")["rule"]
 
 
-def test_an_archive_of_torch_package_tells_what_it_can():
+def test_why_reads_imports_of_torch_package_archive():
     found = document(ANCESTORS, "tinynet.layers")
     assert (found["action"], found["rule"], found["origin"]) == ("intern", None, None)
     assert found["chains"][0]["steps"][0]["names"] == ["Embed", "Scale", "TiedHead", "add_one"]
     assert "not recorded" in run(ANCESTORS, "math").stdout
 
 
-def test_what_is_no_package_is_an_error(tmp_path):
+def test_why_of_other_file_exits_with_2(tmp_path):
     (tmp_path / "x").write_text("hello")
     assert run(tmp_path / "x", "a").exit_code == 2
     assert run(tmp_path / "nowhere", "a").exit_code == 2
 
 
-def test_a_hub_with_more_chains_than_anybody_can_count_is_answered(tmp_path):
+def test_why_limits_number_of_chains(tmp_path):
     file = tmp_path / "hub.modpack"
     names = [f"m{n}" for n in range(60)]
     source = "".join(f"import {name}\n" for name in names) + "import hub\n"
@@ -202,7 +202,7 @@ def test_a_hub_with_more_chains_than_anybody_can_count_is_answered(tmp_path):
     assert len(found["chains"]) == 100 and not found["is_complete"]
 
 
-def test_nothing_heavy_is_imported(package):
+def test_why_does_not_import_torch(package):
     code = (
         "import sys\n"
         "from modpack.cli import cli\n"

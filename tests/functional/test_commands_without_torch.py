@@ -65,7 +65,7 @@ def packages(tmp_path_factory) -> dict[str, str]:
         "report {old} -o {folder}/old.html --force",
     ],
 )
-def test_it_imports_no_torch_and_runs_nothing(packages, arguments):
+def test_command_does_not_import_torch_or_run_code(packages, arguments):
     given = [each.format(**packages) for each in arguments.split()]
     code = (
         "import sys\n"

@@ -30,21 +30,21 @@ def report(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["report", *arguments])
 
 
-def test_the_page_gets_the_name_of_the_package(package):
+def test_report_names_page_after_package(package):
     done = report("shop.modpack")
     assert done.exit_code == 0, done.output
     assert "Wrote shop.html" in done.output
     assert "shop.modpack" in Path("shop.html").read_text(encoding="utf-8")
 
 
-def test_output_names_the_page(package):
+def test_report_output_sets_path_of_page(package):
     Path("pages").mkdir()
     assert report("shop.modpack", "-o", "pages/audit.html").exit_code == 0
     assert Path("pages/audit.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [each.name for each in Path("pages").iterdir()] == ["audit.html"]
 
 
-def test_a_page_that_is_there_stays_unless_forced(package):
+def test_report_keeps_existing_file_without_force(package):
     Path("shop.html").write_text("mine")
     refused = report("shop.modpack")
     assert refused.exit_code == 2
@@ -54,28 +54,28 @@ def test_a_page_that_is_there_stays_unless_forced(package):
     assert Path("shop.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_the_package_is_never_overwritten(package):
+def test_report_does_not_overwrite_package(package):
     before = package.read_bytes()
     refused = report("shop.modpack", "-o", "shop.modpack", "--force")
     assert refused.exit_code == 2
-    assert "itself" in refused.output
+    assert "is the package" in refused.output
     assert package.read_bytes() == before
 
 
-def test_a_folder_cannot_be_the_page(package):
+def test_report_rejects_folder_as_output(package):
     Path("pages").mkdir()
     refused = report("shop.modpack", "-o", "pages", "--force")
     assert refused.exit_code == 2
     assert "is a folder" in refused.output
 
 
-def test_a_folder_that_is_not_there_is_named(package):
+def test_report_rejects_output_in_missing_folder(package):
     refused = report("shop.modpack", "-o", "nowhere/audit.html")
     assert refused.exit_code == 2
-    assert "no folder nowhere" in refused.output
+    assert "nowhere: the folder does not exist" in refused.output
 
 
-def test_a_device_just_gets_the_page(package):
+def test_report_writes_to_device(package):
     done = subprocess.run(
         [sys.executable, "-m", "modpack", "report", "shop.modpack", "-o", "/dev/stdout"],
         capture_output=True,
@@ -85,7 +85,7 @@ def test_a_device_just_gets_the_page(package):
     assert done.stdout.startswith("<!DOCTYPE html>")
 
 
-def test_what_is_no_package_leaves_no_page(tmp_path, monkeypatch):
+def test_report_of_other_file_writes_no_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("text.modpack").write_text("no package")
     refused = report("text.modpack")
@@ -93,20 +93,20 @@ def test_what_is_no_package_leaves_no_page(tmp_path, monkeypatch):
     assert [each.name for each in tmp_path.iterdir()] == ["text.modpack"]
 
 
-def test_sources_can_be_left_out(package):
+def test_report_no_sources_omits_sources(package):
     report("shop.modpack", "-o", "with.html")
     report("shop.modpack", "-o", "without.html", "--no-sources")
     assert '"shop":"' in Path("with.html").read_text(encoding="utf-8")
     assert '"shop":"' not in Path("without.html").read_text(encoding="utf-8")
 
 
-def test_the_page_is_readable_like_any_new_file(package):
+def test_report_page_has_default_permissions(package):
     report("shop.modpack")
     Path("other").touch()
     assert Path("shop.html").stat().st_mode == Path("other").stat().st_mode
 
 
-def test_json_tells_what_was_written(package):
+def test_report_json_describes_page(package):
     done = report("shop.modpack", "--json")
     document = json.loads(done.stdout)
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
@@ -115,7 +115,7 @@ def test_json_tells_what_was_written(package):
     assert document["findings"]["info"] >= 1
 
 
-def test_without_jinja2_the_remedy_is_told(package, tmp_path):
+def test_report_without_jinja2_shows_install_command(package, tmp_path):
     code = (
         "import sys; sys.modules['jinja2'] = None; from modpack.cli import main; "
         "sys.argv = ['modpack', 'report', 'shop.modpack']; main()"
@@ -126,7 +126,7 @@ def test_without_jinja2_the_remedy_is_told(package, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_torch_is_not_imported_and_nothing_of_the_package_is(package):
+def test_report_does_not_import_torch_or_package(package):
     code = (
         "import sys; from modpack.cli import cli; "
         "cli(['report', 'shop.modpack'], standalone_mode=False); "
@@ -137,12 +137,12 @@ def test_torch_is_not_imported_and_nothing_of_the_package_is(package):
     assert "shop" not in done.stdout
 
 
-def test_sources_that_the_page_has_no_room_for_are_told_and_kept_on_demand(packaged, tmp_path):
+def test_report_omits_sources_beyond_limit(packaged, tmp_path):
     text = f"key = '{random.Random(1).randbytes(480_000).hex()}'\n"
     importer = packaged({"shop/__init__.py": "total = 3\n", "shop/large.py": text})
     few, whole = tmp_path / "few.html", tmp_path / "whole.html"
-    told = report(importer.filename, "-o", str(few))
-    assert "omits 1 source. Pass --all-sources" in told.output
+    shown = report(importer.filename, "-o", str(few))
+    assert "omits 1 source. Pass --all-sources" in shown.output
     assert '"shop":"' in few.read_text(encoding="utf-8")
     assert '"shop.large":"the page has room' in few.read_text(encoding="utf-8")
     assert "no room" not in report(importer.filename, "-o", str(whole), "--all-sources").output

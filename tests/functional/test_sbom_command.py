@@ -64,7 +64,7 @@ def package(installed, project, tmp_path):
     return file
 
 
-def test_the_bill_names_what_is_in_the_package_and_what_it_needs(package):
+def test_sbom_lists_contents_and_requirements(package):
     result = run(package)
     assert result.exit_code == 0, result.output
     assert is_valid(result.stdout)
@@ -80,7 +80,7 @@ def test_the_bill_names_what_is_in_the_package_and_what_it_needs(package):
     assert "code:sbomown" in needs["model"]
 
 
-def test_digests_are_those_that_sha256sum_tells(package):
+def test_sbom_digests_equal_sha256sum(package):
     document = json.loads(run(package).stdout)
     whole = hashlib.sha256(package.read_bytes()).hexdigest()
     assert document["metadata"]["component"]["hashes"] == [{"alg": "SHA-256", "content": whole}]
@@ -88,11 +88,11 @@ def test_digests_are_those_that_sha256sum_tells(package):
         content = archive.read("archive/sbomlib/__init__.py")
     line = f"{hashlib.sha256(content).hexdigest()}  sbomlib/__init__.py\n"
     [lib] = [each for each in document["components"] if each["name"] == "sbom-lib"]
-    told = {each["name"]: each["value"] for each in lib["properties"]}
-    assert told["modpack:code:sha256"] == hashlib.sha256(line.encode()).hexdigest()
+    properties = {each["name"]: each["value"] for each in lib["properties"]}
+    assert properties["modpack:code:sha256"] == hashlib.sha256(line.encode()).hexdigest()
 
 
-def test_it_is_the_same_whenever_and_wherever_it_is_made(package, tmp_path):
+def test_sbom_is_reproducible(package, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     copy = elsewhere / package.name
@@ -100,7 +100,7 @@ def test_it_is_the_same_whenever_and_wherever_it_is_made(package, tmp_path):
     assert run(package).stdout == run(copy).stdout
 
 
-def test_a_time_is_told_if_asked_for(package):
+def test_sbom_timestamp_includes_time(package):
     result = run(package, "--timestamp", SOURCE_DATE_EPOCH="86400")
     assert json.loads(result.stdout)["metadata"]["timestamp"] == "1970-01-02T00:00:00+00:00"
     assert is_valid(run(package, "--timestamp").stdout)
@@ -108,7 +108,7 @@ def test_a_time_is_told_if_asked_for(package):
     assert (broken.exit_code, "SOURCE_DATE_EPOCH is 'yesterday'" in broken.stderr) == (2, True)
 
 
-def test_the_form_is_that_of_the_option_or_of_the_outputs_name(package, tmp_path):
+def test_sbom_format_follows_option_or_output_name(package, tmp_path):
     output = tmp_path / "net.cdx.xml"
     assert run(package, "-o", output).exit_code == 0
     assert is_valid(output.read_text(), OutputFormat.XML)
@@ -117,7 +117,7 @@ def test_the_form_is_that_of_the_option_or_of_the_outputs_name(package, tmp_path
     assert is_valid(output.read_text())
 
 
-def test_an_unzipped_package_has_no_hash_of_a_file(package, tmp_path):
+def test_sbom_of_unzipped_package_has_no_file_digest(package, tmp_path):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "unzipped")
     document = json.loads(run(tmp_path / "unzipped").stdout)
@@ -125,7 +125,7 @@ def test_an_unzipped_package_has_no_hash_of_a_file(package, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_a_package_of_torch_package_has_a_bill_too(tmp_path):
+def test_sbom_supports_torch_package_archive(tmp_path):
     file = tmp_path / "old.pt"
     with torch.package.PackageExporter(file) as exporter:
         exporter.extern("json")
