@@ -1,4 +1,4 @@
-"""Files that code reads beside it go along, and no others."""
+"""Data files next to packaged code: included if code reads them, and no others."""
 
 from __future__ import annotations
 

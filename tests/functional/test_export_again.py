@@ -1,4 +1,4 @@
-"""One process exports again after what is installed, or written, has changed in between."""
+"""Repeated exports in one process after distributions or sources have changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USER = "import againtea\nimport againcake\n"
 
 
 def settle(site: Path) -> None:
-    """Make everything look as if it had been installed long ago."""
+    """Set old modification times, as after an installation long ago."""
     past = time.time() - 3600
     for place in (*site.glob("*.dist-info"), site):
         os.utime(place, (past, past))
@@ -27,7 +27,7 @@ def settle(site: Path) -> None:
 
 @pytest.fixture
 def export(tmp_path):
-    """Export code that needs two distributions; gives what is recorded of what is installed."""
+    """Export code that needs two distributions, and return the recorded versions."""
 
     def write(policy: str = "pinned") -> Mapping[str, str]:
         path = tmp_path / "again.pt"

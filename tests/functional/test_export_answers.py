@@ -1,4 +1,4 @@
-"""What an exporter answers before and after it is closed: plans, lists, and graphs."""
+"""Queries of an exporter before and after it is closed: plans, lists, and graphs."""
 
 from __future__ import annotations
 

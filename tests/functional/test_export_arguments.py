@@ -1,4 +1,4 @@
-"""Arguments of the wrong type are refused by name, with nothing done."""
+"""Invalid arguments are rejected by name before anything is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module that was edited after its import: the live object and the package would differ."""
+"""Warnings for modules whose source was edited after import."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ Edit = Callable[[str, str], ModuleType]
 
 @pytest.fixture
 def edit(project, monkeypatch: pytest.MonkeyPatch) -> Edit:
-    """Import a module of a shop, then replace one text by another in its file."""
+    """Import a module of a shop, then replace a text in its file."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     root = project({"edited_till.py": TILL})
     module = importlib.import_module("edited_till")

@@ -1,4 +1,4 @@
-"""An extern whose code needs what is interned will meet another copy of it, or none."""
+"""Warnings for extern modules that import interned ones."""
 
 from __future__ import annotations
 

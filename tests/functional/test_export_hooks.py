@@ -1,4 +1,4 @@
-"""Match hooks: when they are called, with what, and what they can change."""
+"""Match hooks: the time and arguments of calls, and their effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that holds something else than its sources say: the package would do as they say."""
+"""Warnings for modules whose live state differs from their sources."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ warnings.simplefilter("always")
 
 
 def run(project: Path, code: str) -> str:
-    """The standard error of a process that works in a project."""
+    """Return the standard error of a process in a project."""
     done = run_python("-c", code, folder=project)
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -182,7 +182,7 @@ print(json.dumps(told))
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory) -> dict[str, list[str]]:
-    """What a plan tells after each change, of a module that was imported anew before."""
+    """Return the warnings of a plan after each change to a freshly imported module."""
     root = tmp_path_factory.mktemp("project")
     (root / "net.py").write_text(textwrap.dedent(NET))
     (root / "patches.py").write_text(textwrap.dedent(PATCHES))
@@ -471,7 +471,7 @@ modpack.save(net.f, {str(tmp_path / "f.modpack")!r})
 
 
 def test_class_also_bound_by_import_has_no_warning(project):
-    """Libraries have a stand-in of their own for what needs something optional."""
+    """Libraries define placeholder classes for features that need an optional dependency."""
     shop = """
         try:
             from .real import Kind
@@ -492,7 +492,7 @@ def test_class_also_bound_by_import_has_no_warning(project):
 
 
 def test_patch_by_packaged_code_has_no_warning(project):
-    """The package replaces it again when it is loaded."""
+    """The package repeats the replacement when it is loaded."""
     files = {
         "shop/__init__.py": "from shop import patches\n",
         "shop/patches.py": "import torch\ndef relu(x): return -x\ntorch.relu = relu\n",

@@ -1,4 +1,4 @@
-"""Saving objects: what cannot be saved is named with its place, what can comes back whole."""
+"""Saving objects: errors with attribute paths, and equality after loading."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_object_that_nests_too_deeply_is_a_pickling_error():
         nested = [nested]
     with pytest.raises(PicklingError, match="nests too deeply"):
         save(nested)
-    while nested:  # or freeing it would nest as deeply
+    while nested:  # otherwise freeing it would recurse as deeply
         nested = nested.pop()
 
 

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a package is told at once, in one shape."""
+"""All problems of a package are reported together, in one format."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_every_error_is_a_modpack_error():
 
 
 def astray(project, files, entry="shop.till"):
-    """What is told of imports that lead nowhere: the place below the project, and the text."""
+    """Return location and text of the problems of broken imports."""
     root = project({"shop/__init__.py": "", **files})
 
     def save(exporter):

@@ -1,4 +1,4 @@
-"""Exporting again what was loaded from a package: the owner's source is the one that is saved."""
+"""Re-exporting objects of a loaded package with the source of their own package."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_two_versions_in_one_object_are_a_clear_mismatch(old, host_net):
 @pytest.mark.parametrize("order", ["package first", "host first"])
 @pytest.mark.parametrize("of_host", [True, False])
 def test_module_by_name_and_object_of_other_version_do_not_mix(old, host_net, order, of_host):
-    """A module's name alone means the first importer that has it."""
+    """A module name refers to the first importer that has the module."""
     obj = host_net if of_host else old.load_pickle("m", "net.pkl")
     exporter = PackageExporter(None, importer=IMPORTERS[order](old))
     exporter.intern("relib.**")

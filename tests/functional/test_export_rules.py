@@ -1,4 +1,4 @@
-"""Rules: which one decides, which one is dead, and what is extern without any."""
+"""Rules: precedence, shadowed rules, and implicit externs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An export looks at code; it never runs or imports any."""
+"""An export reads code and never executes or imports it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOTS_OF_OUR_OWN = ("modpack", "torch", "importlib_metadata", "packaging", "zipp
 
 @pytest.fixture
 def canary(tmp_path: Path) -> Path:
-    """A file that exists only if a module with :func:`sings` in it was run."""
+    """A file that exists only if a module with :func:`sings` was executed."""
     return tmp_path / "canary.txt"
 
 
@@ -185,7 +185,7 @@ def test_finder_that_rejects_import_makes_module_missing(project, monkeypatch):
 
 def test_module_blocked_in_sys_modules_is_missing(project, monkeypatch):
     project({"blocked_road.py": ""})
-    monkeypatch.setitem(sys.modules, "blocked_road", None)  # what a blocked import looks like
+    monkeypatch.setitem(sys.modules, "blocked_road", None)  # a blocked import
     code = "try:\n    import blocked_road\nexcept ImportError:\n    pass\n"
     assert "blocked_road" not in export(code, lambda e: e.intern("**")).plan().decisions
 

@@ -1,4 +1,4 @@
-"""Long chains, deep expressions, whole libraries, and sources that are no Python."""
+"""Long import chains, deep expressions, whole libraries, and unparsable sources."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sympy_is_interned_as_a_whole(clean_python, tmp_path):
     clean_python(
         """
         import sys, modpack
-        sys.modules["sympy"] = sys.modules["mpmath"] = None  # the host's is out of reach
+        sys.modules["sympy"] = sys.modules["mpmath"] = None  # hides the host's version
         importer = modpack.PackageImporter(target)
         assert importer.import_module("algebra").squared() == "x**2 + 2*x + 1"
         """,

@@ -13,7 +13,7 @@ from modpack import Action, PackageExporter, PackageImporter, PackagingError
 
 
 def written(fill) -> tuple[set[str], zipfile.ZipFile]:
-    """The records, internal ones left out, and the archive."""
+    """Return the records without internal ones, and the archive."""
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
         fill(exporter)
@@ -309,7 +309,7 @@ def test_dynamic_import_is_reported_with_location(project):
 
 @pytest.mark.parametrize("parts", ["moves", "moves.urllib"])
 def test_modules_created_at_import_are_recreated(installed, project, tmp_path, clean_python, parts):
-    """As six makes ``six.moves``: a module with an empty ``__path__``, and no file."""
+    """Create a module with an empty ``__path__`` and no file, as six creates ``six.moves``."""
     making = """\
         import sys, types
         for name in ("moves", "moves.urllib"):

@@ -1,4 +1,4 @@
-"""Tensors: each storage once, as it was when it was saved, in whatever views of it."""
+"""Tensors: each storage is saved once, with its content at the time of saving."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failed export leaves its target, and everything around it, as it was."""
+"""A failed export leaves its target and its folder unchanged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def target(request, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def unchanged(target: Path):
-    """Checks at the end that the folder is byte for byte, and file for file, as it was."""
+    """Check at the end that the folder has the same files with the same bytes."""
     before = state_of(target.parent)
     yield
     assert state_of(target.parent) == before
@@ -143,12 +143,12 @@ def test_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp_p
         import os
         from modpack import PackageExporter
         from modpack.errors import TargetError
-        if os.getuid() == 0:  # root may do everything: be somebody else
+        if os.getuid() == 0:  # root ignores permissions, so switch to another user
             os.chown(folder, 65534, 65534), os.chown(folder / "out.pt", 65534, 65534)
             for parent in folder.parents:
                 if parent != Path("/"):
                     parent.chmod(parent.stat().st_mode | 0o111)
-            from torch import ones  # while its files can be read
+            from torch import ones  # before its files become unreadable
             import modpack.pickling.pickler
             os.setuid(65534)
         exporter = PackageExporter(folder / "out.pt")

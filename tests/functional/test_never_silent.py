@@ -1,4 +1,4 @@
-"""What once was lost or taken from the wrong place without a word."""
+"""Cases that once lost data, or used data from the wrong place, without a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Definitions of scripts and notebooks: taken along as source, loaded where there is no script."""
+"""Definitions of scripts and notebooks, included as source and loaded without the script."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def _script(script: str) -> str:
     text = f"{future}\nimport modpack, torch\n{text}"
     return text if "modpack." in script else text + SAVE
 
-
-# -- the whole ----------------------------------------------------------------------------------
 
 TRAIN = '''
 """Trains a net on two numbers."""
@@ -154,9 +152,9 @@ def test_definitions_module_keeps_script_source(tmp_path):
     )
     assert done.stdout == textwrap.dedent(
         '''\
-        # Definitions that objects in this package need, as they stand in train.py.
-        # The script itself is not in the package, and is never run; values that it computed
-        # come with the objects.
+        # Definitions from train.py that objects in this package need.
+        # The script itself is not in the package and never runs. Values that it computed
+        # are stored with the objects.
 
         __modpack_script__ = 'train.py'
 
@@ -219,9 +217,6 @@ def test_package_whose_definitions_need_no_values_loads_in_torch_package(tmp_pat
         "print(importer.load_pickle('__model__', 'model.pkl')(1))\n"
     )
     assert execute(tmp_path, "train.py").stdout == "2\n"
-
-
-# -- kinds of definitions --------------------------------------------------------------------------
 
 
 def test_classes_of_all_kinds_come_back(story):
@@ -398,9 +393,6 @@ def test_relative_imports_of_script_resolve_to_package(tmp_path, clean_python):
     assert execute(tmp_path, "-m", "pkg.train").returncode == 0
     use = "import modpack\nprint(modpack.load(path).f())"
     assert clean_python(use, path=tmp_path / "net.modpack").stdout == "(5, 5)\n"
-
-
-# -- values ---------------------------------------------------------------------------------------
 
 
 def test_computed_values_are_included_and_stay_shared(story):
@@ -612,15 +604,12 @@ def test_examples_may_be_objects_of_the_script_too(tmp_path):
     assert done.stdout == "True\n", done.stderr
 
 
-# -- what cannot be taken -------------------------------------------------------------------------
-
-
 def test_problem_in_a_definition_shows_the_line_of_the_script(tmp_path):
     script = """
         import modpack, torch
 
         if modpack:
-            # A comment above comes along.
+            # A comment above is kept.
             class Late(torch.nn.Module):
                 def forward(self, x):
                     import nowhere_either
@@ -669,7 +658,7 @@ def test_class_with_edited_source_is_rejected(tmp_path, before, after):
         except modpack.PackagingError as error:
             (problem,) = error.problems
             print(problem.subject, problem.code, problem.location.rpartition("/")[2])
-            print("changed since it was run" in str(error), "Remedy: run the script" in str(error))
+            print("changed since it was executed" in str(error), "Run the script" in str(error))
         """
     (tmp_path / "train.py").write_text(textwrap.dedent(script))
     done = execute(tmp_path, "train.py")
@@ -743,8 +732,6 @@ def test_explicit_rule_for_main_externs_it(tmp_path):
     assert execute(tmp_path, "train.py").stdout == "True\n"
 
 
-# -- notebooks ------------------------------------------------------------------------------------
-
 NOTEBOOK = '''
 import linecache, zlib
 import __main__
@@ -795,7 +782,7 @@ def notebook(request, tmp_path):
     return run
 
 
-# What IPython does with magics: it keeps a call with the cell as text, which runs that.
+# IPython compiles magics to a call with the cell's text, which executes that text.
 MAGICS = """
 class Shell:
     def run_cell_magic(self, name, line, body):
@@ -889,7 +876,7 @@ def test_object_of_redefined_class_is_rejected(notebook):
     ]
     printed = notebook(*cells)
     assert "at model.block" in printed and "was defined again since" in printed
-    assert "Remedy: make the object anew" in printed
+    assert "Re-create the object" in printed
 
 
 def test_class_using_redefined_name_is_rejected(notebook):
@@ -901,8 +888,6 @@ def test_class_using_redefined_name_is_rejected(notebook):
     printed = notebook(*cells)
     assert "__main__.Net" in printed and "was made with marked" in printed
 
-
-# -- modules that are treated like scripts --------------------------------------------------------
 
 APP = """
 import torch

@@ -1,4 +1,4 @@
-"""A package is tried in an interpreter that cannot see what it holds, before it is written."""
+"""Self-tests of packages in an interpreter that cannot see their contents."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ONE = torch.ones(1, 3)
 
 
 def net(forward, more="", init="", name=""):
-    """A library ``shop`` with a model whose ``forward`` and surroundings are given.
+    """A library ``shop`` with a model with the given ``forward`` and other code.
 
-    The model has a ``layer``, and a ``name`` that no source tells.
+    The model has a ``layer``, and a ``name`` that no source contains.
     """
     init = f"self.layer = nn.Linear(3, 3)\nself.name = {name!r}\n{init}"
     body = "\n".join(f"        {line}" for line in forward.splitlines())
@@ -56,19 +56,16 @@ def target(tmp_path):
     return tmp_path / "net.modpack"
 
 
-def tried(path):
+def self_test_of(path):
     facts = package_facts(path)
     assert facts.self_test is not None
     return facts.self_test
 
 
-# -- what passes -----------------------------------------------------------------------------
-
-
 def test_self_contained_package_passes(make, target):
     model = make(net("return self.layer(x)"))
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert self_test.passed and self_test.deterministic
     assert (self_test.namespace, self_test.rounds, self_test.additions) == ("private", 1, ())
     assert self_test.hidden == ("shop",)
@@ -102,7 +99,7 @@ def test_module_with_computed_name_is_added(make, target, clean_python):
         }
     )
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    added = {(each.kind, each.name, each.by) for each in tried(target).additions}
+    added = {(each.kind, each.name, each.by) for each in self_test_of(target).additions}
     assert ("intern", "shop.plugins.double", "shop.net") in added
     assert "shop.plugins.tools" in plan.modules(modpack.Action.INTERN)
     assert "shop.plugins.unused" not in plan.modules(modpack.Action.INTERN)
@@ -123,7 +120,7 @@ except ImportError:
 return factor * self.layer(x)"""
     model = make({**net(forward, name="factor"), "shop/factor.py": "value = 3\n"})
     modpack.save(model, target, example_inputs=(ONE,))
-    assert [each.name for each in tried(target).additions] == ["shop.factor"]
+    assert [each.name for each in self_test_of(target).additions] == ["shop.factor"]
 
 
 def test_another_local_library_is_added(make, target):
@@ -134,7 +131,7 @@ def test_another_local_library_is_added(make, target):
         }
     )
     modpack.save(model, target, example_inputs=(ONE,))
-    assert [each.name for each in tried(target).additions] == ["stockroom"]
+    assert [each.name for each in self_test_of(target).additions] == ["stockroom"]
 
 
 def test_installed_library_is_declared_extern(make, target):
@@ -142,7 +139,9 @@ def test_installed_library_is_declared_extern(make, target):
         net("importlib.import_module(self.name).style('x')\nreturn self.layer(x)", name="click")
     )
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    assert [(each.kind, each.name) for each in tried(target).additions] == [("extern", "click")]
+    assert [(each.kind, each.name) for each in self_test_of(target).additions] == [
+        ("extern", "click")
+    ]
     assert "click" in plan.modules(modpack.Action.EXTERN)
 
 
@@ -152,7 +151,7 @@ from importlib.metadata import version
 return self.layer(x) + len(version(self.name))"""
     model = make(net(forward, name="iniconfig"))
     plan = modpack.save(model, target, example_inputs=(ONE,))
-    assert [(e.kind, e.name) for e in tried(target).additions] == [("metadata", "iniconfig")]
+    assert [(e.kind, e.name) for e in self_test_of(target).additions] == [("metadata", "iniconfig")]
     assert [each.name for each in plan.distributions] == ["iniconfig"]
 
 
@@ -163,7 +162,7 @@ text = (pathlib.Path(__file__).parent / "tables" / self.name).read_text()
 return self.layer(x) * float(text)"""
     model = make({**net(forward, name="ofday.txt"), "shop/tables/ofday.txt": "2.5"})
     modpack.save(model, target, example_inputs=(ONE,))
-    assert tried(target).passed
+    assert self_test_of(target).passed
     with open_archive(target) as archive:
         assert archive.read("shop/tables/ofday.txt") == b"2.5"
 
@@ -203,7 +202,7 @@ class Answer:
     from shop.net import Batch
 
     modpack.save(model, target, example_inputs=Batch(ONE))
-    assert tried(target).passed
+    assert self_test_of(target).passed
 
 
 @pytest.mark.parametrize(
@@ -229,13 +228,13 @@ def test_random_model_is_compared_bit_by_bit(make, target):
     forward = "import random\nreturn self.drop(self.layer(x)) * random.random()"
     model = make(net(forward, init=init)).train()
     modpack.save(model, target, example_inputs=(ONE,))
-    assert tried(target).passed and tried(target).deterministic
+    assert self_test_of(target).passed and self_test_of(target).deterministic
 
 
 def test_nondeterministic_model_is_compared_by_structure(make, target):
     forward = "import os\nreturn self.layer(x) + int.from_bytes(os.urandom(2), 'big')"
     modpack.save(make(net(forward)), target, example_inputs=(ONE,))
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert self_test.passed and not self_test.deterministic
     assert modpack.self_test(target).passed
 
@@ -244,7 +243,7 @@ def test_self_test_uses_modes_of_the_live_run(make, target):
     forward = "return self.layer(x), torch.is_grad_enabled(), torch.get_default_dtype()"
     with torch.inference_mode():
         modpack.save(make(net(forward)), target, example_inputs=(ONE,))
-    assert tried(target).passed
+    assert self_test_of(target).passed
 
 
 def test_loaded_model_is_reexported_with_self_test(make, target, tmp_path):
@@ -253,17 +252,14 @@ def test_loaded_model_is_reexported_with_self_test(make, target, tmp_path):
     loaded = modpack.load(tmp_path / "first.modpack")
     importers = [modpack.importer_of(loaded), modpack.sys_importer]
     modpack.save(loaded, target, importer=importers, example_inputs=(ONE,))
-    assert tried(target).passed and tried(target).hidden == ("shop",)
-
-
-# -- the process namespace -------------------------------------------------------------------
+    assert self_test_of(target).passed and self_test_of(target).hidden == ("shop",)
 
 
 def test_code_found_by_name_needs_process_namespace(make, target, clean_python):
     forward = "import pydoc\nreturn pydoc.locate('shop.net.scale')(self.layer(x))"
     model = make(net(forward, more="def scale(x): return x * 2"))
     modpack.save(model, target, example_inputs=(ONE,))
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert self_test.passed and self_test.namespace == "process"
     assert "NoneType" in (self_test.private_failure or "")
     assert package_facts(target).namespace == "process"
@@ -291,12 +287,9 @@ def test_extern_gets_interned_module_in_process_namespace(make, target, project)
     model = make(net("import helper\nreturn helper.run(self.layer(x))"))
     with pytest.warns(ModpackWarning, match="helper is extern, but its code imports"):
         modpack.save(model, target, example_inputs=(ONE,), extern="helper")
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert (self_test.passed, self_test.namespace) == (True, "process")
     assert "No module named 'shop'" in (self_test.private_failure or "")
-
-
-# -- what fails ------------------------------------------------------------------------------
 
 
 def test_failing_package_is_not_written(make, target):
@@ -342,7 +335,7 @@ def test_package_that_fails_can_be_written_with_a_warning(make, target):
     forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
     with pytest.warns(ModpackWarning, match="not here"):
         modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert not self_test.passed and "not here" in (self_test.failure or "")
     outcome = modpack.self_test(target)
     assert not outcome.passed and "not here" in outcome.reason
@@ -372,9 +365,6 @@ def test_invalid_example_raises_type_error(target, arguments, message):
 def test_object_that_cannot_be_called_is_a_type_error(target):
     with pytest.raises(TypeError, match="a dict cannot be called"):
         modpack.save({"a": 1}, target, example_inputs=(ONE,))
-
-
-# -- what the live model keeps ---------------------------------------------------------------
 
 
 def test_save_keeps_live_model_and_random_states(make, target):
@@ -409,9 +399,6 @@ def test_package_contains_model_from_before_the_run(make, target):
     assert model.seen == [1] and modpack.load(target).seen == []
 
 
-# -- how it is written -----------------------------------------------------------------------
-
-
 def test_storages_are_written_once_for_all_rounds(make, target, monkeypatch):
     written = []
     real = ArchiveWriter.write_storage
@@ -430,7 +417,7 @@ def test_storages_are_written_once_for_all_rounds(make, target, monkeypatch):
         }
     )
     modpack.save(model, target, example_inputs=(ONE,))
-    assert tried(target).rounds == 3
+    assert self_test_of(target).rounds == 3
     assert len(written) == len(set(written))
 
 
@@ -438,7 +425,7 @@ def test_package_in_buffer_is_self_tested(make, tmp_path):
     path = tmp_path / "net.modpack"
     with path.open("wb") as file:
         modpack.save(make(net("return self.layer(x)")), file, example_inputs=(ONE,))
-    assert tried(path).passed
+    assert self_test_of(path).passed
 
 
 def test_plan_does_not_run_the_self_test(make):
@@ -462,7 +449,7 @@ def test_several_models_share_one_self_test(make, target):
         exporter.use_preset("pinned")
         exporter.save_model("one", "model.pkl", model, example_inputs=(ONE,))
         exporter.save_model("two", "model.pkl", model, example_inputs=(ONE * 2,))
-    self_test = tried(target)
+    self_test = self_test_of(target)
     assert [case.resource for case in self_test.cases] == [
         ("one", "model.pkl"),
         ("two", "model.pkl"),
@@ -474,9 +461,6 @@ def test_each_run_is_logged(make, target, caplog):
     with caplog.at_level(logging.INFO, "modpack"):
         modpack.save(make(net("return self.layer(x)")), target, example_inputs=(ONE,))
     assert "self-test 1 of" in caplog.text and "passed after" in caplog.text
-
-
-# -- repeating -------------------------------------------------------------------------------
 
 
 def test_stored_self_test_runs_without_the_project(make, target, clean_python):
@@ -495,26 +479,26 @@ def test_package_without_a_self_test_cannot_be_self_tested(target):
 
 
 def test_operators_declared_by_script_are_reported(make, target):
-    library = torch.library.Library("trialshop", "DEF")
+    library = torch.library.Library("testshop", "DEF")
     library.define("twice(Tensor x) -> Tensor")
     more = """\
-@torch.library.register_fake("trialshop::twice")
+@torch.library.register_fake("testshop::twice")
 def fake(x): return x
-torch.library.impl("trialshop::twice", "CPU")(lambda x: x * 2)"""
-    model = make(net("return torch.ops.trialshop.twice(self.layer(x))", more=more))
-    with pytest.warns(ModpackWarning, match="must first declare trialshop::twice"):
+torch.library.impl("testshop::twice", "CPU")(lambda x: x * 2)"""
+    model = make(net("return torch.ops.testshop.twice(self.layer(x))", more=more))
+    with pytest.warns(ModpackWarning, match="must first declare testshop::twice"):
         modpack.save(model, target, example_inputs=(ONE,))
-    assert tried(target).operators == ("trialshop::twice(Tensor x) -> Tensor",)
+    assert self_test_of(target).operators == ("testshop::twice(Tensor x) -> Tensor",)
     assert modpack.self_test(target).passed
-    assert "trialshop" in sys.modules["torch"].ops.trialshop.name or library
+    assert "testshop" in sys.modules["torch"].ops.testshop.name or library
 
 
 def test_missing_operators_are_reported_before_loading(make, target, clean_python):
-    library = torch.library.Library("triallack", "DEF")
+    library = torch.library.Library("testlack", "DEF")
     library.define("twice(Tensor x) -> Tensor")
-    more = 'torch.library.impl("triallack::twice", "CPU")(lambda x: x * 2)'
-    model = make(net("return torch.ops.triallack.twice(self.layer(x))", more=more))
-    with pytest.warns(ModpackWarning, match="must first declare triallack::twice"):
+    more = 'torch.library.impl("testlack::twice", "CPU")(lambda x: x * 2)'
+    model = make(net("return torch.ops.testlack.twice(self.layer(x))", more=more))
+    with pytest.warns(ModpackWarning, match="must first declare testlack::twice"):
         modpack.save(model, target, example_inputs=(ONE,))
     assert library
     clean_python(
@@ -523,17 +507,14 @@ def test_missing_operators_are_reported_before_loading(make, target, clean_pytho
         try:
             modpack.load(path)
         except modpack.errors.OperatorNotFoundError as error:
-            assert error.schemas == ("triallack::twice(Tensor x) -> Tensor",)
+            assert error.schemas == ("testlack::twice(Tensor x) -> Tensor",)
         else:
             raise AssertionError
-        torch.library.define("triallack::twice", "(Tensor x) -> Tensor")
+        torch.library.define("testlack::twice", "(Tensor x) -> Tensor")
         modpack.load(path)
         """,
         path=target,
     )
-
-
-# -- the command line ------------------------------------------------------------------------
 
 
 def run(arguments, folder):
@@ -568,9 +549,6 @@ def test_command_line_reports_missing_self_test(target):
     assert "holds no self-test that could be repeated" in repeated.stderr
 
 
-# -- what models hold ------------------------------------------------------------------------
-
-
 def test_model_with_special_tensors_is_self_tested(make, target):
     init = """\
 self.scripted = torch.jit.script(nn.BatchNorm1d(3))
@@ -580,7 +558,7 @@ self.register_buffer("rows", torch.eye(3).to_sparse_csr())
 self.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)]))"""
     forward = "return self.scripted(self.layer(x)), self.sparse @ x.T, self.rows, self.ragged"
     modpack.save(make(net(forward, init=init)), target, example_inputs=(ONE,))
-    assert tried(target).passed and tried(target).deterministic
+    assert self_test_of(target).passed and self_test_of(target).deterministic
 
 
 def test_deep_import_chain_fits_in_the_self_test(project, target, clean_python):
@@ -596,5 +574,5 @@ def test_deep_import_chain_fits_in_the_self_test(project, target, clean_python):
     modpack.save(Net(), target, example_inputs=(torch.ones(1, 3),))
     """
     clean_python(code, folder=project(files), target=str(target))
-    assert tried(target).passed
+    assert self_test_of(target).passed
     clean_python("import modpack; modpack.load(target)", target=str(target))

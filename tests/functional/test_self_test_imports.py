@@ -1,4 +1,4 @@
-"""Distributions that extern code imports in the self-test, and that nothing in a package names."""
+"""Undeclared distributions that extern code imports in the self-test."""
 
 from __future__ import annotations
 

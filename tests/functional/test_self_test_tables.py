@@ -1,4 +1,4 @@
-"""Tables of a library that constructors fill: loading does not, and the self-test tells."""
+"""Tables that constructors fill and that loading leaves empty."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_unfilled_table_is_a_warning_if_self_test_passes(model, tmp_path):
     assert "self-test-unfilled-table" in [each["code"] for each in found]
     loaded = modpack.load(path)
     assert loaded(X, states=True)["states"] is None
-    type(loaded)()  # the remedy
+    type(loaded)()  # the suggested fix
     assert torch.equal(loaded(X, states=True)["states"][0], model(X, states=True)["states"][0])
 
 

@@ -1,4 +1,4 @@
-"""Which files may go along without anybody naming them."""
+"""Classification of files as data, code, or private, and the size limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leak guard: what it looks at, and how often."""
+"""The secret scan: which folders it searches, and how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner, over an environment in memory and owners by name."""
+"""The planner, with modules in memory and owners by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Shelf:
 
 
 class Owners(DistributionIndex):
-    """``std*`` is the standard library, ``inst*`` is installed, all else is local."""
+    """``std*`` is the standard library, ``inst*`` is installed, other modules are local."""
 
     def owner(self, module: str, location: Location | None) -> Owner:
         if module.startswith("std"):
@@ -89,7 +89,7 @@ def test_decisions_have_rule_and_location():
     assert decisions["a"].location == Location("a", CodeKind.SOURCE, "/shelf/a.py", True)
     assert decisions["main"].rule.origin is RuleOrigin.SAVED
     assert decisions["stdlib_one"].rule.origin is RuleOrigin.IMPLICIT
-    assert decisions["stdlib_one"].location is None, "nobody looks for it"
+    assert decisions["stdlib_one"].location is None, "it is not located"
 
 
 def test_module_without_rule_is_a_problem_with_location():

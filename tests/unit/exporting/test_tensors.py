@@ -1,4 +1,4 @@
-"""Which tensors of a saved object a package records, and as what."""
+"""The tensors of a saved object that a package records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _refuse(*args: Any) -> None:
 
 
 class Recorded:
-    """The tensors that one package records of one object."""
+    """Return the tensors that a package records for one object."""
 
     def __init__(self, file: Path, record: str) -> None:
         with open_archive(file) as archive:
@@ -38,7 +38,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded(tmp_path):
-    """Save an object and read back what is recorded of its tensors."""
+    """Save an object and return the record of its tensors."""
 
     def save(obj: Any, optimizer: Any = None) -> Recorded:
         file = tmp_path / "model.modpack"
@@ -173,7 +173,7 @@ def test_package_of_texts_records_no_tensors(tmp_path):
 
 
 def test_example_inputs_are_no_tensors_of_the_package(tmp_path):
-    file = tmp_path / "tried.modpack"
+    file = tmp_path / "net.modpack"
     with PackageExporter(file, self_test=True) as exporter:
         exporter.extern("**")
         exporter.save_model("model", "m.pkl", nn.Linear(2, 2), example_inputs=torch.ones(1, 2))

@@ -1,4 +1,4 @@
-"""Nobody walks through a saved object where there is nothing to find."""
+"""Saving walks through an object only if it may contain tensors or hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Entry:
 
 @pytest.fixture
 def no_names(monkeypatch):
-    """Nothing may be named, which takes a walk through the whole object."""
+    """Fail if anything computes names, which requires a walk through the object."""
 
     def refuse(*args: Any) -> Any:
         raise AssertionError("the saved object was walked through")

@@ -1,4 +1,4 @@
-"""Conditions are recorded, and put in place elsewhere."""
+"""Recording conditions of a run, and applying them in another process."""
 
 from __future__ import annotations
 

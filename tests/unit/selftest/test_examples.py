@@ -1,4 +1,4 @@
-"""What counts as an example, and how a model is called with it."""
+"""Examples: accepted inputs, and calls of a model."""
 
 from __future__ import annotations
 

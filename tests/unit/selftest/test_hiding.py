@@ -1,4 +1,4 @@
-"""What is hidden in a self-test, and the path that its interpreter gets."""
+"""Hidden modules of a self-test, and the import path of its interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs as leaves: what is in them, whatever class they are of."""
+"""Flattening of outputs, independent of their classes, and their comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of the live model leaves its tensors as they were, whatever they are made of."""
+"""Restoring the live model's tensors of all kinds after a run."""
 
 from __future__ import annotations
 

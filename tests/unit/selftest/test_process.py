@@ -1,4 +1,4 @@
-"""What parent and child of a self-test say to each other."""
+"""Messages between parent and child of a self-test."""
 
 from __future__ import annotations
 
