@@ -270,7 +270,7 @@ except modpack.SelfTestError as failure:
     save = save.replace("modpack.SelfTestError", "modpack.errors.SelfTestError")
     said = warnings_of(project, "net.M.n = 4", f"import modpack.errors\n{save}")
     assert "differ" in said
-    assert "perhaps because net does not hold here what its source says: M.n (line " in said
+    assert "possible cause: net does not hold here what its source says: M.n (line " in said
 
 
 @pytest.mark.parametrize(

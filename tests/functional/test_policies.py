@@ -91,9 +91,9 @@ def test_compiled_distributions_stay_and_what_they_require_stays_with_them(insta
         "deeper": "extern",
         "fast": "extern",
     }
-    assert plan.decisions["fast"].why.endswith("fast has compiled code, so it is extern")
+    assert plan.decisions["fast"].why.endswith("fast contains native code, so it is extern")
     assert plan.decisions["helper"].why.endswith(
-        "fast, which is extern, requires helper: they stay together"
+        "extern distribution fast requires helper"
     )
 
 

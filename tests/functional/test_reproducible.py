@@ -161,7 +161,7 @@ def test_a_script_gives_the_same_bytes_however_it_is_started(alice, bob):
     run_all(*starts)
     assert_same(alice.made("script.modpack"), bob.made("script.modpack"))
     records = dict(contents_of(alice.made("script.modpack")))
-    assert b"as they stand in train.py." in records["/archive/train_definitions.py"]
+    assert b"Definitions from train.py" in records["/archive/train_definitions.py"]
     assert [n for n, text in records.items() if str(alice.root).encode() in text] == []
 
 
