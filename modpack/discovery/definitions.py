@@ -1,9 +1,8 @@
-"""Definitions of a module and its classes, recorded with the scan; functions are not entered.
+"""Definitions of a module and its classes, recorded with the scan. Function bodies are skipped.
 
-An export compares them with the modules that run, without parsing or compiling anything. With them
-are recorded the names and attributes that functions set anew, which is the module's own state or
-what others asked for, and what calling a class makes of its arguments where its ``__init__`` only
-keeps them.
+An export compares the definitions with live modules, without parsing or compiling anything. The
+record also has the globals and attributes that functions rebind (internal state, or settings that a
+caller requests), and the initializers of classes that only store their arguments.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ from modpack.discovery.syntax import (
     assigned_names,
     bindings,
     bodies,
+    contains_line,
     dotted_name,
     parameters_of,
     targets_of,
 )
 
 _UNKNOWN: Final[list[str]] = []
-_LONGEST_TEXT = 500
-_LARGEST = 1 << 64
-_LARGEST_EXPONENT = 64
+_MAX_TEXT = 500
+_MAX_NUMBER = 1 << 64
+_MAX_EXPONENT = 64
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -43,30 +43,30 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], object]] = {
     ast.LShift: operator.lshift,
 }
 
-_LONGEST_CLASS = 150
-"""Lines of a class. One that only keeps settings is shorter; others took most of the time."""
-_OUT_OF_SIGHT = frozenset(
+_MAX_CLASS_LINES = 150
+"""Limit for the lines of a class. Longer ones rarely store settings, and took most of the time."""
+_INTERCEPTORS = frozenset(
     {"__new__", "__setattr__", "__getattribute__", "__getattr__", "__post_init__"}
 )
-_BUILT = frozenset({"setattr", "vars", "__dict__"})
+_DYNAMIC_SETTERS = frozenset({"setattr", "vars", "__dict__"})
 
 _COMPUTED: Final = "*"
-"""Stands for names that a function computes."""
-_MAX_CALLS: Final = 3
+"""Placeholder for names that a function computes."""
+_MAX_CALL_DEPTH: Final = 3
 _GLOBAL_OR_ATTRIBUTE = re.compile(
     r"[ \t]*(?:global\s|setattr\((?!self\b)"
     r"|(?!self\.\w+\s*[-+*/|&:=])\w+(?:\(\w*\))?\.[\w.]+\s*[-+*/|&]?=(?!=))"
 )
-"""Lines that may declare a global, or set an attribute of something else than ``self``."""
+"""Lines that may declare a global, or set an attribute of an object other than ``self``."""
 _PLAIN_CALLS = frozenset({"bool", "int", "float", "str", "tuple", "list", "dict", "set"})
-_ON_CLASSES = frozenset({"classmethod", "staticmethod"})
+_CLASS_LEVEL = frozenset({"classmethod", "staticmethod"})
 
-_UNREAD = "?"
+_UNREADABLE = "?"
 _NAMESPACES = frozenset({"globals", "locals", "vars", "exec", "setattr"})
 
 
-def defined_by(parsed: ParsedSource) -> Definitions:
-    """Return what a source defines, and which of that its own code sets anew."""
+def read_definitions(parsed: ParsedSource) -> Definitions:
+    """Return the definitions in a source, and the names that its own code rebinds."""
     reader = _DefinitionReader()
     reader.read(parsed.tree)
     settings = _Rebindings(parsed, reader.functions)
@@ -80,8 +80,8 @@ def defined_by(parsed: ParsedSource) -> Definitions:
     )
 
 
-class _Found:
-    """What one body binds, while it is read."""
+class _BodyBuilder:
+    """A collector for the bindings of one body."""
 
     def __init__(self, node: ast.ClassDef | None) -> None:
         self._line = node.lineno if node is not None else 0
@@ -105,7 +105,7 @@ class _Found:
                 functions[name] = line
             elif not more and kind == "is":
                 values[name] = (line, given[0])
-            elif any(kind == _UNREAD for _, kind, _, _ in rows):
+            elif any(kind == _UNREADABLE for _, kind, _, _ in rows):
                 unread.append(name)
             else:
                 others[name] = rows
@@ -114,46 +114,46 @@ class _Found:
 
 
 class _DefinitionReader:
-    """Reads statements, in and out of blocks, and classes, nested ones too.
+    """A reader for the statements of a module and of its classes at any depth.
 
     Attributes:
-        found: what each body binds, by the path of its class.
-        functions: the functions and methods, each with the path of its class.
-        called: see :class:`Definitions`.
-        is_dynamic: see :class:`Definitions`.
-        initializers: see :class:`Definitions`.
+        found: Bindings by the path of the class.
+        functions: Functions and methods, each with the path of its class.
+        called: See :class:`Definitions`.
+        is_dynamic: See :class:`Definitions`.
+        initializers: See :class:`Definitions`.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, _Found] = {"": _Found(None)}
+        self.found: dict[str, _BodyBuilder] = {"": _BodyBuilder(None)}
         self.functions: list[tuple[Function, str]] = []
         self.called: list[str] = []
         self.is_dynamic = False
         self.initializers: dict[str, Initializer] = {}
 
     def read(self, tree: ast.Module) -> None:
-        todo: list[tuple[Sequence[ast.stmt], str, bool]] = [(tree.body, "", True)]
-        while todo:
-            statements, path, is_certain = todo.pop()
+        pending: list[tuple[Sequence[ast.stmt], str, bool]] = [(tree.body, "", True)]
+        while pending:
+            statements, path, is_certain = pending.pop()
             kind = path.rpartition(".")[2]
             for statement in statements:
                 if isinstance(statement, ast.ClassDef):
                     made: Row = (statement.lineno, "class", _decorators(statement), {})
                     self.found[path].add(statement.name, made, is_certain)
-                    todo.append((statement.body, self._enter(statement, path), True))
+                    pending.append((statement.body, self._enter(statement, path), True))
                     continue
                 for name, row in self._rows(statement, path):
-                    self.found[path].add(_mangled(name, kind), row, is_certain)
+                    self.found[path].add(_mangle(name, kind), row, is_certain)
                 if not isinstance(statement, Function):
-                    todo += [(block, path, False) for _, _, block in bodies(statement)]
+                    pending += [(block, path, False) for _, _, block in bodies(statement)]
 
     def _enter(self, node: ast.ClassDef, path: str) -> str:
         inner = f"{path}.{node.name}" if path else node.name
         is_defined = inner in self.found
-        self.found[inner] = _Found(node)
-        if is_defined:  # nobody knows which one is there
+        self.found[inner] = _BodyBuilder(node)
+        if is_defined:  # which definition is effective is unknown
             self.found[inner].add("*", _row(node.lineno, None), True)
-        made = _initializer_of(node)
+        made = _read_initializer(node)
         if made is not None:
             self.initializers[inner] = made
         return inner
@@ -184,7 +184,7 @@ class _DefinitionReader:
 
 
 def _is_namespace(node: ast.expr) -> bool:
-    """Whether an expression is a part of what ``globals()`` or the like gives."""
+    """Return whether an expression is an item or attribute of ``globals()`` or a similar call."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return isinstance(node, ast.Call) and dotted_name(node.func) in _NAMESPACES
@@ -195,18 +195,15 @@ def _decorators(node: ast.ClassDef | Function) -> list[str]:
     return [dotted_name(each) for each in called]
 
 
-def _mangled(name: str, kind: str) -> str:
-    """The name under which a class keeps what its body calls ``__name``; no class, the name.
+def _mangle(name: str, kind: str) -> str:
+    """Return the mangled form of a private name in a class; other names unchanged.
 
-    >>> _mangled("__x", "_Net"), _mangled("__init__", "Net"), _mangled("__x", "")
+    >>> _mangle("__x", "_Net"), _mangle("__init__", "Net"), _mangle("__x", "")
     ('_Net__x', '__init__', '__x')
     """
     if not kind.strip("_") or not name.startswith("__") or name.endswith("__"):
         return name
     return f"_{kind.lstrip('_')}{name}"
-
-
-# -- values ---------------------------------------------------------------------------------
 
 
 def _row(line: int, value: ast.expr | None) -> Row:
@@ -220,11 +217,11 @@ def _row(line: int, value: ast.expr | None) -> Row:
         if called and not is_spread and all(keyword.arg is not None for keyword in value.keywords):
             named = {keyword.arg or "": _literal_of(keyword.value) for keyword in value.keywords}
             return line, "call", [called, *map(_literal_of, value.args)], named
-    return line, _UNREAD, [], {}
+    return line, _UNREADABLE, [], {}
 
 
 def _literal_of(node: ast.expr | None) -> Literal:
-    """The value of an expression as rows have it; unknown if it is no literal.
+    """Return the value of a literal or of arithmetic with literals; otherwise unknown.
 
     >>> [
     ...     _literal_of(ast.parse(text, mode="eval").body)
@@ -234,82 +231,79 @@ def _literal_of(node: ast.expr | None) -> Literal:
     """
     try:
         if isinstance(node, ast.Constant):
-            return _constant(node.value)
+            return _read_constant(node.value)
         if isinstance(node, (ast.UnaryOp, ast.BinOp)):
-            number = _number(node)
+            number = _evaluate_number(node)
             return _UNKNOWN if number is None else number
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Set)):
             text = repr(ast.literal_eval(node))
-            return [text] if len(text) <= _LONGEST_TEXT else _UNKNOWN
+            return [text] if len(text) <= _MAX_TEXT else _UNKNOWN
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return _UNKNOWN
     return _UNKNOWN
 
 
-def _constant(value: object) -> Literal:
+def _read_constant(value: object) -> Literal:
     if isinstance(value, int):
-        return value if abs(value) <= _LARGEST else _UNKNOWN
+        return value if abs(value) <= _MAX_NUMBER else _UNKNOWN
     if isinstance(value, float):
         return value if math.isfinite(value) else _UNKNOWN
     if value is None:
         return None
     if isinstance(value, str):
-        fits = len(value) <= _LONGEST_TEXT
+        fits = len(value) <= _MAX_TEXT
         is_text = fits and not any("\ud800" <= each <= "\udfff" for each in value)
         return value if is_text else _UNKNOWN
     text = repr(value)
-    return [text] if len(text) <= _LONGEST_TEXT else _UNKNOWN
+    return [text] if len(text) <= _MAX_TEXT else _UNKNOWN
 
 
-def _number(node: ast.expr) -> int | float | None:
-    """What Python makes of arithmetic with numbers, as long as they stay small."""
+def _evaluate_number(node: ast.expr) -> int | float | None:
+    """Evaluate arithmetic with numbers; None if a number gets too large."""
     if isinstance(node, ast.Constant):
         value = node.value
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
     if isinstance(node, ast.UnaryOp):
-        operand = _number(node.operand)
+        operand = _evaluate_number(node.operand)
         if operand is None or not isinstance(node.op, (ast.USub, ast.UAdd)):
             return None
         return -operand if isinstance(node.op, ast.USub) else operand
     if not isinstance(node, ast.BinOp) or type(node.op) not in _OPERATORS:
         return None
-    left, right = _number(node.left), _number(node.right)
+    left, right = _evaluate_number(node.left), _evaluate_number(node.right)
     if left is None or right is None:
         return None
-    if isinstance(node.op, (ast.Pow, ast.LShift)) and not 0 <= right <= _LARGEST_EXPONENT:
+    if isinstance(node.op, (ast.Pow, ast.LShift)) and not 0 <= right <= _MAX_EXPONENT:
         return None
     try:
         made = _OPERATORS[type(node.op)](left, right)
     except (ArithmeticError, ValueError, TypeError):
         return None
-    # A power of a negative number may be complex.
-    return made if isinstance(made, (int, float)) and abs(made) <= _LARGEST else None
+    # The power of a negative number may be complex.
+    return made if isinstance(made, (int, float)) and abs(made) <= _MAX_NUMBER else None
 
 
-# -- what calling a class does ----------------------------------------------------------------
-
-
-def _initializer_of(node: ast.ClassDef) -> Initializer | None:
-    """What a class keeps of the arguments that it is called with; None where that is not plain."""
-    if (node.end_lineno or node.lineno) - node.lineno > _LONGEST_CLASS:
+def _read_initializer(node: ast.ClassDef) -> Initializer | None:
+    """Return how a class stores its arguments; None if its ``__init__`` does anything else."""
+    if (node.end_lineno or node.lineno) - node.lineno > _MAX_CLASS_LINES:
         return None
     methods = [each for each in node.body if isinstance(each, Function)]
-    if any(method.name in _OUT_OF_SIGHT for method in methods):
+    if any(method.name in _INTERCEPTORS for method in methods):
         return None
     own = next((each for each in methods if each.name == "__init__"), None)
-    if own is not None and not all(map(_is_plain, own.body)):
+    if own is not None and not all(map(_is_simple, own.body)):
         return None
     made = own is not None and any(
         isinstance(each, (ast.Assign, ast.AnnAssign)) and isinstance(each.value, ast.Call)
         for each in own.body
     )
     if node.bases and made:
-        return None  # a part of a model, most likely
+        return None  # probably a part of a model
     changed: dict[str, int] = {}
     for method in methods:
-        if method is not own and not _note_changes(method, changed):
+        if method is not own and not _record_changes(method, changed):
             return None
-    changed = {_mangled(name, node.name): when for name, when in changed.items()}
+    changed = {_mangle(name, node.name): when for name, when in changed.items()}
     if own is None:
         return Initializer((), {}, changed)
     given = own.args
@@ -329,22 +323,22 @@ def _initializer_of(node: ast.ClassDef) -> Initializer | None:
             is_given = any(name == parameter for parameter, _ in parameters)
             value = (name, _UNKNOWN) if is_given else ("", _literal_of(statement.value))
             for target in targets_of(statement):
-                kept[_mangled(_own_attribute(target), node.name)] = value
+                kept[_mangle(_self_attribute(target), node.name)] = value
     return Initializer(parameters, kept, changed)
 
 
-def _is_plain(statement: ast.stmt) -> bool:
-    """Whether a statement keeps something, or does nothing that matters here."""
+def _is_simple(statement: ast.stmt) -> bool:
+    """Return whether a statement only sets attributes, calls ``super().__init__``, or is empty."""
     if isinstance(statement, (ast.Assign, ast.AnnAssign)):
-        return all(map(_own_attribute, targets_of(statement)))
+        return all(map(_self_attribute, targets_of(statement)))
     if isinstance(statement, ast.Expr):
         value = statement.value
-        return isinstance(value, ast.Constant) or _is_call_of_object(value)
+        return isinstance(value, ast.Constant) or _is_super_init(value)
     return isinstance(statement, ast.Pass)
 
 
-def _is_call_of_object(value: ast.expr) -> bool:
-    """``super().__init__()``, without arguments."""
+def _is_super_init(value: ast.expr) -> bool:
+    """Return whether an expression is ``super().__init__()`` without arguments."""
     if not isinstance(value, ast.Call) or value.args or value.keywords:
         return False
     called = value.func
@@ -353,43 +347,40 @@ def _is_call_of_object(value: ast.expr) -> bool:
     return isinstance(called.value, ast.Call) and dotted_name(called.value.func) == "super"
 
 
-def _own_attribute(target: ast.expr) -> str:
-    """``x`` of ``self.x``; empty for anything else."""
+def _self_attribute(target: ast.expr) -> str:
+    """Return ``x`` for ``self.x``; empty for anything else."""
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
         return target.attr if target.value.id == "self" else ""
     return ""
 
 
-def _note_changes(method: Function, changed: dict[str, int]) -> bool:
-    """Note the attributes that a method sets; returns False if that cannot be read off."""
+def _record_changes(method: Function, changed: dict[str, int]) -> bool:
+    """Record the attributes that a method sets; return False if they cannot be read statically."""
     parameters = {each.arg for each in (*method.args.args[1:], *method.args.kwonlyargs)}
     for node in ast.walk(method):
         name = getattr(node, "id", None) or getattr(node, "attr", None)
-        if name in _BUILT:
+        if name in _DYNAMIC_SETTERS:
             return False
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
             changed.setdefault(node.attr, Rebinding.RUNNING)
         if isinstance(node, ast.Assign) and not method.name.startswith("_"):
             uses = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)}
             for target in node.targets:
-                if uses & parameters and _own_attribute(target):
-                    changed[_own_attribute(target)] = Rebinding.ON_REQUEST
+                if uses & parameters and _self_attribute(target):
+                    changed[_self_attribute(target)] = Rebinding.ON_REQUEST
     return True
 
 
-# -- what functions set -----------------------------------------------------------------------
-
-
 class _Rebindings:
-    """What the code of a module sets anew.
+    """The globals and attributes that the code of a module rebinds.
 
     Args:
-        parsed: its source.
-        functions: its functions and methods, each with the path of its class.
+        parsed: Parsed source.
+        functions: Functions and methods, each with the path of its class.
 
     Attributes:
-        settings: see :class:`modpack.core.scan.Definitions`.
-        setters: likewise.
+        settings: See :class:`modpack.core.scan.Definitions`.
+        setters: See :class:`modpack.core.scan.Definitions`.
     """
 
     def __init__(self, parsed: ParsedSource, functions: Sequence[tuple[Function, str]]) -> None:
@@ -399,60 +390,60 @@ class _Rebindings:
         numbered = enumerate(parsed.text.split("\n"), 1)
         lines = [number for number, line in numbered if _GLOBAL_OR_ATTRIBUTE.match(line)]
         for function, path in functions if lines else ():
-            if _has_line(function, lines):
-                self._see_function(function, path)
+            if contains_line(function, lines):
+                self._visit_function(function, path)
         if self.setters:
-            self._see_callers(functions)
+            self._propagate_to_callers(functions)
         for statement in parsed.tree.body if lines else ():
-            if _has_line(statement, lines):
-                for name in _attributes_at_import(statement):
+            if contains_line(statement, lines):
+                for name in _attributes_set_at_import(statement):
                     self.settings.setdefault(f".{name}", Rebinding.AT_IMPORT)
 
-    def _see_function(self, function: Function, path: str) -> None:
+    def _visit_function(self, function: Function, path: str) -> None:
         nodes = list(ast.walk(function))
         declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
         names = [node for node in nodes if isinstance(node, ast.Name)]
         assigned = {node.id for node in names if isinstance(node.ctx, ast.Store)}
         parameters = {each.arg for each in parameters_of(function)}
         local = parameters | assigned - declared
-        # Users of the module may call it without an object of it.
-        is_for_others = not function.name.startswith("_") and (
-            not path or not _ON_CLASSES.isdisjoint(_decorators(function))
+        # Public functions that can be called without an instance.
+        is_public = not function.name.startswith("_") and (
+            not path or not _CLASS_LEVEL.isdisjoint(_decorators(function))
         )
-        for name, value in _set_in(nodes, declared, local):
-            is_given = _is_passed_on(value, parameters)
-            is_switched = _is_ready(value, local) and function.name not in self._used
-            on_request = is_for_others and (is_given or is_switched)
+        for name, value in _shared_assignments(nodes, declared, local):
+            is_argument = _is_derived_from(value, parameters)
+            is_toggled = _is_existing_value(value, local) and function.name not in self._used_names
+            on_request = is_public and (is_argument or is_toggled)
             when = Rebinding.ON_REQUEST if on_request else Rebinding.RUNNING
             if name != _COMPUTED:
                 self.settings[name] = max(self.settings.get(name, when), when)
             self.setters.setdefault(function.name, []).append(name)
 
-    def _see_callers(self, functions: Sequence[tuple[Function, str]]) -> None:
-        """What calls a function that sets something, sets it as well."""
+    def _propagate_to_callers(self, functions: Sequence[tuple[Function, str]]) -> None:
+        """Add the names that a function sets to the functions that call it."""
         used = {
             function.name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for function, path in functions
             if not path
         }
-        for _ in range(_MAX_CALLS):
+        for _ in range(_MAX_CALL_DEPTH):
             for name, others in used.items():
                 for other in sorted(others & self.setters.keys() - {name}):
                     known = self.setters.setdefault(name, [])
                     known += [each for each in self.setters[other] if each not in known]
 
     @cached_property
-    def _used(self) -> set[str]:
-        """The names that the module itself uses."""
+    def _used_names(self) -> set[str]:
+        """Names and attributes that the module itself uses."""
         nodes = list(ast.walk(self._tree))
         names = {node.id for node in nodes if isinstance(node, ast.Name)}
         return names | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-def _set_in(
+def _shared_assignments(
     nodes: Sequence[ast.AST], declared: set[str], local: set[str]
 ) -> Iterator[tuple[str, ast.expr | None]]:
-    """Globals and attributes of others that a function sets, each with its new value."""
+    """Yield the globals and the attributes of shared objects that a function sets, with values."""
     for node in nodes:
         if isinstance(node, ast.Call) and dotted_name(node.func) == "setattr":
             yield _COMPUTED, None
@@ -466,7 +457,7 @@ def _set_in(
 
 
 def _is_shared(owner: ast.expr, local: set[str]) -> bool:
-    """Whether an attribute belongs to a class, a module or an object that others see as well."""
+    """Return whether an attribute's owner is a class, a module, or another non-local object."""
     if isinstance(owner, ast.Call):  # type(self)
         return dotted_name(owner.func) == "type"
     name = dotted_name(owner)
@@ -474,35 +465,29 @@ def _is_shared(owner: ast.expr, local: set[str]) -> bool:
     return first == "cls" or name.endswith(".__class__") or bool(first and first not in local)
 
 
-def _is_passed_on(value: ast.expr | None, parameters: set[str]) -> bool:
-    """Whether a value is a parameter, or a plain value made of one; and not work done with it."""
+def _is_derived_from(value: ast.expr | None, parameters: set[str]) -> bool:
+    """Return whether a value is a parameter, or only converts one to a plain type."""
     nodes = list(ast.walk(value)) if value is not None else []
     called = {dotted_name(node.func) for node in nodes if isinstance(node, ast.Call)}
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return called <= _PLAIN_CALLS and bool(names & parameters)
 
 
-def _is_ready(value: ast.expr | None, local: set[str]) -> bool:
-    """Whether a value is a constant, or the name of something that was there before."""
+def _is_existing_value(value: ast.expr | None, local: set[str]) -> bool:
+    """Return whether a value is a constant or an existing non-local object."""
     if value is None or isinstance(value, ast.Constant):
         return value is not None
     first = dotted_name(value).partition(".")[0]
     return bool(first) and first not in local
 
 
-def _has_line(statement: ast.stmt, lines: Sequence[int]) -> bool:
-    decorators = getattr(statement, "decorator_list", ())
-    first = decorators[0].lineno if decorators else statement.lineno
-    return any(first <= line <= (statement.end_lineno or first) for line in lines)
-
-
-def _attributes_at_import(statement: ast.stmt) -> Iterator[str]:
-    """The attributes that a statement sets when the module is imported."""
-    todo: list[ast.AST] = [statement]
-    while todo:
-        node = todo.pop()
+def _attributes_set_at_import(statement: ast.stmt) -> Iterator[str]:
+    """Yield the attributes that a statement sets when the module is imported."""
+    pending: list[ast.AST] = [statement]
+    while pending:
+        node = pending.pop()
         for target in targets_of(node):
             if isinstance(target, ast.Attribute):
                 yield target.attr
         if not isinstance(node, (Function, ast.expr)):
-            todo.extend(ast.iter_child_nodes(node))
+            pending.extend(ast.iter_child_nodes(node))

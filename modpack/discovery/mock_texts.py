@@ -1,4 +1,4 @@
-"""Which modules may mention a name or take one from another module, without parsing anything."""
+"""Text search for modules that may mention a name or access it in another module."""
 
 from __future__ import annotations
 
@@ -12,76 +12,76 @@ from modpack.core.graph import DependencyGraph
 from modpack.core.names import root_of
 from modpack.core.scan import ImportKind
 
-_SPACED = bytes(c if c > 127 or chr(c).isalnum() or chr(c) == "_" else 32 for c in range(256))
+_WORDS_ONLY = bytes(c if c > 127 or chr(c).isalnum() or chr(c) == "_" else 32 for c in range(256))
 _KEYWORDS = "|".join((*keyword.kwlist, *keyword.softkwlist)).encode()
 _BEFORE = re.compile(rb"(?:\A|[^\w \t\f`]|(?:%b)[ \t\f])[ \t\f]*\Z" % _KEYWORDS)
 _AFTER = re.compile(rb"(?!\w)[ \t\f]*(?:$|[^\w \t\f`]|(?:%b)(?!\w))" % _KEYWORDS, re.MULTILINE)
 _TOP_LEVEL = re.compile(rb"(?!def |class |async )[\w@][^#]*\Z")
 _COMPUTED_NAME = re.compile(rb"""["'](\w*[A-Za-z]_)(?:\{|%|["']\s*[+%])""")
-_LOOKED_BACK = 40
-_LONGEST_LINE = 1000
-_MAX_MENTIONING = 8
+_MAX_LOOKBEHIND = 40
+_MAX_LINE = 1000
+_MAX_MENTIONS = 8
 _NO_IMPORTS = (ImportKind.PARENT, ImportKind.TYPE_CHECKING, ImportKind.PICKLE)
 
 
-class Texts:
-    """The sources of a package, which are searched for names.
+class SourceIndex:
+    """A word index of a package's sources.
 
     Args:
-        sources: all interned modules, as for :func:`.find_uses`.
+        sources: All interned modules, as for :func:`.find_uses`.
     """
 
     def __init__(self, sources: Mapping[str, tuple[bytes, bool]]) -> None:
         self.sources = sources
 
     @cached_property
-    def _having(self) -> Mapping[bytes, Sequence[str]]:
-        # Each module that uses mocks asks for several. Searching all texts each time took three
-        # quarters of the time in a project of a thousand modules of which a tenth does. It is all
-        # kept, since it is smaller than the sources: 15 MB for 25 MB of them.
-        having: dict[bytes, list[str]] = {}
+    def _modules_by_word(self) -> Mapping[bytes, Sequence[str]]:
+        # Each module that uses mocks needs several searches. Without the index, they took three
+        # quarters of the time in a project of 1,000 modules, 100 of which use mocks. The index is
+        # smaller than the sources: 15 MB for 25 MB.
+        by_word: dict[bytes, list[str]] = {}
         for module, (source, _) in self.sources.items():
-            for word in set(source.translate(_SPACED).split()):
-                having.setdefault(word, []).append(module)
-        return having
+            for word in set(source.translate(_WORDS_ONLY).split()):
+                by_word.setdefault(word, []).append(module)
+        return by_word
 
-    def having(self, word: str) -> Sequence[str]:
-        """The modules that have a word."""
-        return self._having.get(word.encode(), ())
+    def modules_containing(self, word: str) -> Sequence[str]:
+        """Return the modules whose source contains a word."""
+        return self._modules_by_word.get(word.encode(), ())
 
-    def takes(self, module: str, name: str) -> bool:
-        """Whether there is ``.name``, or a text that getattr may be given, in a module."""
+    def may_access(self, module: str, name: str) -> bool:
+        """Return whether a source contains ``.name``, or the name as a string, as for getattr."""
         source, text = self.sources[module][0], name.encode()
         for start in _find_all(source, text):
-            before, after = source[max(0, start - _LOOKED_BACK) : start], start + len(text)
+            before, after = source[max(0, start - _MAX_LOOKBEHIND) : start], start + len(text)
             is_part = before.rstrip()[-1:] in (b".", b"'", b'"')
             if is_part and not source[after : after + 1].isalnum():
                 return True
         return False
 
-    def mentioning(self, name: str) -> list[str] | None:
-        """The modules that may mention a name; None if it is called without a doubt.
+    def find_mentions(self, name: str) -> list[str] | None:
+        """Return the modules that may mention a name; None if the name counts as called.
 
-        It is if a statement of some module's top level says it. It nearly always is if very many
-        modules do, and finding that out would take parsing them all.
+        A name counts as called if a top-level statement mentions it. It also does if very many
+        modules mention it: then it almost always is called, and parsing them all would be slow.
         """
         text = name.encode()
         found: dict[str, None] = {}
-        for module in self.having(name):
+        for module in self.modules_containing(name):
             source = self.sources[module][0]
             for start in _find_all(source, text):
                 if _may_be_code(source, start, start + len(text)):
                     found[module] = None
-                    if _is_at_top_level(source, start) or len(found) > _MAX_MENTIONING:
+                    if _is_at_top_level(source, start) or len(found) > _MAX_MENTIONS:
                         return None
         return list(found)
 
     def may_be_computed(self, name: str) -> bool:
-        """Whether a name may be put together at run time: ``getattr(self, f"visit_{kind}")``."""
-        return any(name.startswith(beginning) for beginning in self._computed)
+        """Return whether code may compute a name: ``getattr(self, f"visit_{kind}")``."""
+        return any(name.startswith(beginning) for beginning in self._computed_prefixes)
 
     @cached_property
-    def _computed(self) -> frozenset[str]:
+    def _computed_prefixes(self) -> frozenset[str]:
         texts = (source for source, _ in self.sources.values() if b"getattr" in source)
         return frozenset(each.decode() for text in texts for each in _COMPUTED_NAME.findall(text))
 
@@ -94,79 +94,79 @@ def _find_all(source: bytes, name: bytes) -> Iterator[int]:
 
 
 def _may_be_code(source: bytes, start: int, end: int) -> bool:
-    """Whether something is where code, or a text that is a name, can have it.
+    """Return whether a word may be a name in code, or a string that is a name.
 
-    In prose, there are words next to it. In code there are only keywords. That spares most modules
-    the parsing, if the name is a common word.
+    In prose, other words are next to it; in code, only keywords are. This avoids parsing most
+    modules if the name is a common word.
     """
-    before = source[max(0, start - _LOOKED_BACK) : start]
+    before = source[max(0, start - _MAX_LOOKBEHIND) : start]
     return bool(_AFTER.match(source, end) and _BEFORE.search(before))
 
 
 def _is_at_top_level(source: bytes, start: int) -> bool:
-    line = source.rfind(b"\n", max(0, start - _LONGEST_LINE), start) + 1
-    is_line = line > 0 or start < _LONGEST_LINE
+    line = source.rfind(b"\n", max(0, start - _MAX_LINE), start) + 1
+    is_line = line > 0 or start < _MAX_LINE
     return is_line and _TOP_LEVEL.match(source[line:start]) is not None
 
 
 class ImporterIndex:
-    """The modules of a package that may take something from another one, by imports and texts.
+    """An index of the modules that may use names of other modules, by imports and sources.
 
     Args:
-        texts: all interned modules.
-        graph: who imports whom.
+        index: Sources of all interned modules.
+        graph: Dependency graph.
     """
 
-    def __init__(self, texts: Texts, graph: DependencyGraph) -> None:
-        self._texts = texts
+    def __init__(self, index: SourceIndex, graph: DependencyGraph) -> None:
+        self._index = index
         self._importers: dict[str, dict[str, set[str]]] = defaultdict(dict)
-        self._near: dict[str, dict[str, None]] = defaultdict(dict)
-        self._path_writers: dict[str, Sequence[str]] = {}
-        for module in texts.sources:
-            self._near[root_of(module)][module] = None
+        self._related: dict[str, dict[str, None]] = defaultdict(dict)
+        self._cached_path_users: dict[str, Sequence[str]] = {}
+        for module in index.sources:
+            self._related[root_of(module)][module] = None
         for edge in graph.edges():
-            if edge.kind not in _NO_IMPORTS and edge.importer in texts.sources:
+            if edge.kind not in _NO_IMPORTS and edge.importer in index.sources:
                 names = self._importers[edge.imported].setdefault(edge.importer, set())
                 names.update(edge.names or [""])  # an empty name is the module itself
-                self._near[root_of(edge.imported)][edge.importer] = None
+                self._related[root_of(edge.imported)][edge.importer] = None
 
-    def of_mock(self, module: str) -> Iterator[str]:
-        """The modules that may have a mocked module, or something of it."""
+    def find_mock_users(self, module: str) -> Iterator[str]:
+        """Yield the modules that may use a mocked module or its attributes."""
         yield from self._importers.get(module, ())
-        yield from self._who_write_path(module)
+        yield from self._path_users(module)
 
-    def of_name(self, module: str, name: str) -> Iterator[str]:
-        """The modules that may take a name from a module."""
+    def find_name_users(self, module: str, name: str) -> Iterator[str]:
+        """Yield the modules that may use a name of a module."""
         last = module.rpartition(".")[2]
         for importer, names in self._importers.get(module, {}).items():
             has_module = "" in names and (
-                self._texts.takes(importer, name) or self._hands_on(importer, last)
+                self._index.may_access(importer, name) or self._may_reexport(importer, last)
             )
             if has_module or name in names or "*" in names:
                 yield importer
-        yield from (each for each in self._who_write_path(module) if self._texts.takes(each, name))
+        yield from (each for each in self._path_users(module) if self._index.may_access(each, name))
 
-    def of_alias(self, module: str, alias: str, names: Collection[str]) -> Iterator[str]:
-        """The modules that may take one of several names from what a module has as an alias."""
-        for each in self.of_name(module, alias):
-            if any(self._texts.takes(each, name) for name in names):
+    def find_alias_users(self, module: str, alias: str, names: Collection[str]) -> Iterator[str]:
+        """Yield the modules that may access one of several names through an alias in a module."""
+        for each in self.find_name_users(module, alias):
+            if any(self._index.may_access(each, name) for name in names):
                 yield each
 
-    def _hands_on(self, module: str, name: str) -> bool:
-        """Whether a module that has another one as a name lets others have it."""
+    def _may_reexport(self, module: str, name: str) -> bool:
+        """Return whether a module may let others use a module that it has under a name."""
         if any(name in names for names in self._importers.get(module, {}).values()):
             return True
-        source = self._texts.sources[module][0]
-        # Without anything before the name, which is found several times as fast.
+        source = self._index.sources[module][0]
+        # A pattern that starts with the literal name is several times as fast.
         return re.search(re.escape(name.encode()) + rb"\s+as\b", source) is not None
 
-    def _who_write_path(self, module: str) -> Sequence[str]:
-        """Those who may write ``package.module``, without an import of just that."""
-        if module not in self._path_writers:
+    def _path_users(self, module: str) -> Sequence[str]:
+        """Return the modules that may contain ``package.module`` without importing that module."""
+        if module not in self._cached_path_users:
             head, _, last = module.rpartition(".")
-            near = self._near.get(root_of(module), {}) if head else {}
-            having = self._texts.having(last) if near else ()
-            self._path_writers[module] = [
-                each for each in having if each in near and self._texts.takes(each, last)
+            related = self._related.get(root_of(module), {}) if head else {}
+            modules = self._index.modules_containing(last) if related else ()
+            self._cached_path_users[module] = [
+                each for each in modules if each in related and self._index.may_access(each, last)
             ]
-        return self._path_writers[module]
+        return self._cached_path_users[module]

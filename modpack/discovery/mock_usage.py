@@ -1,7 +1,7 @@
-"""Uses of mocked modules in packaged code, found without running any of it.
+"""Static search for uses of mocked modules in packaged code.
 
-A name may stand for several things, for all that is known: whatever some statement binds it to.
-Names are followed across aliases, scopes and modules.
+A name may have several values: everything that any statement binds it to. Names are followed across
+aliases, scopes, and modules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modpack.core.plan import MockUse, UseKind
 from modpack.core.process import gc_paused
 from modpack.core.scan import ImportKind
 from modpack.discovery.mock_reachability import Reachability
-from modpack.discovery.mock_texts import ImporterIndex, Texts
+from modpack.discovery.mock_texts import ImporterIndex, SourceIndex
 from modpack.discovery.mock_usage_reader import (
     Assigned,
     Binding,
@@ -34,36 +34,36 @@ from modpack.discovery.mock_usage_reader import (
 from modpack.discovery.syntax import last_name, literal_string, resolve_relative
 
 Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
-"""Interned modules: the source, and whether it is that of a package."""
+"""Sources of interned modules, each with whether the module is a Python package."""
 
 _STATEMENTS = (ImportKind.REQUIRED, ImportKind.FUNCTION, ImportKind.GUARDED, ImportKind.DYNAMIC)
 _KINDS = list(UseKind)
 _MAX_PARTS = 10
 _MAX_VALUES = 16
-"""For one name: more would be the product of a loop, not of what people write."""
-_DEEPEST = 40
+"""Limit for the values of one name, which only loops of references exceed."""
+_MAX_DEPTH = 40
 _BUILTINS = frozenset(vars(builtins))
 _CALL, _ITEM, _AWAIT = "(...)", "[...]", "await"
-"""What is taken of a value, where it is no attribute: those have names."""
+"""Operations on a value. Any other operation is the name of an attribute."""
 
 
-@gc_paused()  # the search went through all of torch, which took half of the time
+@gc_paused()  # garbage collection of torch's objects took half of the time
 def find_uses(
     sources: Sources, mocked: Collection[str], graph: DependencyGraph
 ) -> tuple[MockUse, ...]:
-    r"""Find every place where interned modules use a name of a mocked one.
+    r"""Find all uses of mocked modules' names in interned modules.
 
-    A name is followed from its import through assignments, attributes, classes and functions,
-    and from module to module, in circles as well. Reads the sources, and only those that may lead
-    to a mock or call what does.
+    The search follows names from their imports through assignments, attributes, classes, functions,
+    and modules, including cycles. It parses only sources that may lead to a mock, or call code that
+    does.
 
     Args:
-        sources: all interned modules.
-        mocked: the mocked modules.
-        graph: who imports whom, and what was saved.
+        sources: All interned modules.
+        mocked: Mocked modules.
+        graph: Dependency graph, with the saved objects.
 
     Returns:
-        The uses, by mocked module, importer and line.
+        The uses, sorted by mocked module, importer, and line.
 
     >>> from modpack.core.graph import Edge
     >>> graph = DependencyGraph()
@@ -78,21 +78,21 @@ def find_uses(
     """
     if not mocked:
         return ()
-    texts = Texts(sources)
-    search = _UseSearch(sources, frozenset(mocked), ImporterIndex(texts, graph))
+    index = SourceIndex(sources)
+    search = _UseSearch(sources, frozenset(mocked), ImporterIndex(index, graph))
     search.run()
-    reachability = Reachability(texts, mocked, search.read, callable_from_outside(graph))
+    reachability = Reachability(index, mocked, search.read, externally_callable(graph))
     found = dict.fromkeys(
-        [*search.uses(reachability), *_of_saved_objects(graph, frozenset(mocked))]
+        [*search.uses(reachability), *_uses_in_saved_objects(graph, frozenset(mocked))]
     )
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(found, key=_sort_key))
 
 
-def callable_from_outside(graph: DependencyGraph) -> list[tuple[str, str]]:
-    """Return the modules and qualified names of what users of a package can call.
+def externally_callable(graph: DependencyGraph) -> list[tuple[str, str]]:
+    """Return module and qualified name of the classes and functions that a user can call.
 
-    Saved objects and hooks name classes and functions; of a module that was saved by name,
-    everything can be called, which is an empty name.
+    These are the names in saved objects and hooks. A module that was saved by name has an empty
+    name, because everything in it can be called.
     """
     named = [
         (edge.imported, name)
@@ -103,8 +103,8 @@ def callable_from_outside(graph: DependencyGraph) -> list[tuple[str, str]]:
     return [*named, *((root, "") for root in graph.roots() if not root.startswith("<"))]
 
 
-def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[MockUse]:
-    """Functions that travel by their source, inside saved objects: what they import, they use."""
+def _uses_in_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterator[MockUse]:
+    """Yield the mocks that functions in saved objects import, because they use what they import."""
     for edge in graph.edges():
         is_import = edge.kind in _STATEMENTS and edge.imported in mocked
         if not is_import or not edge.importer.startswith("<"):
@@ -115,48 +115,48 @@ def _of_saved_objects(graph: DependencyGraph, mocked: frozenset[str]) -> Iterato
             yield MockUse(module, rest, edge.importer, edge.line or 1, UseKind.FUNCTION_BODY)
 
 
-def _order(use: MockUse) -> tuple[str, str, int, str, int]:
+def _sort_key(use: MockUse) -> tuple[str, str, int, str, int]:
     return (use.module, use.importer, use.line, use.name, _KINDS.index(use.kind))
 
 
 class _UseSearch:
-    """Follows the names of mocks from module to module, until nothing new comes of it."""
+    """A search that follows the names of mocks from module to module until a fixed point."""
 
     def __init__(self, sources: Sources, mocked: frozenset[str], importers: ImporterIndex) -> None:
         self._sources = sources
         self._mocked = mocked
         self._importers = importers
         self._names = _Names(mocked, sources)
-        self._known: dict[str, ModuleTable | None] = {}
+        self._tables_by_module: dict[str, ModuleTable | None] = {}
         self._queue: dict[str, None] = {}
-        self._leading: dict[str, set[str]] = defaultdict(set)
-        self._holders: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._mock_names: dict[str, set[str]] = defaultdict(set)
+        self._module_aliases: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._words: set[str] = set()
 
     def read(self, module: str) -> ModuleTable | None:
-        """The table of an interned module; None if it cannot be parsed."""
-        if module not in self._known:
+        """Return the table of an interned module; None if it cannot be parsed."""
+        if module not in self._tables_by_module:
             source, is_package = self._sources[module]
-            self._known[module] = read_table(source, module, is_package)
-        return self._known[module]
+            self._tables_by_module[module] = read_table(source, module, is_package)
+        return self._tables_by_module[module]
 
     def run(self) -> None:
-        """Look at all modules that the names of mocks reach."""
+        """Analyze all modules that the names of mocks reach."""
         for mock in sorted(self._mocked):
             self._words.add(mock.rpartition(".")[2])
-            self._enqueue(self._importers.of_mock(mock))
+            self._enqueue(self._importers.find_mock_users(mock))
         while self._queue:
             module = next(iter(self._queue))
             del self._queue[module]
-            self._look_at(module)
+            self._analyze(module)
 
     def uses(self, reachability: Reachability) -> Iterator[MockUse]:
-        """Every use in the modules that were looked at."""
+        """Yield all uses in the analyzed modules."""
         self._names.forget_locals()
         for module, table in self._names.tables.items():
             for node, scope, kind, target in table.references:
-                if self._names.comes_of_use(node, scope):
-                    continue  # which is a use by itself
+                if self._names.is_result_of_use(node, scope):
+                    continue  # the call itself is reported as a use
                 makes = target if kind in (UseKind.DECORATOR, UseKind.BASE_CLASS) else ""
                 for value, via in self._names.value_of(node, scope).items():
                     if isinstance(value, MockValue):
@@ -177,48 +177,48 @@ class _UseSearch:
     def _enqueue(self, modules: Iterable[str]) -> None:
         self._queue.update(dict.fromkeys(sorted(modules)))
 
-    def _look_at(self, module: str) -> None:
-        """Work out what a module's names stand for, and who is to be looked at for that."""
+    def _analyze(self, module: str) -> None:
+        """Resolve the names of a module, and queue the modules that this affects."""
         table = self.read(module)
         if table is None:
             return
         self._names.tables[module] = table
-        for name in self._names.settle(module):
+        for name in self._names.resolve_module(module):
             if self._names.leads_to_mock(module, name):
-                self._tell(module, name)
+                self._record_mock_name(module, name)
             else:
-                self._hold(module, name)
-        # Look at the modules of which names were wanted that may lead to a mock.
+                self._record_module_alias(module, name)
+        # Queue the modules whose requested names may lead to a mock.
         for other, names in self._names.wanted.items():
             is_new = other in self._sources and other not in self._names.tables
             if is_new and ("*" in names or not self._words.isdisjoint(names)):
                 self._enqueue([other])
 
-    def _tell(self, module: str, name: str) -> None:
-        """A name leads to a mock: whoever may take it is looked at, directly or through others."""
-        self._leading[module].add(name)
+    def _record_mock_name(self, module: str, name: str) -> None:
+        """Queue the modules that may use a name that leads to a mock."""
+        self._mock_names[module].add(name)
         self._words.update((name, module.rpartition(".")[2]))
-        self._enqueue(self._importers.of_name(module, name))
-        for holder, alias in self._holders[module]:
-            self._enqueue(self._importers.of_alias(holder, alias, [name]))
+        self._enqueue(self._importers.find_name_users(module, name))
+        for importer, alias in self._module_aliases[module]:
+            self._enqueue(self._importers.find_alias_users(importer, alias, [name]))
 
-    def _hold(self, holder: str, alias: str) -> None:
-        """A name is another module: what leads to a mock there can be taken from here."""
-        for module in self._names.modules_of(holder, alias):
-            self._holders[module].add((holder, alias))
-            if leading := self._leading[module]:
-                self._enqueue(self._importers.of_alias(holder, alias, leading))
+    def _record_module_alias(self, importer: str, alias: str) -> None:
+        """Queue the modules that may use mocks through a name for another module."""
+        for module in self._names.modules_of(importer, alias):
+            self._module_aliases[module].add((importer, alias))
+            if names := self._mock_names[module]:
+                self._enqueue(self._importers.find_alias_users(importer, alias, names))
 
 
 @dataclass(frozen=True)
 class MockValue:
-    """Something of a mocked module: the module itself, if the name is empty."""
+    """A mocked module, or an object from it if the name is not empty."""
 
     module: str
     name: str = ""
 
-    def part(self, suffix: str) -> MockValue:
-        """What is got from it; what is got from that over and over again is one and the same."""
+    def derive(self, suffix: str) -> MockValue:
+        """Return the object that an operation on this one gives; this one if the name gets too long."""
         if self.name.count(".") + self.name.count(_CALL) >= _MAX_PARTS:
             return self
         return MockValue(self.module, f"{self.name}{suffix}".lstrip(". "))
@@ -233,27 +233,27 @@ class ModuleValue:
 
 @dataclass(frozen=True)
 class ClassValue:
-    """A class of the packaged code, or an instance of it."""
+    """A class in packaged code, or an instance of it."""
 
     body: NameScope
 
 
 Value: TypeAlias = MockValue | ModuleValue | ClassValue
 Values: TypeAlias = dict[Value, tuple[str, ...]]
-"""What something may be, each with the modules through which it came, the last one last."""
+"""Possible values, each with the modules through which it was imported, in order."""
 
 
 class _Names:
-    """The modules that are looked at, and what their names stand for so far.
+    """The analyzed modules and the known values of their names.
 
     Args:
-        mocked: the mocked modules.
-        interned: the interned modules.
+        mocked: Mocked modules.
+        interned: Interned modules.
 
     Attributes:
-        tables: what was read, by module.
-        names: what module-level names stand for, by module and name; it only grows.
-        wanted: names that were looked for in modules that were not read yet.
+        tables: Tables of the analyzed modules.
+        names: Values of module-level names, by module and name. Values are only added.
+        wanted: Requested names, by module.
     """
 
     def __init__(self, mocked: Collection[str], interned: Collection[str]) -> None:
@@ -268,52 +268,52 @@ class _Names:
         self._is_partial = False
         self._depth = 0
 
-    def settle(self, module: str) -> list[str]:
-        """Work out what the names of a module stand for; returns those of which more is known."""
+    def resolve_module(self, module: str) -> list[str]:
+        """Update the values of a module's names; return the names with new values."""
         scope = self.tables[module].scope
-        grown: dict[str, None] = {}
+        changed: dict[str, None] = {}
         while True:
             self._local.clear()
-            more = [name for name in scope.bindings if self._grow(module, name, scope)]
-            more += self._take_stars(module, scope)
+            more = [name for name in scope.bindings if self._update_name(module, name, scope)]
+            more += self._import_stars(module, scope)
             if not more:
-                return list(grown)
-            grown.update(dict.fromkeys(more))
+                return list(changed)
+            changed.update(dict.fromkeys(more))
 
     def forget_locals(self) -> None:
-        """Drop what was worked out for scopes inside modules: more is known by now."""
+        """Drop cached values of local scopes, which are outdated once names have new values."""
         self._local.clear()
 
     def leads_to_mock(self, module: str, name: str) -> bool:
-        """Whether a mock, or something of one in a class, can be had by a module-level name."""
+        """Return whether a module-level name leads to a mock, directly or through a class."""
         seen: set[Value] = set()
-        waiting = list(self.names[module].get(name, ()))
-        while waiting:
-            value = waiting.pop()
+        pending = list(self.names[module].get(name, ()))
+        while pending:
+            value = pending.pop()
             if isinstance(value, MockValue):
                 return True
             if isinstance(value, ClassValue) and value not in seen:
                 body = value.body
-                parts = [self._in_scope(each, body) for each in body.bindings]
-                parts.append(self._of_bases(body))
-                waiting += (v for part in parts for v in part if not isinstance(v, ModuleValue))
+                parts = [self._values_in_scope(each, body) for each in body.bindings]
+                parts.append(self._base_values(body))
+                pending += (v for part in parts for v in part if not isinstance(v, ModuleValue))
             seen.add(value)
         return False
 
     def modules_of(self, module: str, name: str) -> list[str]:
-        """The modules that a module-level name stands for."""
+        """Return the modules that a module-level name may refer to."""
         values = self.names[module].get(name, ())
         return [value.path for value in values if isinstance(value, ModuleValue)]
 
-    def _grow(self, module: str, name: str, scope: NameScope) -> bool:
+    def _update_name(self, module: str, name: str, scope: NameScope) -> bool:
         values = self.names[module].setdefault(name, {})
         before = len(values)
         for binding in scope.bindings[name]:
-            _merge(values, self._meaning(binding))
+            _merge(values, self._binding_values(binding))
         return len(values) > before
 
-    def _take_stars(self, module: str, scope: NameScope) -> Iterator[str]:
-        """The names that star imports take from other modules of the package."""
+    def _import_stars(self, module: str, scope: NameScope) -> Iterator[str]:
+        """Bind the names from star imports; yield those with new values."""
         for source in scope.stars:
             self.wanted[source].add("*")
             table = self.tables.get(source)
@@ -323,34 +323,32 @@ class _Names:
                 if source == module or not is_taken:
                     continue
                 values = self.names[module].setdefault(name, {})
-                if _merge(values, _through(source, found, module)):
+                if _merge(values, _via_module(source, found, module)):
                     yield name
 
-    # -- what a name stands for --------------------------------------------------------------
-
     def _look_up(self, name: str, scope: NameScope) -> Values:
-        """What a name stands for where it is used."""
+        """Return the values of a name that is used in a scope."""
         binder = scope.binder(name)
         top = scope.top
         if binder is not None and binder is not top:
-            return self._in_scope(name, binder)
+            return self._values_in_scope(name, binder)
         found = self.names[top.module].get(name, {})
         if binder is not None or found or name in _BUILTINS:
             return found
-        # Whatever is bound nowhere else can only come from the stars.
+        # An unbound name can only come from a star import.
         return {MockValue(star, name): () for star in top.stars if star in self._mocked}
 
-    def _in_scope(self, name: str, scope: NameScope) -> Values:
+    def _values_in_scope(self, name: str, scope: NameScope) -> Values:
         key = (scope, name)
         if key in self._local:
             return self._local[key]
-        if key in self._busy or len(self._busy) > _DEEPEST:
+        if key in self._busy or len(self._busy) > _MAX_DEPTH:
             self._is_partial = True
             return {}
         self._busy.add(key)
         values: Values = {}
         for binding in scope.bindings.get(name, ()):
-            _merge(values, self._meaning(binding))
+            _merge(values, self._binding_values(binding))
         self._busy.discard(key)
         if not self._busy:
             self._is_partial = False
@@ -358,7 +356,7 @@ class _Names:
             self._local[key] = values
         return values
 
-    def _meaning(self, binding: Binding) -> Values:
+    def _binding_values(self, binding: Binding) -> Values:
         if isinstance(binding, Imported):
             found = self._module(binding.module)
             return found if binding.name is None else self._attributes(found, binding.name, None)
@@ -370,16 +368,16 @@ class _Names:
             # A class with a mocked base cannot be instantiated either.
             body = binding.body
             name = body.label.rpartition(".")[2]
-            derived = _parts_of_mocks(self._of_bases(body), f" (base of {name})")
+            derived = _derive_from_mocks(self._base_values(body), f" (base of {name})")
             return {ClassValue(body): (), **derived}
         values: Values = {}
         for decorator in binding.decorators:
             node = decorator.func if isinstance(decorator, ast.Call) else decorator
             made = self.value_of(node, binding.scope)
-            values.update(_parts_of_mocks(made, f" (decorates {binding.name})"))
+            values.update(_derive_from_mocks(made, f" (decorates {binding.name})"))
         return values
 
-    def _of_bases(self, body: NameScope) -> Values:
+    def _base_values(self, body: NameScope) -> Values:
         statement, scope = body.definition, body.parent
         values: Values = {}
         if statement is not None and scope is not None:
@@ -394,48 +392,46 @@ class _Names:
             return {MockValue(path): ()}
         return {ModuleValue(path): ()} if path in self._modules else {}
 
-    def _attributes(self, values: Values, name: str, here: str | None) -> Values:
-        """What an attribute of something stands for.
+    def _attributes(self, values: Values, name: str, importer: str | None) -> Values:
+        """Return the values of an attribute.
 
         Args:
-            values: what it is taken from.
-            name: the attribute.
-            here: the module that takes it; what it has itself did not come through a module.
+            values: Values of the object.
+            name: Attribute name.
+            importer: Module that accesses the attribute; its own values get no ``via`` entry.
         """
         found: Values = {}
         for value, via in values.items():
             if isinstance(value, MockValue):
                 submodule = self._module(f"{value.module}.{name}") if not value.name else {}
-                _merge(found, submodule or {value.part(f".{name}"): via})
+                _merge(found, submodule or {value.derive(f".{name}"): via})
             elif isinstance(value, ModuleValue):
                 self.wanted[value.path].add(name)
                 inside = self.names.get(value.path, {}).get(name, {})
-                _merge(found, _onwards(_through(value.path, inside, here), via))
+                _merge(found, _append_via(_via_module(value.path, inside, importer), via))
                 _merge(found, self._module(f"{value.path}.{name}"))
             else:
-                inside = self._of_class(value.body, name)
-                _merge(found, _onwards(_through(value.body.module, inside, here), via))
+                inside = self._class_attribute(value.body, name)
+                _merge(found, _append_via(_via_module(value.body.module, inside, importer), via))
         return found
 
-    def _of_class(self, body: NameScope, name: str) -> Values:
+    def _class_attribute(self, body: NameScope, name: str) -> Values:
         if name in body.bindings:
-            return self._in_scope(name, body)
+            return self._values_in_scope(name, body)
         key = (body, f"{name} of its bases")
-        if key in self._busy or len(self._busy) > _DEEPEST:
+        if key in self._busy or len(self._busy) > _MAX_DEPTH:
             self._is_partial = True
             return {}
         self._busy.add(key)
-        bases = self._of_bases(body).items()
+        bases = self._base_values(body).items()
         others: Values = {v: via for v, via in bases if not isinstance(v, ModuleValue)}
         found = self._attributes(others, name, body.module)
         self._busy.discard(key)
         return found
 
-    # -- what an expression stands for -------------------------------------------------------
-
     def value_of(self, node: ast.expr, scope: NameScope) -> Values:
-        """What an expression stands for; nothing, for most."""
-        if self._depth > _DEEPEST:
+        """Return the values of an expression; empty for most."""
+        if self._depth > _MAX_DEPTH:
             return {}
         self._depth += 1
         try:
@@ -443,53 +439,53 @@ class _Names:
         finally:
             self._depth -= 1
 
-    def comes_of_use(self, node: ast.expr, scope: NameScope) -> bool:
-        """Whether an attribute is taken from what a mock gave, as in ``mock.init().log``."""
-        taken = _taken(node)
-        while taken is not None and taken[1] not in (_CALL, _ITEM, _AWAIT):
-            node = taken[0]
-            taken = _taken(node)
-        if taken is None or taken[1] != _CALL:
+    def is_result_of_use(self, node: ast.expr, scope: NameScope) -> bool:
+        """Return whether an attribute belongs to a mock's result, as in ``mock.init().log``."""
+        unwrapped = _unwrap(node)
+        while unwrapped is not None and unwrapped[1] not in (_CALL, _ITEM, _AWAIT):
+            node = unwrapped[0]
+            unwrapped = _unwrap(node)
+        if unwrapped is None or unwrapped[1] != _CALL:
             return False
         return any(isinstance(value, MockValue) for value in self.value_of(node, scope))
 
     def _value_of(self, node: ast.expr, scope: NameScope) -> Values:
         wrappers: list[str] = []
-        while (taken := _taken(node)) is not None:
-            node, wrapper = taken
+        while (unwrapped := _unwrap(node)) is not None:
+            node, wrapper = unwrapped
             if wrapper != _AWAIT:
                 wrappers.append(wrapper)
-            if len(wrappers) > _DEEPEST:
+            if len(wrappers) > _MAX_DEPTH:
                 return {}
         values: Values = {}
         if isinstance(node, ast.Name):
             values = self._look_up(node.id, scope)
         elif isinstance(node, ast.Call):
-            values = self._imported(node, scope)
+            values = self._imported_module(node, scope)
         else:
             for part in _alternatives(node):
                 _merge(values, self.value_of(part, scope))
         for wrapper in reversed(wrappers):
-            values = self._wrapped(values, wrapper, scope)
+            values = self._apply(values, wrapper, scope)
         return values
 
-    def _wrapped(self, values: Values, wrapper: str, scope: NameScope) -> Values:
-        """What an attribute, a call or an item of something is."""
+    def _apply(self, values: Values, wrapper: str, scope: NameScope) -> Values:
+        """Return the values of an attribute, a call, or an item of some values."""
         if wrapper not in (_CALL, _ITEM):
             return self._attributes(values, wrapper, scope.module)
         found: Values = {}
         for value, via in values.items():
             if isinstance(value, MockValue):
-                if not scope.is_late:  # later on, it raises: nothing comes of it
-                    found[value.part(wrapper)] = via
+                if not scope.is_late:  # in functions, the mock raises and has no result
+                    found[value.derive(wrapper)] = via
             elif isinstance(value, ClassValue) and wrapper == _CALL:
                 found[value] = via
         return found
 
-    def _imported(self, call: ast.Call, scope: NameScope) -> Values:
-        """The module that a call imports, if its name is written there."""
+    def _imported_module(self, call: ast.Call, scope: NameScope) -> Values:
+        """Return the module that a call imports, if its name is a constant."""
         arguments = [*call.args, *(word.value for word in call.keywords if word.arg == "name")]
-        name = self._text(arguments[0], scope) if arguments else None
+        name = self._string_value(arguments[0], scope) if arguments else None
         if name is None:
             return {}
         if last_name(call.func) == "__import__":
@@ -500,12 +496,12 @@ class _Names:
         if not level:
             return self._module(name)
         anchors = [*call.args[1:], *(w.value for w in call.keywords if w.arg == "package")]
-        package = self._text(anchors[0], scope) if anchors else None
+        package = self._string_value(anchors[0], scope) if anchors else None
         absolute = resolve_relative(package, level, name[level:]) if package else None
         return self._module(absolute) if absolute is not None else {}
 
-    def _text(self, node: ast.expr, scope: NameScope) -> str | None:
-        """A text that is written there, or bound to the name that is."""
+    def _string_value(self, node: ast.expr, scope: NameScope) -> str | None:
+        """Return the value of a string literal, or of a name that is bound to one."""
         if isinstance(node, ast.Name):
             if node.id == "__name__":
                 return scope.module
@@ -520,7 +516,7 @@ class _Names:
 
 
 def _merge(values: Values, more: Values) -> bool:
-    """Add what else something may be; returns whether that is more than before."""
+    """Add values; return whether any of them is new."""
     before = len(values)
     for value, via in more.items():
         if value not in values and len(values) < _MAX_VALUES:
@@ -528,26 +524,26 @@ def _merge(values: Values, more: Values) -> bool:
     return len(values) > before
 
 
-def _through(module: str, values: Values, here: str | None) -> Values:
-    """Values that come from a module: it is the last one on their way."""
-    if module == here:
+def _via_module(module: str, values: Values, importer: str | None) -> Values:
+    """Append a module to the ``via`` of values, unless it is the importer itself."""
+    if module == importer:
         return values
     return {v: (*via, module) if module not in via else via for v, via in values.items()}
 
 
-def _onwards(values: Values, via: tuple[str, ...]) -> Values:
-    """The same values, come through further modules."""
+def _append_via(values: Values, via: tuple[str, ...]) -> Values:
+    """Append further modules to the ``via`` of values."""
     if not via:
         return values
-    return {v: (*way, *(m for m in via if m not in way)) for v, way in values.items()}
+    return {v: (*known, *(m for m in via if m not in known)) for v, known in values.items()}
 
 
-def _parts_of_mocks(values: Values, suffix: str) -> Values:
-    return {v.part(suffix): via for v, via in values.items() if isinstance(v, MockValue)}
+def _derive_from_mocks(values: Values, suffix: str) -> Values:
+    return {v.derive(suffix): via for v, via in values.items() if isinstance(v, MockValue)}
 
 
-def _taken(node: ast.expr) -> tuple[ast.expr, str] | None:
-    """What an attribute, a call, an item or an await is taken of, and how; None for others."""
+def _unwrap(node: ast.expr) -> tuple[ast.expr, str] | None:
+    """Return the operand and the operation of an attribute, a call, an item, or an ``await``."""
     if isinstance(node, ast.Attribute):
         return node.value, node.attr
     if isinstance(node, ast.Subscript):
@@ -562,15 +558,15 @@ def _taken(node: ast.expr) -> tuple[ast.expr, str] | None:
 
 
 def _alternatives(node: ast.expr) -> Iterator[ast.expr]:
-    """The expressions one of which is the value of another, as in ``a or b``."""
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
+    """Yield the operands that may be the value of an expression, as in ``a or b``."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
         if isinstance(part, ast.IfExp):
-            waiting += [part.orelse, part.body]
+            pending += [part.orelse, part.body]
         elif isinstance(part, ast.BoolOp):
-            waiting += reversed(part.values)
+            pending += reversed(part.values)
         elif isinstance(part, ast.NamedExpr):
-            waiting.append(part.value)
+            pending.append(part.value)
         elif part is not node:
             yield part

@@ -11,7 +11,7 @@ from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.plan import MockRisk, MockUse, risk_of
 from modpack.core.scan import ImportKind
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.mock_usage import callable_from_outside, find_uses
+from modpack.discovery.mock_usage import externally_callable, find_uses
 
 NET = [("net", "Net")]
 
@@ -688,7 +688,7 @@ def test_what_can_be_called_from_outside_is_read_off_the_graph():
     graph.mark_root("helpers")
     graph.add_edge(Edge("<m/net.pkl>", "net", ImportKind.PICKLE, None, ("Net", "make")))
     graph.add_edge(Edge("net", "tracker", ImportKind.REQUIRED, 1, ("log",)))
-    assert callable_from_outside(graph) == [("net", "Net"), ("net", "make"), ("helpers", "")]
+    assert externally_callable(graph) == [("net", "Net"), ("net", "make"), ("helpers", "")]
 
 
 def test_without_mocks_there_is_nothing_to_find():

@@ -15,7 +15,7 @@ from modpack.core.graph import CodeKind, Edge
 from modpack.core.plan import UseKind
 from modpack.core.rules import UNRECORDED, Action
 from modpack.core.scan import ImportKind
-from modpack.discovery.mock_usage import callable_from_outside
+from modpack.discovery.mock_usage import externally_callable
 from modpack.errors import ArchiveError
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
@@ -125,7 +125,7 @@ def test_its_pickles_tell_what_saved_objects_need(ancestor):
     assert {
         Edge("<model/net.pkl>", "evshop.net", ImportKind.PICKLE, None, ("Net", "Net.Inner"))
     } <= edges(plan)
-    assert ("evshop.net", "Net") in callable_from_outside(plan.graph)
+    assert ("evshop.net", "Net") in externally_callable(plan.graph)
 
 
 def test_chains_begin_at_saved_objects_and_at_what_was_saved_by_name(ancestor):
@@ -196,7 +196,7 @@ def test_a_pickle_that_cannot_be_followed_is_told_and_not_an_error(tmp_path, con
 def test_pickles_need_not_be_named_so_and_what_is_none_is_no_flaw(tmp_path):
     records = {"model/net": pickle.dumps(torch.nn.ReLU, 4), "model/image": b"\x80\x04\xff\xff"}
     plan = evidence_of(archive_of(tmp_path / "a.pt", records))
-    assert callable_from_outside(plan.graph) == [("torch.nn.modules.activation", "ReLU")]
+    assert externally_callable(plan.graph) == [("torch.nn.modules.activation", "ReLU")]
     assert plan.graph.roots() == ("<model/net>",)
     assert plan.notes == ()
 
@@ -207,7 +207,7 @@ def test_no_pickle_is_ever_run(tmp_path):
             return exec, ("import antigravity",)
 
     plan = evidence_of(archive_of(tmp_path / "a.pt", {"m/x.pkl": pickle.dumps(Trap(), 2)}))
-    assert callable_from_outside(plan.graph) == [("builtins", "exec")]
+    assert externally_callable(plan.graph) == [("builtins", "exec")]
 
 
 def test_names_that_are_no_module_paths_do_no_harm(tmp_path):
