@@ -138,7 +138,7 @@ class RuleSuggester:
         if self._staying is not None:
             at_once = plan.graph.reachable_nodes(at_once=True)
             externs = (m for m in plan.modules(Action.EXTERN) if m in at_once)
-            self._staying.bind(filter(None, map(self._host.locate, externs)))
+            self._staying.add_externs(filter(None, map(self._host.locate, externs)))
         suggested = {advice.patterns for advice in given}
         groups: dict[tuple[ModuleOrigin, str], list[str]] = {}
         for problem in plan.problems:

@@ -81,7 +81,7 @@ def test_size_limit_applies_to_all_files_together(tmp_path):
         with file.open("wb") as stream:
             stream.truncate(60 * 2**20)
     assert [limit.admits(file, "shop") for file in files] == [True] * 4 + [False] * 2
-    assert limit.left_out == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
+    assert limit.excluded == {"shop": {files[4]: 60 * 2**20, files[5]: 60 * 2**20}}
 
 
 def test_size_limit_rejects_missing_file(tmp_path):

@@ -237,7 +237,7 @@ def test_nearly_matching_rule_is_reported(pattern):
     planner.add_rule(rule(Action.INTERN, "**"))
     planner.add_source("tool", b"import wandb", False, True)
     (note,) = planner.plan().notes
-    assert note.code == "unmatched-rule" and "Did you mean 'wandb.**'?" in note.message
+    assert note.code == "unmatched-rule" and "Did you mean 'wandb.**'?" in note.hint
 
 
 def test_rule_of_saved_module_gets_no_suggestion():

@@ -24,7 +24,7 @@ def test_interned_module_is_hidden_with_its_folder(project):
     plan = plan_of("till")
     hidden = find_hidden_modules(plan, DistributionIndex())
     assert hidden.modules == ("coins", "till")
-    assert hidden.places == (str(root / "coins.py"), str(root / "till"))
+    assert hidden.paths == (str(root / "coins.py"), str(root / "till"))
     assert str(root) not in build_sys_path(plan, hidden)
 
 
