@@ -1,4 +1,4 @@
-"""The plan: one decision a module, and everything that is wrong or noteworthy, at once."""
+"""The plan of a package: one decision for each module, all problems, and all notes."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class PackagingErrorReason(str, Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to one module, and why.
+    """The action for one module, and the rule behind it.
 
     Attributes:
-        module: its path.
-        action: what happens to it.
-        rule: the rule that matched.
-        location: where its code was found; None if it was not.
-        overridden_by: the hook that changed the rule's action, if one did.
-        hooks: the match hooks that were called when it was decided, in order.
+        module: The module path.
+        action: The action.
+        rule: The rule that matched.
+        location: The location of the module's code, if found.
+        overridden_by: The match hook that changed the rule's action, if any.
+        hooks: The match hooks that were called for the module, in order.
     """
 
     module: str
@@ -60,19 +60,19 @@ class Decision:
 
     @property
     def why(self) -> str:
-        """The rule, and the hook that overrode it, as a person reads them."""
+        """The rule, and the match hook that overrode it, as text."""
         if self.overridden_by is None:
             return str(self.rule)
         return f"{self.rule}, overridden by hook {self.overridden_by}"
 
 
 class FileKind(str, Enum):
-    """What a file that goes along with the code is."""
+    """The kind of a file that a package includes with its code."""
 
     DATA = "data"
-    """Something that the code reads."""
+    """A file that the code reads."""
     METADATA = "metadata"
-    """What is known of a distribution: its name, version, license, entry points."""
+    """Metadata of a distribution: name, version, license, entry points."""
     NATIVE = "native"
     """A native extension, or a native library that one needs."""
 
@@ -82,14 +82,14 @@ class FileKind(str, Enum):
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A file that is no source and goes along, and why.
+    """A file that a package includes with its code, other than Python source.
 
     Attributes:
-        record: the record that will hold it.
-        source: the file on this machine; empty in a plan that was read from a package.
-        owner: the module or the distribution that it belongs to.
-        why: the evidence, in a few words.
-        kind: what it is.
+        record: The record of the file.
+        source: The path on this machine. Empty in a plan that was read from a package.
+        owner: The module or distribution that the file belongs to.
+        why: The reason for including it, in a few words.
+        kind: The kind of file.
     """
 
     record: str
@@ -101,13 +101,13 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class PlannedDistribution:
-    """An installed distribution whose metadata goes along.
+    """An installed distribution whose metadata a package includes.
 
     Attributes:
-        name: its name as it is installed under.
-        version: its version.
-        folder: the record folder of its metadata (``"tqdm-4.66.0.dist-info"``).
-        modules: its interned modules; without any, packaged code knows only its name, version
+        name: The name under which it is installed.
+        version: Its version.
+        folder: The record folder of its metadata, such as ``"tqdm-4.66.0.dist-info"``.
+        modules: Its interned modules. Without any, the package includes only its name, version,
             and requirements.
     """
 
@@ -237,23 +237,23 @@ def _packaging_text(problems: Sequence[Diagnostic], debug: bool) -> str:
 
 
 class UseKind(str, Enum):
-    """Where, in its importer's code, a name of a mocked module is used."""
+    """How packaged code uses a name of a mocked module."""
 
     BASE_CLASS = "base-class"
-    """Something is derived from it."""
+    """A base of a class."""
     DECORATOR = "decorator"
-    """It decorates a function or a class."""
+    """A decorator of a function or class."""
     CALL = "call"
-    """It is called by code that runs when its importer is imported."""
+    """A call at import time."""
     MODULE_LEVEL = "module-level"
-    """Any other use when the importer is imported: a default value, an assignment, a condition."""
+    """Another use at import time: a default value, an assignment, a condition."""
     ANNOTATION = "annotation"
-    """In an annotation only: evaluated at import time or later, never called."""
+    """An annotation, which is never called."""
     FUNCTION_BODY = "function-body"
-    """In the body of a function: used when, and if, that is called."""
+    """A use in a function body, when the function is called."""
     TYPE_CHECK = "type-check"
-    """In the body of a function, where it is only asked about: ``isinstance``, ``is None``, the
-    type in an ``except`` clause. Stand-ins answer, as what is not there: no."""
+    """A check in a function body: ``isinstance``, ``is None``, or the type in an ``except`` clause.
+    A mock answers as an absent module would: no."""
 
     __json_aliases__: ClassVar[Mapping[str, str]] = {
         "value": "module-level",
@@ -264,31 +264,31 @@ class UseKind(str, Enum):
 
     @property
     def is_at_import(self) -> bool:
-        """Whether it happens when the importer is imported."""
+        """Whether the use happens at import time."""
         return self not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK)
 
 
 @json_keys({"is_live": "live", "is_called_later": "called_later"})
 @dataclass(frozen=True)
 class MockUse:
-    """One place where packaged code uses a name of a mocked module.
+    """One use of a name of a mocked module in packaged code.
 
     Attributes:
-        module: the mocked module.
-        name: what is used, dotted, below that module (``"init"``); empty for the module itself.
-            What comes of it is named by its way: ``"init(...).log"`` of what a call gave,
-            ``"Callback (base of Progress)"`` for a class that is derived from it.
-        importer: the interned module whose code uses it; or a saved object (``<model/net.pkl>``)
-            that holds a function which travels by its source, and imports it.
-        line: 1-based line of the use in the importer's source; 1 in a saved object.
-        kind: how it is used.
-        scope: the qualified name of the function or class around it; empty at module level.
-        is_live: for uses in functions, whether anything in the package can call that function,
-            judged by names: False only if nothing else mentions it.
-        via: the interned modules through which the name came, if the importer has it from another
-            interned module (``from .tools import log``); in the order from the mock to the use.
-        is_called_later: for decorators and base classes, whether what is made with it can be called
-            once its module is imported: it is a stand-in, too.
+        module: The mocked module.
+        name: The dotted name below that module, such as ``"init"``. Empty for the module itself.
+            Derived values are named by their origin: ``"init(...).log"`` for an attribute of a
+            return value, ``"Callback (base of Progress)"`` for a derived class.
+        importer: The interned module whose code uses the name, or a saved object
+            (``<model/net.pkl>``) that contains the source of a function that imports it.
+        line: 1-based line of the use in the importer's source. 1 in a saved object.
+        kind: The kind of use.
+        scope: The qualified name of the enclosing function or class. Empty at module level.
+        is_live: For uses in functions, whether packaged code can call the function. False only if
+            no other code mentions its name.
+        via: The interned modules that pass the name on (``from .tools import log``), in order from
+            the mock to the use.
+        is_called_later: For decorators and base classes, whether the result, which is a mock too,
+            can be called after its module is imported.
     """
 
     module: ModulePath
@@ -303,31 +303,31 @@ class MockUse:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether something will raise NotImplementedError if the package's code gets there."""
+        """Whether reaching the use raises NotImplementedError."""
         return self.is_called_later or (self.kind is UseKind.FUNCTION_BODY and self.is_live)
 
 
 class MockEventKind(str, Enum):
-    """What a self-test did with a mocked module."""
+    """The kind of access to a mocked module in a self-test."""
 
     LOADED = "loaded"
-    """It was imported."""
+    """The module was imported."""
     NAMED = "named"
-    """Names were taken from it, which costs nothing."""
+    """Names were taken from the module, which is harmless."""
     USED = "used"
-    """Something of it was really used, and raised NotImplementedError."""
+    """The module was used, which raised NotImplementedError."""
 
 
 @dataclass(frozen=True)
 class MockEvent:
-    """What a self-test did with one mocked module, or with one name of it.
+    """An access to a mocked module, or to one of its names, in a self-test.
 
     Attributes:
-        module: the mocked module.
-        kind: what was done.
-        name: what was used, as its importers call it (``wandb.log``); empty for LOADED.
-        operation: what was done with it (``was called``); for USED.
-        place: ``record:line`` of the packaged code that did it, if known; for USED.
+        module: The mocked module.
+        kind: The kind of access.
+        name: The name, as importers write it (``wandb.log``). Empty for ``LOADED``.
+        operation: The operation (``was called``), for ``USED``.
+        place: ``record:line`` of the packaged code, if known, for ``USED``.
     """
 
     module: str
@@ -338,40 +338,39 @@ class MockEvent:
 
 
 class MockRisk(str, Enum):
-    """What becomes of a package because a module is mocked, from the least to the worst."""
+    """The risk of a mocked module, the lowest first."""
 
     UNUSED = "unused"
-    """Nothing of it is used, or only in functions that nothing can call."""
+    """No code uses the mock, or only functions that no packaged code can call."""
     IMPORT_TIME = "import-time"
-    """Used only in ways that stand-ins bear: while modules are imported (base classes,
-    decorators, annotations, calls at module level), or asked about and no more."""
+    """The mock is used only at import time, where mocks work, or in type checks."""
     REACHABLE = "reachable"
-    """Used in a function that can be called, or it decorates one: it will raise
-    NotImplementedError then."""
+    """A function that can be called uses the mock, or was decorated with it. The call raises
+    NotImplementedError."""
 
 
 def risk_of(uses: Iterable[MockUse]) -> MockRisk:
-    """The risk of a mocked module, judged by all uses of its names."""
+    """Return the risk of a mocked module with these uses."""
     listed = list(uses)
     if any(use.is_reachable for use in listed):
         return MockRisk.REACHABLE
-    is_borne = any(use.kind is not UseKind.FUNCTION_BODY for use in listed)
-    return MockRisk.IMPORT_TIME if is_borne else MockRisk.UNUSED
+    has_safe_use = any(use.kind is not UseKind.FUNCTION_BODY for use in listed)
+    return MockRisk.IMPORT_TIME if has_safe_use else MockRisk.UNUSED
 
 
 _LIBRARY = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$", re.IGNORECASE)
 _ELF = b"\x7fELF"
 _MACH_O = (b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\xce\xfa\xed\xfe", b"\xcf\xfa\xed\xfe")
 _MACH_O_FAT = b"\xca\xfe\xba\xbe"
-_PE_STUB, _PE_PLACE, _PE = b"MZ", 0x3C, b"PE\0\0"
+_PE_STUB, _PE_OFFSET, _PE = b"MZ", 0x3C, b"PE\0\0"
 
 
 def is_machine_code(name: str, start: bytes) -> bool:
-    r"""Whether a file is a library or a program, by its name or by how it starts.
+    r"""Return whether a file is a native library or program, by its name or its first bytes.
 
     Args:
-        name: the file's name.
-        start: its first bytes; a few hundred tell.
+        name: The file name.
+        start: The first bytes. A few hundred suffice.
 
     >>> is_machine_code("lib/fast.so.1", b""), is_machine_code("words.bin", b"\x7fELF\2\1")
     (True, True)
@@ -380,7 +379,7 @@ def is_machine_code(name: str, start: bytes) -> bool:
     """
     if _LIBRARY.search(name) or start.startswith((_ELF, *_MACH_O, _MACH_O_FAT)):
         return True
-    header = int.from_bytes(start[_PE_PLACE : _PE_PLACE + 4], "little")
+    header = int.from_bytes(start[_PE_OFFSET : _PE_OFFSET + 4], "little")
     return start.startswith(_PE_STUB) and start[header : header + 4] == _PE
 
 
@@ -394,17 +393,17 @@ _COLORS = {
 
 
 def html_heading(text: str, more: str = "") -> str:
-    """A title, and something beside it in gray."""
-    beside = f' <span style="color:#888">{_text(more)}</span>' if more else ""
-    return f"<div><b>{_text(text)}</b>{beside}</div>"
+    """Return a title, followed by text in gray."""
+    aside = f' <span style="color:#888">{_text(more)}</span>' if more else ""
+    return f"<div><b>{_text(text)}</b>{aside}</div>"
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of texts; the rows beyond a few hundred are counted only.
+    """Return a table of text. Rows beyond the first 200 are only counted.
 
     Args:
-        head: the titles of the columns, if there are any.
-        rows: a text for each column.
+        head: The column titles, if any.
+        rows: The cells of each row.
 
     >>> html_table(["module"], [["a<b"]])
     '<table><tr><th style="text-align:left">module</th></tr><tr><td \
@@ -418,20 +417,20 @@ style="text-align:left">a&lt;b</td></tr></table>'
 
 
 def html_list(texts: Iterable[str], color: str = "") -> str:
-    """A list of texts; empty if there is none."""
+    """Return a list of texts, or an empty string without any."""
     style = f' style="color:{color}"' if color else ""
     items = "".join(f"<li>{_text(text)}</li>" for text in texts)
     return f"<ul{style}>{items}</ul>" if items else ""
 
 
 def html_details(summary: str, content: str, color: str = "", *, is_open: bool = False) -> str:
-    """A part that unfolds with a click.
+    """Return a section that unfolds with a click.
 
     Args:
-        summary: what is always shown, as text.
-        content: what is unfolded, as HTML.
-        color: of the summary.
-        is_open: whether it is unfolded at first.
+        summary: The visible text.
+        content: The folded HTML.
+        color: The color of the summary.
+        is_open: Whether the section is initially unfolded.
     """
     style = f' style="color:{color}"' if color else ""
     state = " open" if is_open else ""
@@ -439,7 +438,7 @@ def html_details(summary: str, content: str, color: str = "", *, is_open: bool =
 
 
 def plan_html(plan: Plan) -> str:
-    """A plan: problems and warnings first, then the modules of each decision."""
+    """Return a plan as HTML: problems and warnings, then the modules of each decision."""
     counts = ", ".join(
         f"{len(modules)} {action.past}" for action in Action if (modules := plan.modules(action))
     )
@@ -469,5 +468,4 @@ def _row(cell: str, texts: Iterable[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that is no markup, whatever is in it."""
     return escape(text, quote=True)
