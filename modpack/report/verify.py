@@ -314,7 +314,7 @@ class _Verification:
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
         """Without a manifest to go by, only crc32 can tell what else is damaged."""
-        code = "repacked" if isinstance(failure, RepackedError) else "manifest-invalid"
+        code = "archive-repacked" if isinstance(failure, RepackedError) else "manifest-invalid"
         record = failure.record or layout.MANIFEST
         told = _from_error(code, record, failure)
         self._told("manifest", 0, "records", [told])

@@ -48,7 +48,7 @@ def test_uses_come_back_from_a_package_as_they_were():
         MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
     )
     found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses, has_mock_uses=True), {}))
-    assert found.uses == uses
+    assert found.mock_uses == uses
     assert found.has_mock_uses
 
 

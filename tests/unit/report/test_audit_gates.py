@@ -80,7 +80,7 @@ def test_a_license_gate_looks_at_each_license_of_an_expression(expression, glob,
     assert bool(found) is is_hit
     if is_hit:
         assert found[0].subject == "lib"
-        assert expression in found[0].text
+        assert expression in found[0].message
 
 
 def test_parse_gate_accepts_license_pattern():

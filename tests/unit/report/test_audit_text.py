@@ -72,7 +72,7 @@ def test_problems_come_before_findings_and_those_before_modules():
         ),
     )
     text = shown(audit)
-    order = ["1 problem", "1 warning", "spy.log is used", "1 note", "interned: 1", "failed:"]
+    order = ["1 problem", "1 warning", "spy.log is used", "1 info", "interned: 1", "failed:"]
     assert sorted(order, key=text.index) == order
 
 
@@ -100,7 +100,7 @@ def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
         Diagnostic.from_code("dynamic-import-library", f"lib{n}", f"lib{n} imports by name")
         for n in range(3)
     ]
-    findings = tuple(replace(each, remedy="", is_settled=True) for each in settled)
+    findings = tuple(replace(each, hint="") for each in settled)
     text = shown(AuditFacts("m", (), package, findings=findings))
     assert text.splitlines()[1] == "the self-test passed (1 example, namespace private)"
     assert "lib0, lib1, lib2: the self-test passed with what is in the package" in text
@@ -184,7 +184,7 @@ def test_nothing_from_a_package_steers_a_terminal():
             Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),
         ),
     )
-    text = shown(audit, "note")
+    text = shown(audit, "info")
     assert "evil" in text
     assert "\x1b" not in text
     assert "\u202e" not in text

@@ -116,8 +116,8 @@ def test_what_a_package_says_is_escaped():
 
 def test_the_verdict_tells_the_worst():
     assert verdict_of() == ("fine", "nothing to remark")
-    assert verdict_of(Severity.INFO) == ("fine", "1 note")
-    assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 note")
+    assert verdict_of(Severity.INFO) == ("fine", "1 info")
+    assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 info")
     assert verdict_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
 
 
