@@ -91,13 +91,13 @@ def _python(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
 
 
 def _platform(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
-    if recorded.place is not None:
+    if recorded.platform_label is not None:
         here = RecordedEnvironment(
             platform=sys.platform if recorded.platform else None,
             machine=platform.machine() if recorded.machine else None,
-        ).place
-        status = RowStatus.SAME if here == recorded.place else RowStatus.DIFFERENT
-        yield EnvironmentRow("platform", recorded.place, here, status)
+        ).platform_label
+        status = RowStatus.SAME if here == recorded.platform_label else RowStatus.DIFFERENT
+        yield EnvironmentRow("platform", recorded.platform_label, here, status)
 
 
 def _torch(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:

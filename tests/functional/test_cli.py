@@ -315,14 +315,14 @@ def test_export_package_and_resource_set_record_name(work):
 
 def test_export_shows_notes_once(work, recwarn):
     result = run("export", "clidynamic:Plugin", "--dry-run")
-    assert result.output.count("known at run time") == 1
+    assert result.output.count("computed at run time") == 1
     assert not [w for w in recwarn if issubclass(w.category, modpack.ModpackWarning)]
 
 
 def test_export_quiet_prints_warnings_only(work):
     result = run("export", "clidynamic:Plugin", "-o", "x.modpack", "--quiet")
     assert result.stdout == ""
-    assert result.stderr.count("known at run time") == 1
+    assert result.stderr.count("computed at run time") == 1
     assert run("export", "clilib.net:Net", "-o", "y.modpack", "-q").output == ""
 
 

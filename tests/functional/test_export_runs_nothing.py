@@ -99,7 +99,7 @@ def test_from_import_loads_neither_package_nor_submodule(project, canary):
     assert not canary.exists()
 
 
-@pytest.mark.filterwarnings("ignore:.*is known at run time only:modpack.errors.ModpackWarning")
+@pytest.mark.filterwarnings("ignore:.*is computed at run time:modpack.errors.ModpackWarning")
 def test_loaded_modules_getattr_is_not_triggered(project, canary):
     project(
         {

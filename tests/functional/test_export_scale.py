@@ -55,7 +55,7 @@ def test_deeply_nested_sources_are_walked(project, source):
     assert exporter.interned_modules() == ["deep_target", "nested_code"]
 
 
-@pytest.mark.filterwarnings("ignore:.*is known at run time only:modpack.errors.ModpackWarning")
+@pytest.mark.filterwarnings("ignore:.*is computed at run time:modpack.errors.ModpackWarning")
 def test_sympy_is_interned_as_a_whole(clean_python, tmp_path):
     target = tmp_path / "algebra.pt"
     with PackageExporter(target) as exporter:

@@ -134,7 +134,7 @@ def test_opening_and_looking_start_nothing(many, started):
 
 def test_a_policy_refuses_the_same(tmp_path, started):
     target = tmp_path / "asking.pt"
-    told = pytest.warns(modpack.ModpackWarning, match="known at run time only")
+    told = pytest.warns(modpack.ModpackWarning, match="computed at run time")
     with told, modpack.PackageExporter(target) as exporter:
         exporter.save_source_string("app", "", is_package=True)
         for name, source in sources().items():

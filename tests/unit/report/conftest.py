@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
     sys.path.insert(0, str(project))
     importlib.invalidate_caches()
     file = tmp_path_factory.mktemp("report") / "shop.modpack"
-    with pytest.warns(match="known at run time"), PackageExporter(file) as exporter:
+    with pytest.warns(match="computed at run time"), PackageExporter(file) as exporter:
         exporter.mock("reportspy")
         exporter.use_preset("pinned")
         shop = importlib.import_module("reportshop")

@@ -157,7 +157,7 @@ def test_another_pickle_is_another_resource(package):
 
 def test_notes_are_compared(package):
     dynamic = {**LIBRARY, TILL: "import importlib\nimportlib.import_module(open('x').read())\n"}
-    with pytest.warns(match="known at run time"):
+    with pytest.warns(match="computed at run time"):
         after = package("b", dynamic)
     found = compare_packages(package("a", LIBRARY), after)
     assert [(n.change, n.note.kind.value) for n in found.notes] == [
