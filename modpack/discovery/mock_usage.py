@@ -218,7 +218,7 @@ class MockValue:
     name: str = ""
 
     def derive(self, suffix: str) -> MockValue:
-        """Return the object that an operation on this one gives; this one if the name gets too long."""
+        """Return the result of an operation on this object; at a limit, the object itself."""
         if self.name.count(".") + self.name.count(_CALL) >= _MAX_PARTS:
             return self
         return MockValue(self.module, f"{self.name}{suffix}".lstrip(". "))

@@ -1,7 +1,7 @@
-"""Search for secrets in bytes: every shape and every assignment, in bounded time and memory.
+"""A secret scan of bytes, for known token formats and assignments, in bounded time and memory.
 
-In a pickle, texts are looked through without the opcodes around them, which may be letters and
-digits themselves. ``.env`` files say which values must stay out of the code, and out of packages.
+In a pickle, strings are searched without the surrounding opcodes, which may be letters and digits
+themselves. The values in ``.env`` files must not be in code or in packages.
 """
 
 from __future__ import annotations
@@ -26,68 +26,66 @@ from modpack.discovery.secret_shapes import (
     is_secret_name,
     is_secret_value,
 )
-from modpack.discovery.secret_words import Places, Words, places_in
+from modpack.discovery.secret_words import Positions, WordFinder, find_all
 
-ALLOWED_HERE: Final = b"modpack: not a secret"
-"""What a line says on which something only looks like a secret."""
-_SHOWN: Final = 4
-_PIECE: Final = 4 << 20
+ALLOW_COMMENT: Final = b"modpack: not a secret"
+"""Comment for a line with a false positive."""
+_EXCERPT_LENGTH: Final = 4
+_CHUNK: Final = 4 << 20
 _OVERLAP: Final = 32 << 10
-"""More than the longest secret has bytes: what begins in a piece ends in it or in this."""
-_SHORTEST_RUN: Final = 16
-"""Printable bytes in a row, in data that are no text, that are worth a look."""
+"""Bytes after a chunk that are searched too: more than the longest secret."""
+_MIN_RUN: Final = 16
+"""Minimum number of consecutive printable bytes to search in binary data."""
 _MARGIN: Final = 64
 _PRINTABLE: Final = bytes(
     120 if 32 <= code < 127 or code in b"\t\n\r" else 0 for code in range(256)
 )
 _KEY_BEGIN: Final = b"-----BEGIN "
 _ANCHORS: Final = (_KEY_BEGIN, *(anchor for shape in SHAPES for anchor in shape.anchors))
-_WORDS: Final = Words(_ANCHORS, HINTS)
+_WORDS: Final = WordFinder(_ANCHORS, HINTS)
 _SIZES: Final = {b"X": 4, b"\x8c": 1, b"\x8d": 8, b"B": 4, b"C": 1, b"\x8e": 8}
-"""For each opcode of a text or of bytes, how many bytes tell their size (:mod:`pickletools`)."""
-_LONGEST_TEXT: Final = 256 << 10
-_AROUND: Final = 8 << 10
-"""Bytes before and after a place whose text cannot be told from its surroundings."""
-_MAX_TRIES: Final = 64
+"""Number of size bytes for each string and bytes opcode (:mod:`pickletools`)."""
+_MAX_TEXT: Final = 256 << 10
+_CONTEXT: Final = 8 << 10
+"""Bytes to search before and after a position whose string cannot be delimited."""
+_MAX_ATTEMPTS: Final = 64
 _KEY_HEAD: Final = re.compile(rb"-----BEGIN (?:[A-Z0-9]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----")
-_LONGEST_KEY: Final = 16 << 10
+_MAX_KEY: Final = 16 << 10
 _NOT_BASE64: Final = re.compile(rb"\\[nr]|[A-Za-z0-9-]{2,20}: [^\n\\]*|[^A-Za-z0-9+/=]")
-_SHORTEST_KEY: Final = 60
-_FEWEST_IN_KEY: Final = 16
-"""Different characters in a key's text; an example of dots and letters has fewer."""
+_MIN_KEY: Final = 60
+_MIN_DISTINCT: Final = 16
+"""Minimum number of distinct characters in a key; an example of dots and letters has fewer."""
 
 
 class TextKind(str, Enum):
-    """What bytes are: it tells in which notation names have values."""
+    """The kind of the scanned bytes, which determines the notation of assignments."""
 
     SOURCE = "source"
     DATA = "data"
     PICKLE = "pickle"
     DESCRIPTION = "description"
-    """Metadata of a distribution, where names of values say little, such as that of a token in the
-    address of a badge."""
+    """Metadata of a distribution. Names of values are not evidence, such as a badge URL's token."""
     PUBLISHED = "published"
-    """A file that anybody can get: what is a secret only by its name, or by what is around it, is
-    an example there."""
+    """A public file. A match by its name or its surroundings alone is an example there."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Something that looks like a secret.
+    """A possible secret.
 
     Attributes:
-        what: what it looks like, with its article.
-        position: where it begins, in bytes from the start.
-        line: its 1-based line; None in what has no lines.
-        shown: its first characters and how long it is, safe to show.
-        fingerprint: tells it apart from others without telling it: 12 hex digits.
-        value: the whole of it; never to be shown.
+        description: Kind of secret, with an article.
+        position: Offset in bytes.
+        line: 1-based line; None in binary data.
+        excerpt: First characters and length, safe to show.
+        fingerprint: First 12 hex digits of its SHA-256 digest.
+        value: Complete value; must never be shown.
     """
 
-    what: str
+    description: str
     position: int
     line: int | None
-    shown: str
+    excerpt: str
     fingerprint: str
     value: bytes = field(repr=False)
 
@@ -95,85 +93,85 @@ class Secret:
 def find_secrets(
     data: bytes, kind: TextKind, known: Mapping[bytes, str] | None = None
 ) -> tuple[Secret, ...]:
-    r"""All secrets in a source, a file, or a pickle, in order.
+    r"""Return all possible secrets in a source, a file, or a pickle, in order.
 
-    Lines that say :data:`ALLOWED_HERE` are left out.
+    Lines with :data:`ALLOW_COMMENT` are skipped.
 
     Args:
-        data: the bytes.
-        kind: what they are.
-        known: values that are secret whatever they look like, and where they come from.
+        data: Bytes to scan.
+        kind: Kind of the bytes.
+        known: Secret values of any form, with a description of their origin.
 
     >>> text = b"x = 1\npassword = 'Tr0ub4dor&3'"
-    >>> [(s.line, s.what, s.shown) for s in find_secrets(text, TextKind.SOURCE)]
+    >>> [(s.line, s.description, s.excerpt) for s in find_secrets(text, TextKind.SOURCE)]
     [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
     """
     is_utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     if is_utf16 and kind not in (TextKind.SOURCE, TextKind.PICKLE):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
-    for start in range(0, max(len(data), 1), _PIECE):
-        piece = data[start : start + _PIECE + _OVERLAP]
-        for at, what, value in _in_piece(piece, kind, known or {}):
-            found.setdefault(start + at, (what, value))
+    for start in range(0, max(len(data), 1), _CHUNK):
+        chunk = data[start : start + _CHUNK + _OVERLAP]
+        for at, description, value in _search_chunk(chunk, kind, known or {}):
+            found.setdefault(start + at, (description, value))
     binary = kind is TextKind.PICKLE or b"\0" in data[:_OVERLAP]
     secrets = []
     end, line, counted = -1, 1, 0
     for at in sorted(found):
-        what, value = found[at]
-        if at < end:  # a part of the one before
+        description, value = found[at]
+        if at < end:  # part of the previous secret
             continue
         end = at + len(value)
         if not binary:
             line, counted = line + data.count(b"\n", counted, at), at
         if binary or not _is_allowed(data, at):
-            secrets.append(_secret(at, None if binary else line, what, value))
+            secrets.append(_secret(at, None if binary else line, description, value))
     return tuple(secrets)
 
 
-def _secret(at: int, line: int | None, what: str, value: bytes) -> Secret:
-    begin = value[: min(_SHOWN, (len(value) + 1) // 3)].decode("ascii", "replace")
-    shown = f"'{begin}...' ({len(value)} characters)"
-    return Secret(what, at, line, shown, hashlib.sha256(value).hexdigest()[:12], value)
+def _secret(at: int, line: int | None, description: str, value: bytes) -> Secret:
+    begin = value[: min(_EXCERPT_LENGTH, (len(value) + 1) // 3)].decode("ascii", "replace")
+    excerpt = f"'{begin}...' ({len(value)} characters)"
+    return Secret(description, at, line, excerpt, hashlib.sha256(value).hexdigest()[:12], value)
 
 
 def _is_allowed(data: bytes, at: int) -> bool:
     start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-    return ALLOWED_HERE in data[start : end if end >= 0 else len(data)]
+    return ALLOW_COMMENT in data[start : end if end >= 0 else len(data)]
 
 
-def _in_piece(
-    piece: bytes, kind: TextKind, known: Mapping[bytes, str]
+def _search_chunk(
+    chunk: bytes, kind: TextKind, known: Mapping[bytes, str]
 ) -> Iterator[tuple[int, str, bytes]]:
     for value, origin in known.items():
-        for at in places_in(piece, value):
+        for at in find_all(chunk, value):
             yield at, origin, value
-    words = _WORDS.places(piece)  # most pieces have few of them, and much is not looked for then
-    texts = _pickled_texts(piece, words) if kind is TextKind.PICKLE else _texts(piece)
+    words = _WORDS.find(chunk)  # most chunks have few of them, which saves most searches
+    texts = _pickled_texts(chunk, words) if kind is TextKind.PICKLE else _printable_texts(chunk)
     for start, text in texts:
-        for at, what, value in _in_text(text, words, kind is TextKind.PUBLISHED):
-            yield start + at, what, value
+        for at, description, value in _search_text(text, words, kind is TextKind.PUBLISHED):
+            yield start + at, description, value
     hints = tuple(hint for hint in HINTS if hint in words)
     if kind in (TextKind.DESCRIPTION, TextKind.PUBLISHED) or not hints:
         return
-    named = list(assigned(piece, hints))  # in a pickle, functions travel by their source
+    named = list(assigned(chunk, hints))  # pickles contain the source of some functions
     if kind is TextKind.PICKLE:
-        named += assigned_in_pickle(piece, hints)
+        named += assigned_in_pickle(chunk, hints)
     if kind is TextKind.DATA:
-        named += assigned_bare(piece, hints)
+        named += assigned_bare(chunk, hints)
     for at, value in named:
         yield at, "a secret by its name", value
 
 
-def _pickled_texts(data: bytes, words: Places) -> Iterator[tuple[int, bytes]]:
-    """The texts of a pickle that have an anchor in them, each with its position.
+def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and bytes of each string in a pickle that contains an anchor.
 
-    A text that cannot be told from its surroundings is given with these.
+    A string that cannot be delimited is extended by the bytes around it.
     """
     given: set[tuple[int, int]] = set()
     for anchor in filter(words.__contains__, _ANCHORS):
-        places, end = words[anchor], 0
-        for at in places_in(data, anchor) if places is None else places:
+        positions, end = words[anchor], 0
+        for at in find_all(data, anchor) if positions is None else positions:
             if at >= end:
                 start, end = _text_at(data, at)
                 if (start, end) not in given:
@@ -182,43 +180,43 @@ def _pickled_texts(data: bytes, words: Places) -> Iterator[tuple[int, bytes]]:
 
 
 def _text_at(data: bytes, at: int) -> tuple[int, int]:
-    """Where the text begins and ends that a place is in."""
-    found = [each for opcode in _SIZES for each in _by_opcode(data, at, opcode)]
-    return max(found, default=(max(0, at - _AROUND), min(len(data), at + _AROUND)))
+    """Return the start and the end of the string that contains a position."""
+    found = [each for opcode in _SIZES for each in _text_of_opcode(data, at, opcode)]
+    return max(found, default=(max(0, at - _CONTEXT), min(len(data), at + _CONTEXT)))
 
 
-def _by_opcode(data: bytes, at: int, opcode: bytes) -> Iterator[tuple[int, int]]:
-    """The nearest text of an opcode that spans a place: its size says so."""
+def _text_of_opcode(data: bytes, at: int, opcode: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the nearest string of an opcode that contains a position, according to its size."""
     width = _SIZES[opcode]
-    lowest = max(0, at - (_LONGEST_TEXT if width > 1 else 256))
-    place = data.rfind(opcode, lowest, at)
-    for _ in range(_MAX_TRIES):
-        if place < 0:
+    lowest = max(0, at - (_MAX_TEXT if width > 1 else 256))
+    position = data.rfind(opcode, lowest, at)
+    for _ in range(_MAX_ATTEMPTS):
+        if position < 0:
             return
-        start = place + 1 + width
-        end = start + int.from_bytes(data[place + 1 : start], "little")
+        start = position + 1 + width
+        end = start + int.from_bytes(data[position + 1 : start], "little")
         if start <= at < end <= len(data):
             yield start, end
             return
-        place = data.rfind(opcode, lowest, place)
+        position = data.rfind(opcode, lowest, position)
 
 
-def _texts(piece: bytes) -> Iterator[tuple[int, bytes]]:
-    """The piece, or of one that is no text, those parts that are."""
-    if b"\0" not in piece:
-        yield 0, piece
+def _printable_texts(chunk: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the chunk, or only the printable parts of binary data."""
+    if b"\0" not in chunk:
+        yield 0, chunk
         return
-    marks, run = piece.translate(_PRINTABLE), b"x" * _SHORTEST_RUN
+    marks, run = chunk.translate(_PRINTABLE), b"x" * _MIN_RUN
     at = marks.find(run)
     while at >= 0:
         end = marks.find(b"\0", at)
-        end = len(piece) if end < 0 else end
+        end = len(chunk) if end < 0 else end
         begin = max(0, at - _MARGIN)
-        yield begin, piece[begin : end + _MARGIN]
+        yield begin, chunk[begin : end + _MARGIN]
         at = marks.find(run, end)
 
 
-def _in_text(
+def _search_text(
     text: bytes, words: Container[bytes], exact_only: bool
 ) -> Iterator[tuple[int, str, bytes]]:
     if _KEY_BEGIN in words:
@@ -227,102 +225,104 @@ def _in_text(
         if exact_only and not shape.is_exact:
             continue
         for anchor in shape.anchors:
-            for at in places_in(text, anchor) if anchor in words else ():
+            for at in find_all(text, anchor) if anchor in words else ():
                 match = shape.compiled.match(text, max(0, at - shape.reach))
                 if match is not None and shape.admits(match[1]):
                     yield match.start(1), shape.name, match[1]
 
 
 def _private_keys(text: bytes) -> Iterator[tuple[int, str, bytes]]:
-    for at in places_in(text, _KEY_BEGIN):
+    for at in find_all(text, _KEY_BEGIN):
         head = _KEY_HEAD.match(text, at)
         if head is None:
             continue
-        end = text.find(b"-----", head.end(), head.end() + _LONGEST_KEY)
-        body = text[head.end() : end if end >= 0 else head.end() + _LONGEST_KEY]
+        end = text.find(b"-----", head.end(), head.end() + _MAX_KEY)
+        body = text[head.end() : end if end >= 0 else head.end() + _MAX_KEY]
         key = _NOT_BASE64.sub(b"", body)
-        if len(key) >= _SHORTEST_KEY and len(set(key)) >= _FEWEST_IN_KEY:
+        if len(key) >= _MIN_KEY and len(set(key)) >= _MIN_DISTINCT:
             yield at, "a private key", key
 
 
-# Kept as texts, and compiled by re where there is a file to read: few folders have one.
-_LINE: Final = (
+# Strings that re compiles on first use: few folders have an .env file.
+_ASSIGNMENT: Final = (
     rb"^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*"
     rb"(?:'([^'\n]*)'|\"([^\"\n]*)\"|([^\s#'\"][^\n#]*))"
 )
-_NO_SECRETS: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
-_NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
+_EXAMPLE_SUFFIXES: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
+_ENV_FILE_NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
 _LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
-_LIKE_A_LABEL: Final = rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART)
-"""What a variable that is not called a secret often holds: ``shop-models-2024``."""
-_IN_URL: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@"
+_LABEL: Final = rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART)
+"""A typical value of a variable without a secret name: ``shop-models-2024``."""
+_URL_PASSWORD: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@"
 _MAX_BYTES: Final = 1 << 20
-_SHORTEST: Final = 8
+_MIN_VALUE: Final = 8
 _PROJECT_MARKS: Final = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 _MAX_PARENTS: Final = 12
 
 
 def is_env_file(name: str) -> bool:
-    """Whether a file is one by its name.
+    """Return whether a file name is that of an ``.env`` file with real values.
 
     >>> is_env_file(".env"), is_env_file("prod.env"), is_env_file(".env.example")
     (True, True, False)
     """
-    is_one = _NAME.fullmatch(name) is not None and "." in name
-    return is_one and not name.lower().endswith(_NO_SECRETS)
+    is_one = _ENV_FILE_NAME.fullmatch(name) is not None and "." in name
+    return is_one and not name.lower().endswith(_EXAMPLE_SUFFIXES)
 
 
-def values_in(data: bytes) -> Iterator[tuple[str, bytes]]:
-    r"""The values of a ``.env`` file that are secret, each with its name.
+def env_file_secrets(data: bytes) -> Iterator[tuple[str, bytes]]:
+    r"""Yield the name and value of each secret in an ``.env`` file.
 
-    >>> list(values_in(b"DEBUG=1\nDB_PASSWORD='Tr0ub4dor&3'"))
+    >>> list(env_file_secrets(b"DEBUG=1\nDB_PASSWORD='Tr0ub4dor&3'"))
     [('DB_PASSWORD', b'Tr0ub4dor&3')]
     """
-    for match in re.finditer(_LINE, data, re.MULTILINE):
+    for match in re.finditer(_ASSIGNMENT, data, re.MULTILINE):
         name, value = match[1], (match[2] or match[3] or match[4] or b"").strip()
-        in_url = re.match(_IN_URL, value)
+        in_url = re.match(_URL_PASSWORD, value)
         if in_url is not None:
             value = in_url[1]
         elif not is_secret_value(value, b"password" if is_secret_name(name) else b"value"):
             continue
-        elif not is_secret_name(name) and (b"/" in value or re.fullmatch(_LIKE_A_LABEL, value)):
+        elif not is_secret_name(name) and (b"/" in value or re.fullmatch(_LABEL, value)):
             continue  # a path, or a name
-        if len(value) >= _SHORTEST:
+        if len(value) >= _MIN_VALUE:
             yield name.decode("ascii"), value
 
 
-def known_values(folder: str) -> dict[bytes, str]:
-    """The secret values of the ``.env`` files in a folder, and which variable each is of."""
+def env_secrets_in(folder: str) -> dict[bytes, str]:
+    """Return the secret values in a folder's ``.env`` files, with a description of their origin."""
     found: dict[bytes, str] = {}
-    with contextlib.suppress(OSError):  # what cannot be read cannot have got into the code
-        # pathlib's glob takes ten times as long, and each export looks into some ten folders.
+    with contextlib.suppress(OSError):  # an unreadable file cannot have leaked into the code
+        # pathlib's glob takes ten times as long, and each export lists about ten folders.
         names = os.listdir(folder)  # noqa: PTH208
         likely = sorted(n for n in names if ".env" in os.path.normcase(n))
         for file in (Path(folder, name) for name in likely if is_env_file(name)):
             if file.is_file() and file.stat().st_size <= _MAX_BYTES:
-                for name, value in values_in(file.read_bytes()):
+                for name, value in env_file_secrets(file.read_bytes()):
                     found.setdefault(value, f"the value of {name} in {file}")
     return found
 
 
 def is_project(folder: str) -> bool:
-    """Whether a folder is the outermost one of a project."""
+    """Return whether a folder is the root of a project."""
     return any(map(os.path.exists, [f"{folder}/{mark}" for mark in _PROJECT_MARKS]))
 
 
-def folders_around(folder: str, is_project: Callable[[str], bool] = is_project) -> Sequence[str]:
-    """A folder, and those around it up to the project's; only itself if it is in no project.
+def folders_up_to_project(
+    folder: str, is_project: Callable[[str], bool] = is_project
+) -> Sequence[str]:
+    """Return a folder and its parents up to the project root; only itself outside of a project.
 
     Args:
-        folder: the folder, as :class:`pathlib.Path` writes it; a path of each around it would take
-            longer than looking into them.
-        is_project: tells the project's; who asks for many folders may remember the answers.
+        folder: Folder in the form of :class:`pathlib.Path`, as a string: creating a path for each
+            parent would take longer than listing them.
+        is_project: Function that detects a project root. Callers may pass a cached one.
     """
-    around = [folder]
-    while not is_project(around[-1]):
-        # What is around a single relative name is the current folder.
-        outer = os.path.dirname(around[-1]) or "."  # noqa: PTH120
-        if outer == around[-1] or len(around) == _MAX_PARENTS:
+    folders = [folder]
+    while not is_project(folders[-1]):
+        # The parent of a relative name without separators is the current folder.
+        outer = os.path.dirname(folders[-1]) or "."  # noqa: PTH120
+        if outer == folders[-1] or len(folders) == _MAX_PARENTS:
             return [folder]
-        around.append(outer)
-    return around
+        folders.append(outer)
+    return folders

@@ -27,12 +27,12 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.secrets import (
     Secret,
     TextKind,
+    env_file_secrets,
+    env_secrets_in,
     find_secrets,
-    folders_around,
+    folders_up_to_project,
     is_env_file,
     is_project,
-    known_values,
-    values_in,
 )
 from modpack.discovery.walk import Walker
 from modpack.exporting.contents import interned_records
@@ -80,7 +80,7 @@ class _Leak(NamedTuple):
         return Diagnostic.from_code(
             PackagingErrorReason.POSSIBLE_SECRET,
             self.subject,
-            f"{secret.what}, {secret.shown}",
+            f"{secret.description}, {secret.excerpt}",
             self.place,
             chain=chain,
             hint=" ".join(hints),
@@ -184,7 +184,7 @@ class SecretScan:
             leaks += self._scan_file(each, known, is_published)
         for leak in leaks:
             if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
-                _log.info("%s: %s is allowed", leak.place, leak.secret.what)
+                _log.info("%s: %s is allowed", leak.place, leak.secret.description)
             else:
                 yield leak.problem(plan.graph, leak.subject in self._saved)
 
@@ -219,10 +219,10 @@ class SecretScan:
         return dict(self._nearby_values(_own_folders()))
 
     def _nearby_values(self, own_folders: Iterable[str]) -> Iterator[tuple[bytes, str]]:
-        folder_groups = (folders_around(own, self._is_project) for own in set(own_folders))
+        folder_groups = (folders_up_to_project(own, self._is_project) for own in set(own_folders))
         for folder in {folder for folders in folder_groups for folder in folders}:
             if folder not in self._values:
-                self._values[folder] = known_values(folder)
+                self._values[folder] = env_secrets_in(folder)
             yield from self._values[folder].items()
 
 
@@ -252,7 +252,7 @@ def _is_installed(folder: str) -> bool:
 
 def _scan_file_name(record: str, data: bytes) -> Iterator[Secret]:
     """Yield a finding for a ``.env`` file, whatever its values look like."""
-    if is_env_file(record.rpartition("/")[2]) and any(values_in(data)):
+    if is_env_file(record.rpartition("/")[2]) and any(env_file_secrets(data)):
         whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
         yield from whole[:1]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery.secrets import known_values
+from modpack.discovery.secrets import env_secrets_in
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from modpack.discovery.secrets import known_values
 )
 def test_a_file_counts_by_its_name(tmp_path: Path, name: str, counts: bool) -> None:
     (tmp_path / name).write_text("DB_PASSWORD='Tr0ub4dor&3xyz'\n")
-    assert bool(known_values(tmp_path)) == counts
+    assert bool(env_secrets_in(tmp_path)) == counts
 
 
 def test_folders_of_that_name_and_missing_folders_hold_nothing(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
-    assert known_values(tmp_path) == known_values(tmp_path / "missing") == {}
+    assert env_secrets_in(tmp_path) == env_secrets_in(tmp_path / "missing") == {}

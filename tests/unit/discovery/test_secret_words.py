@@ -7,12 +7,12 @@ import random
 import pytest
 
 from modpack.discovery.secret_shapes import HINTS
-from modpack.discovery.secret_words import _FEW, Words
+from modpack.discovery.secret_words import _MAX_POSITIONS, WordFinder
 from modpack.discovery.secrets import _ANCHORS
 
 EXACT = [b"ghp_", b"gho_", b"://", b"Q~", b"-----BEGIN ", b"AKIA", b"x"]
 ANY_CASE = [b"pass", b"passw", b"key", b"credential"]
-WORDS = Words(EXACT, ANY_CASE)
+WORDS = WordFinder(EXACT, ANY_CASE)
 
 
 def one_by_one(data: bytes) -> set[bytes]:
@@ -21,11 +21,11 @@ def one_by_one(data: bytes) -> set[bytes]:
 
 
 def found_at_once(data: bytes) -> set[bytes]:
-    places = WORDS.places(data)
+    places = WORDS.find(data)
     for word, told in places.items():
         everywhere = [at for at in range(len(data)) if data.startswith(word, at)]
         assert told in (None, everywhere)
-        assert (told is None) == (word in ANY_CASE or len(everywhere) > _FEW)
+        assert (told is None) == (word in ANY_CASE or len(everywhere) > _MAX_POSITIONS)
     return set(places)
 
 
@@ -52,22 +52,22 @@ def test_bytes_between_letters_make_no_words_and_hide_none(seed):
 @pytest.mark.parametrize("word", [*EXACT, *ANY_CASE])
 @pytest.mark.parametrize("before", [0, 1, (64 << 10) - 5, (64 << 10) - 1, 64 << 10, 200_000])
 def test_a_word_is_found_wherever_it_is(word, before):
-    assert word in WORDS.places(b"." * before + word)
-    assert word in WORDS.places(bytes(before) + word + bytes(70_000))
+    assert word in WORDS.find(b"." * before + word)
+    assert word in WORDS.find(bytes(before) + word + bytes(70_000))
 
 
 def test_a_part_of_a_word_is_none():
     for data in (b"gh", b"-----BEGIN", b"g\0h\0p_", b""):
-        assert WORDS.places(data) == {}
+        assert WORDS.find(data) == {}
 
 
 def test_letters_count_where_a_word_is_spelled_like_that():
-    assert WORDS.places(b"GHP_ akia") == {}
-    assert WORDS.places(b"KeY") == {b"key": None}
+    assert WORDS.find(b"GHP_ akia") == {}
+    assert WORDS.find(b"KeY") == {b"key": None}
 
 
 @pytest.mark.parametrize("word", [*_ANCHORS, *HINTS])
 def test_every_word_that_the_guard_knows_is_found_among_all_others(word):
     others = b" ".join(each for each in _ANCHORS if word not in each)
-    assert word in Words(_ANCHORS, HINTS).places(others + word + others)
-    assert word in Words(_ANCHORS, HINTS).places(bytes(9) + others + word + others)
+    assert word in WordFinder(_ANCHORS, HINTS).find(others + word + others)
+    assert word in WordFinder(_ANCHORS, HINTS).find(bytes(9) + others + word + others)

@@ -12,10 +12,10 @@ import pytest
 
 from modpack.discovery.secrets import (
     TextKind,
+    env_file_secrets,
+    env_secrets_in,
     find_secrets,
-    folders_around,
-    known_values,
-    values_in,
+    folders_up_to_project,
 )
 
 DRAWN = random.Random(4)
@@ -58,7 +58,7 @@ TOKENS = {
 
 def found(text, kind=TextKind.SOURCE, known=None):
     data = text if isinstance(text, bytes) else text.encode()
-    return [(secret.line, secret.what) for secret in find_secrets(data, kind, known)]
+    return [(secret.line, secret.description) for secret in find_secrets(data, kind, known)]
 
 
 @pytest.mark.parametrize("what", TOKENS)
@@ -223,7 +223,7 @@ def test_values_that_are_known_are_found_whatever_they_look_like():
 
 def test_what_is_shown_is_no_more_than_four_characters():
     [secret] = find_secrets(b"password = 'Tr0ub4dor&3'", TextKind.SOURCE)
-    assert secret.shown == "'Tr0u...' (11 characters)"
+    assert secret.excerpt == "'Tr0u...' (11 characters)"
     assert len(secret.fingerprint) == 12
 
 
@@ -270,10 +270,13 @@ def test_values_of_env_files_are_those_that_are_secret(tmp_path):
         "# database\nDEBUG=1\nSTAGE=production\nexport DB_PASSWORD='Tr0ub4dor&3'\n"
         "WHERE=/srv/data/v1/words2\nDSN=postgres://ann:w0rdOfAnn@db/x\nAPI_KEY=your_key_here1\n"
     )
-    assert dict(values_in(text.encode())) == {"DB_PASSWORD": b"Tr0ub4dor&3", "DSN": b"w0rdOfAnn"}
+    assert dict(env_file_secrets(text.encode())) == {
+        "DB_PASSWORD": b"Tr0ub4dor&3",
+        "DSN": b"w0rdOfAnn",
+    }
     (tmp_path / ".env.local").write_text(text)
     (tmp_path / ".env.example").write_text("OTHER_PASSWORD=Tr0ub4dor&9\n")
-    known = known_values(tmp_path)
+    known = env_secrets_in(tmp_path)
     assert set(known) == {b"Tr0ub4dor&3", b"w0rdOfAnn"}
     assert known[b"Tr0ub4dor&3"] == f"the value of DB_PASSWORD in {tmp_path / '.env.local'}"
 
@@ -281,25 +284,31 @@ def test_values_of_env_files_are_those_that_are_secret(tmp_path):
 def test_folders_are_looked_into_up_to_the_projects(tmp_path):
     inner = tmp_path / "src" / "shop"
     inner.mkdir(parents=True)
-    assert folders_around(str(inner)) == [str(inner)]
+    assert folders_up_to_project(str(inner)) == [str(inner)]
     (tmp_path / "pyproject.toml").touch()
-    assert folders_around(str(inner)) == [str(inner), str(inner.parent), str(tmp_path)]
+    assert folders_up_to_project(str(inner)) == [str(inner), str(inner.parent), str(tmp_path)]
 
 
 def test_folders_around_a_relative_one_end_with_the_current_folder(tmp_path, monkeypatch):
     inner = tmp_path / "src" / "shop"
     inner.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert folders_around("src/shop", lambda folder: folder == ".") == ["src/shop", "src", "."]
-    assert folders_around(".") == ["."]
+    assert folders_up_to_project("src/shop", lambda folder: folder == ".") == [
+        "src/shop",
+        "src",
+        ".",
+    ]
+    assert folders_up_to_project(".") == ["."]
 
 
 def test_projects_are_looked_for_in_the_nearest_folders_only():
     deep = "/" + "/".join(map(str, range(20)))
     asked = []
-    assert folders_around(deep, lambda folder: asked.append(folder) or folder == "/") == [deep]
+    assert folders_up_to_project(deep, lambda folder: asked.append(folder) or folder == "/") == [
+        deep
+    ]
     assert len(asked) == 12
-    assert folders_around("/a/b", lambda folder: folder == "/") == ["/a/b", "/a", "/"]
+    assert folders_up_to_project("/a/b", lambda folder: folder == "/") == ["/a/b", "/a", "/"]
 
 
 HEX = "0123456789abcdef"
@@ -433,10 +442,10 @@ def test_a_long_token_may_have_a_word_of_placeholders_in_it():
 
 def test_a_secret_shows_at_most_a_third_of_itself_and_no_value():
     [secret] = find_secrets(b"password = 'q7w!e8rt'", TextKind.SOURCE)
-    assert secret.shown == "'q7w...' (8 characters)"
+    assert secret.excerpt == "'q7w...' (8 characters)"
     assert "q7w!" not in repr(secret)
 
 
 def test_variables_that_only_name_something_are_no_secrets():
     text = b"BUCKET=shop-models-2024-prod\nBASE=some-llm-3-8b-instruct\nX=Zq8xVb71LmPo93TtRw\n"
-    assert [name for name, _ in values_in(text)] == ["X"]
+    assert [name for name, _ in env_file_secrets(text)] == ["X"]
