@@ -26,7 +26,7 @@ def no_names(monkeypatch):
     def refuse(*args: Any) -> Any:
         raise AssertionError("the saved object was walked through")
 
-    monkeypatch.setattr(observer, "Names", refuse)
+    monkeypatch.setattr(observer, "ObjectPaths", refuse)
     return refuse
 
 
