@@ -99,7 +99,7 @@ def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) 
         if file.record in saved:
             continue
         if is_internal(file.record):
-            reason = "that is a name which the archive format needs itself"
+            reason = "the archive format reserves that name"
         else:
             reason = check_record_name(file.record) or registry.add(file.record)
         if reason is None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from modpack import ModpackWarning, PackageExporter
 from modpack.cli import cli
-from modpack.diagnostics import Diagnostic
+from modpack.diagnostics import Diagnostic, Severity
 
 TILL = """
     import functools
@@ -91,7 +91,7 @@ def test_edited_function_is_reported_with_location(edit, old, new, name, line):
     assert f"{name} does what its source said then" in note.message
     assert "was edited after it was imported here" in note.message
     assert note.location == f"{module.__file__}:{line}"
-    assert note.code.is_warning
+    assert note.severity is Severity.WARNING
 
 
 def test_several_edited_functions_are_reported_together(edit):

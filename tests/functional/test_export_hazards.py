@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from modpack import PackageExporter
-from modpack.diagnostics import Diagnostic
+from modpack.diagnostics import Diagnostic, Severity
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_local_extern_importing_interned_module_warns(project):
     assert note.subject == "plugin_host"
     assert note.location == f"{root}/plugin_host.py:2"
     assert "its code imports plugin_core, which is interned" in note.message
-    assert note.code.is_warning
+    assert note.severity is Severity.WARNING
 
 
 def test_warning_follows_other_local_code(project):

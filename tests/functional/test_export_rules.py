@@ -208,7 +208,7 @@ def test_shadowed_rule_warning_names_both():
         exporter.deny("shop.secret.*")
     assert [str(warning.message) for warning in caught] == [
         "deny('shop.secret.*') can never match: intern('shop.**') already decides all modules "
-        "that it matches"
+        "that it matches. Remove the rule, or move it before the others."
     ]
 
 
@@ -228,7 +228,7 @@ def test_rule_shadowed_by_several_names_all():
     (note,) = dead(
         lambda e: (e.intern("shop"), e.extern("shop.*"), e.mock("shop.*.**"), e.deny("shop.**"))
     )
-    assert note.endswith("by intern('shop') and extern('shop.*') and mock('shop.*.**')")
+    assert "intern('shop') and extern('shop.*') and mock('shop.*.**') already decide" in note
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_denied_module_is_never_run(project, canary):
     project({"singer/__init__.py": sings(canary), "singer/voice.py": sings(canary)})
     with pytest.raises(PackagingError) as failure:
         export("import singer.voice", lambda e: e.deny("singer.voice"))
-    assert failure.value.problems[0].reason is PackagingErrorReason.DENIED
+    assert failure.value.problems[0].code == PackagingErrorReason.DENIED
     assert not canary.exists()
 
 

@@ -102,7 +102,7 @@ def test_unparsable_sources_are_reported_with_location(tmp_path, monkeypatch):
     assert set(problems) == set(BROKEN)
     assert {p.code for p in problems.values()} == {PackagingErrorReason.SOURCE_NOT_PARSABLE}
     for name, (_, line) in BROKEN.items():
-        place = str(problems[name].place)
+        place = str(problems[name].location)
         assert place.startswith(str(tmp_path / f"{name}.py"))
         assert line is None or place.endswith(f":{line}")
     assert "beyond_it" in exporter.interned_modules()

@@ -303,8 +303,8 @@ def test_dynamic_import_is_reported_with_location(project):
     exporter = PackageExporter(None)
     exporter.save_module("unknowable")
     (note,) = exporter.plan().notes
-    assert note.place == f"{root}/unknowable.py:3"
-    assert "importlib.import_module(input())" in note.text
+    assert note.location == f"{root}/unknowable.py:3"
+    assert "importlib.import_module(input())" in note.message
 
 
 @pytest.mark.parametrize("parts", ["moves", "moves.urllib"])

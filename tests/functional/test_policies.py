@@ -92,9 +92,7 @@ def test_compiled_distributions_stay_and_what_they_require_stays_with_them(insta
         "fast": "extern",
     }
     assert plan.decisions["fast"].why.endswith("fast contains native code, so it is extern")
-    assert plan.decisions["helper"].why.endswith(
-        "extern distribution fast requires helper"
-    )
+    assert plan.decisions["helper"].why.endswith("extern distribution fast requires helper")
 
 
 def test_what_an_optional_extern_requires_can_still_come_along(installed):

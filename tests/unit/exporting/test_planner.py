@@ -99,7 +99,7 @@ def test_module_without_rule_is_a_problem_with_location():
     (problem,) = planner.plan().problems
     assert problem.code == PackagingErrorReason.SOURCE_FILE_NOT_FOUND
     assert (problem.subject, problem.location) == ("b_is_absent", "main:2")
-    assert problem.message == "imported by main"
+    assert problem.message == "'b_is_absent' cannot be found, but main imports it"
 
 
 @pytest.mark.parametrize(
