@@ -1,7 +1,4 @@
-"""Audits: everything that is known about a package or a plan, and what is wrong with it.
-
-A gate is what an audit must not find, as a CI says it.
-"""
+"""Audits of packages and plans, and gates: conditions that fail an audit in CI."""
 
 from __future__ import annotations
 
@@ -51,12 +48,12 @@ _OfMock = TypeVar("_OfMock", MockUse, MockEvent)
 def mock_facts(
     plan: Plan, self_test: SelfTestRecord | None, modules: Sequence[ModuleFacts]
 ) -> tuple[MockFacts, ...]:
-    """The facts about every mocked module, the worst risk first.
+    """Return the facts about every mocked module, the highest risk first.
 
     Args:
-        plan: tells the uses of their names.
-        self_test: the package's self-test, if there was one.
-        modules: all modules; those that are mocked are told.
+        plan: The plan, with the uses of mocked modules.
+        self_test: The package's self-test, if any.
+        modules: All modules.
     """
     uses = _by_module(plan.mock_uses)
     touches = _by_module(self_test.mock_events if self_test is not None else ())
@@ -85,18 +82,18 @@ def _by_module(listed: Sequence[_OfMock]) -> dict[str, list[_OfMock]]:
 
 
 def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
-    """Audit a package file: read it, run nothing of it, unpickle nothing.
+    """Audit a package file without executing or unpickling its contents.
 
-    A package of ``torch.package`` records neither rules nor versions: what its contents tell
-    takes their place, as far as it goes.
+    A ``torch.package`` archive records neither rules nor versions. The audit derives what it can
+    from the contents.
 
     Args:
-        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+        source: A package file, or the folder of an unzipped package, of modpack or torch.package.
 
     Raises:
-        TypeError: it is no path.
-        UnsupportedVersionError: a newer modpack wrote it.
-        ArchiveError: it is no package, or a damaged one.
+        TypeError: If ``source`` is not a path.
+        UnsupportedVersionError: If a newer version of modpack wrote the package.
+        ArchiveError: If the file is not a package, or is damaged.
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
@@ -126,13 +123,13 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
 
 
 def audit_plan(subject: str, plan: Plan) -> AuditFacts:
-    """Audit a plan that was made in this process: what a package will be like.
+    """Audit a plan of this process.
 
-    Asks the installed distributions for versions and licenses, and reads source files.
+    Reads source files, and the versions and licenses of installed distributions.
 
     Args:
-        subject: what was planned, for people.
-        plan: what an exporter's ``plan()`` returned.
+        subject: The name of the plan in reports.
+        plan: The plan that ``PackageExporter.plan()`` returned.
     """
     facts = plan_facts(plan)
     plan = plan_with_uses(plan, lambda: sources_here(plan))
@@ -143,7 +140,7 @@ def audit_plan(subject: str, plan: Plan) -> AuditFacts:
 
 
 def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Diagnostic] = ()) -> AuditFacts:
-    """An audit with everything that follows from its modules and the plan."""
+    """Return the audit with the facts that follow from its modules and the plan."""
     externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     self_test = audit.package.self_test if audit.package is not None else None
     audit = replace(
@@ -159,14 +156,13 @@ def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Diagnostic] = ()
 
 @dataclass(frozen=True)
 class Gate:
-    """One thing that an audit must not find.
+    """A condition on findings that fails an audit.
 
     Attributes:
-        text: the gate, as it was given.
-        code: the code that it fires on, with all that are worse cases of it; None if it goes by
-            severity.
-        severity: the least severity that it fires on; None if it goes by code.
-        license: the glob of licenses that it fires on; None for all other gates.
+        text: The gate, as passed to ``--fail-on``.
+        code: The code that it fires on, including codes that imply it. None for other gates.
+        severity: The lowest severity that it fires on. None for other gates.
+        license: The license pattern that it fires on. None for other gates.
     """
 
     text: str
@@ -175,7 +171,7 @@ class Gate:
     license: str | None = None
 
     def findings(self, audit: AuditFacts) -> tuple[Diagnostic, ...]:
-        """What makes the gate fire; empty if it does not."""
+        """Return the findings that make the gate fire."""
         found = audit.findings
         if self.license is not None:
             return tuple(_licensed(audit.distributions, self.license))
@@ -187,12 +183,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What becomes of an audit.
+    """The verdict of an audit.
 
     Attributes:
-        fired: the gates that fired, with what made them.
-        errors: findings that fail every audit.
-        problems: how many problems keep a plan from being carried out.
+        fired: The gates that fired, with the findings that made them fire.
+        errors: The findings that fail every audit.
+        problems: The number of problems of the plan.
     """
 
     fired: tuple[tuple[Gate, tuple[Diagnostic, ...]], ...]
@@ -201,19 +197,19 @@ class AuditResult:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the package."""
+        """Whether no problem, error, or gate fails the audit."""
         return not (self.fired or self.errors or self.problems)
 
 
 def parse_gate(text: str) -> Gate:
-    """A gate as ``--fail-on`` takes it.
+    """Return the gate for a value of ``--fail-on``.
 
     Args:
-        text: a code (``mock-reachable``); a severity, for all findings that are at least as bad
-            (``warning``); or ``license:`` and a glob (``license:GPL*``).
+        text: A code (``mock-reachable``), the lowest severity to fail on (``warning``), or
+            ``license:`` and a pattern (``license:GPL*``).
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: If ``text`` is none of these.
 
     >>> parse_gate("license:GPL*").license
     'GPL*'
@@ -235,7 +231,7 @@ def parse_gate(text: str) -> Gate:
 
 
 def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
-    """Whether an audit passes: no problem, no error, and no gate that fires."""
+    """Return whether an audit passes: it has no problem, no error, and no gate that fires."""
     found = ((gate, gate.findings(audit)) for gate in gates)
     fired = tuple((gate, findings) for gate, findings in found if findings)
     errors = tuple(each for each in audit.findings if each.severity is Severity.ERROR)

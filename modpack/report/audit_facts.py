@@ -1,4 +1,4 @@
-"""What an audit tells, as values; nothing here reads files or prints."""
+"""The results of an audit as values. Nothing here reads files or prints."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from modpack.security.code_listing import CodeListing
 
 @dataclass(frozen=True)
 class MockFacts:
-    """One mocked module: who wants it, what for, and what will happen.
+    """A mocked module with its importers, its uses, and its risk.
 
     Attributes:
-        module: its path.
-        rule: the rule that mocked it; None if the package does not record it.
-        importers: who imports it, with places.
-        uses: where packaged code uses its names.
-        risk: what becomes of the package because of it.
-        touches: what the self-test did with it.
-        is_tried: whether there was a self-test that could touch it.
+        module: The module path.
+        rule: The rule that mocks it. None if the package does not record it.
+        importers: The imports of the module.
+        uses: The uses of its names in packaged code.
+        risk: The risk of the mock.
+        touches: The accesses to the mock in the self-test.
+        is_tried: Whether a self-test recorded accesses to mocks.
     """
 
     module: str
@@ -41,17 +41,17 @@ class MockFacts:
 @json_keys({"is_optional": "optional"})
 @dataclass(frozen=True)
 class DistributionFacts:
-    """One distribution of which the package holds or needs modules.
+    """A distribution with interned or extern modules.
 
     Attributes:
-        name: its name.
-        version: its version at export.
-        license: its license, as its metadata says; None if it says nothing.
-        editable: whether it was an editable install.
-        interned: how many modules of it are in the package.
-        extern: how many modules of it must be installed where the package is loaded.
-        size_bytes: bytes of its interned sources.
-        is_optional: whether loading can do without its extern modules, and none is interned.
+        name: The name.
+        version: The version at export.
+        license: The license in its metadata, if any.
+        editable: Whether it was an editable install.
+        interned: The number of its interned modules.
+        extern: The number of its extern modules, which the loading environment must provide.
+        size_bytes: The size of its interned sources.
+        is_optional: Whether it has no interned modules, and loading does not need the extern ones.
     """
 
     name: str
@@ -69,19 +69,19 @@ class AuditFacts:
     """An audit of a package file, or of a plan.
 
     Attributes:
-        subject: the package's file, or the target of a dry run.
-        modules: every module with its decision, sorted by path.
-        package: the facts about the file; None for a plan.
-        mocks: the mocked modules, the worst risk first.
-        distributions: what the modules belong to, by name.
-        findings: errors first, then warnings, then notes.
-        problems: what stops a plan from being written.
-        notes: what was remarked when it was planned.
-        graph: who imports whom.
-        environment: where it was made; None if that is not recorded.
-        files: the files that come with the code.
-        absent: extern modules that were not installed at export either.
-        code: what of the package is code; None for a plan.
+        subject: The package file, or the target of a dry run.
+        modules: Every module with its decision, sorted by path.
+        package: The facts about the file. None for a plan.
+        mocks: The mocked modules, the highest risk first.
+        distributions: The distributions of the modules, by name.
+        findings: The findings, the most severe first.
+        problems: The problems of a plan.
+        notes: The notes of the plan.
+        graph: The import graph.
+        environment: The export environment, if recorded.
+        files: The files that the package includes with its code.
+        absent: Extern modules that the export environment lacked.
+        code: The code in the package. None for a plan.
     """
 
     subject: str
@@ -106,7 +106,7 @@ class AuditFacts:
 
 
 def files_of(audit: AuditFacts) -> dict[str, str]:
-    """The record of each module's code; for a plan its file, as far as something needs it."""
+    """Return the record of each module's code. For a plan, the file of each importer."""
     files = {facts.module: facts.record for facts in audit.modules if facts.record is not None}
     for facts in audit.modules:
         files.update((i.importer, i.path) for i in facts.importers if i.path is not None)
@@ -114,13 +114,13 @@ def files_of(audit: AuditFacts) -> dict[str, str]:
 
 
 def place_in(files: Mapping[str, str], module: str, line: int | None) -> str:
-    """``file:line``, or what of it is known."""
+    """Return ``file:line``, or the file without a line."""
     file = files.get(module, module.strip("<>"))
     return file if line is None else f"{file}:{line}"
 
 
 def importers_by_name(mock: MockFacts) -> tuple[ImporterFacts, ...]:
-    """Who imports a mocked module itself, not just one that it contains, in code that can run."""
+    """Return the imports of a mocked module itself, in code that can run."""
     return tuple(
         each
         for each in mock.importers

@@ -1,6 +1,6 @@
-"""Audits for people: problems and risks first, then mocks, then modules, then totals.
+"""Audits as text: problems and findings, then mocks, modules, and totals.
 
-Verifications show findings and code the same way.
+Verifications show findings and code in the same way.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _SHOWN_USES = 20
 _HOW = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
-    UseKind.CALL: "called when its importer is imported",
-    UseKind.MODULE_LEVEL: "a value when its importer is imported",
+    UseKind.CALL: "called at import time",
+    UseKind.MODULE_LEVEL: "used at import time",
     UseKind.ANNOTATION: "in an annotation",
 }
 
@@ -65,22 +65,24 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
         yield from (indented(each, 4) for each in _details(mock, files, folder))
 
 
-def how_used(use: MockUse) -> str:
-    """How a name is used at one place, in a few words."""
+def describe_use(use: MockUse) -> str:
+    """Return a short description of a use of a mocked name."""
     scope = f" {use.scope}" if use.scope else ""
     if not use.kind.is_at_import:
-        asked = "asked about " if use.kind is UseKind.TYPE_CHECK else ""
-        how = f"{asked}in the function{scope}" + ("" if use.is_live else ", which nothing calls")
+        checked = "checked " if use.kind is UseKind.TYPE_CHECK else ""
+        how = f"{checked}in the function{scope}" + (
+            "" if use.is_live else ", which is never called"
+        )
     else:
         how = _HOW[use.kind] + (f", in{scope}" if scope else "")
-        how += "; what is made with it can be called" if use.is_called_later else ""
+        how += "; the result can be called" if use.is_called_later else ""
     return how + (f"; through {', '.join(use.via)}" if use.via else "")
 
 
-def self_test_told(mock: MockFacts) -> str:
-    """What the self-test did with a mocked module, in one line."""
+def describe_self_test(mock: MockFacts) -> str:
+    """Return the accesses of the self-test to a mocked module, in one line."""
     if not mock.is_tried:
-        return "there was no self-test"
+        return "the package has no self-test"
     used = [touch for touch in mock.touches if touch.kind is MockEventKind.USED]
     if used:
         done = [
@@ -93,8 +95,8 @@ def self_test_told(mock: MockFacts) -> str:
     if any(names):
         return f"the self-test took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
     if mock.touches:
-        return "the self-test imported it, and no more"
-    return "the self-test did not touch it"
+        return "the self-test only imported it"
+    return "the self-test did not use it"
 
 
 def _details(
@@ -107,15 +109,15 @@ def _details(
     if mock.uses:
         yield _uses(mock.uses, files, folder)
     elif importers:
-        yield Text("nothing of it is used", "dim")
-    yield Text(printable(self_test_told(mock)), "dim")
+        yield Text("no name of it is used", "dim")
+    yield Text(printable(describe_self_test(mock)), "dim")
 
 
 def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
         place = relative(place_in(files, use.importer, use.line), folder)
-        rows.add_row(printable(place), printable(used_name(use)), printable(how_used(use)))
+        rows.add_row(printable(place), printable(used_name(use)), printable(describe_use(use)))
     left = len(uses) - _SHOWN_USES
     if left > 0:
         rows.add_row("", f"{left} more", "--json lists them")
@@ -126,11 +128,11 @@ def by_severity(
     findings: Sequence[Diagnostic],
     of_one_code: Callable[[Sequence[Diagnostic]], Iterator[RenderableType]],
 ) -> Iterator[RenderableType]:
-    """Findings by severity, those of a code together below its name.
+    """Yield the findings, grouped by severity and code.
 
     Args:
-        findings: in any order of severities.
-        of_one_code: shows those that have one code, and so one severity.
+        findings: The findings, in any order.
+        of_one_code: Renders the findings of one code.
     """
     for severity in Severity:
         chosen = [each for each in findings if each.severity is severity]
@@ -144,9 +146,9 @@ def by_severity(
 
 
 def left_out(count: int, about: str = "") -> RenderableType:
-    """That there are more findings than are shown, and what they are about."""
-    told = f", about {about}" if about else ""
-    return indented(Text(f"{count} more{told}; --json lists them", "dim"), 4)
+    """Return the line that counts the findings that are not shown, and names their subjects."""
+    subjects = f", about {about}" if about else ""
+    return indented(Text(f"{count} more{subjects}; --json lists them", "dim"), 4)
 
 
 def hint_line(hint: str) -> Iterator[RenderableType]:
@@ -156,12 +158,12 @@ def hint_line(hint: str) -> Iterator[RenderableType]:
 
 
 def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
-    """The code of a package for people: names that stand out first, and in red."""
+    """Yield a summary of a package's code, dangerous names first and in red."""
     if listing is None:
         return
     yield ""
     if listing.is_empty:
-        yield Text("code  none: this package is data", "bold")
+        yield Text("code  none: the package contains only data", "bold")
         return
     yield Text("code  runs with all rights of the process that loads it", "bold")
     for record, names in listing.names().items():
@@ -176,28 +178,28 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
 def _summaries(listing: CodeListing) -> Iterator[str]:
     if listing.sources:
         roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
-        told = [f"{root} {count}" for root, count in roots.most_common()]
-        yield f"{counted(len(listing.sources), 'Python source')}: {listed(told, _SHOWN_PARTS)}"
-    for kind, found in (("machine code", listing.native), ("program", listing.programs)):
+        counts = [f"{root} {count}" for root, count in roots.most_common()]
+        yield f"{counted(len(listing.sources), 'Python source')}: {listed(counts, _SHOWN_PARTS)}"
+    for kind, found in (("native library", listing.native), ("program", listing.programs)):
         if found:
             yield f"{counted(len(found), kind)}: {listed(found, _SHOWN_PARTS)}"
     for record, names in listing.names().items():
         roots = Counter(root_of(name.module) for name in names)
-        told = [f"{root} {count}" for root, count in roots.most_common()]
+        counts = [f"{root} {count}" for root, count in roots.most_common()]
         functions = len(listing.pickles[record].sources)
-        more = f", and holds {counted(functions, 'function')} by source" if functions else ""
-        yield f"{record} names {len(names)} beyond data: {listed(told, _SHOWN_PARTS)}{more}"
+        more = f", and contains the source of {counted(functions, 'function')}" if functions else ""
+        yield f"{record} names {len(names)} beyond data: {listed(counts, _SHOWN_PARTS)}{more}"
 
 
 def audit_report(
     audit: AuditFacts, verdict: AuditResult, folder: Path | None = None
 ) -> RenderableType:
-    """Everything about an audit, in the order in which one wants to know it.
+    """Return the report of an audit.
 
     Args:
-        audit: what was found.
-        verdict: what becomes of it.
-        folder: files below it are shown relative to it.
+        audit: The audit.
+        verdict: Its verdict.
+        folder: Paths below this folder are shown relative to it.
     """
     return Group(
         _head(audit),
@@ -216,14 +218,14 @@ def audit_report(
 def _head(audit: AuditFacts) -> RenderableType:
     subject = Text(printable(audit.subject), "bold")
     if audit.package is None:
-        return Text.assemble(subject, ("  a plan: nothing is written", "dim"))
+        return Text.assemble(subject, ("  a plan; no file was written", "dim"))
     package = audit.package
     made = printable(", ".join(filter(None, (package.format, package.made_with))))
     return Text.assemble(subject, f"  {human_size(package.size_bytes)}  ", (made, "dim"))
 
 
 def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
-    """That the self-test passed; that it failed, or there was none, is a finding."""
+    """Yield the line about a passed self-test. A failed or missing one is a finding."""
     self_test = audit.package.self_test if audit.package is not None else None
     if self_test is not None and self_test.passed:
         tried = f"{counted(len(self_test.cases), 'example')}, namespace {self_test.namespace}"
@@ -236,7 +238,7 @@ def _of_one_code(
 ) -> Iterator[RenderableType]:
     if audit.is_settled(findings[0]):
         subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        yield indented(Text(f"{subjects}: the self-test passed with what is in the package"), 4)
+        yield indented(Text(f"{subjects}: the self-test passed with the packaged modules"), 4)
         return
     is_same = len({each.hint for each in findings}) == 1
     is_short = findings[0].severity is Severity.INFO and len(findings) > _MAX_OF_A_NOTE
@@ -270,7 +272,7 @@ def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
 def _not_at_once(
     members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> list[ModuleFacts]:
-    """The extern modules of a distribution, or of none, that loading can do without."""
+    """Return the extern modules of a group that loading does not need."""
     if members[0].action is not Action.EXTERN:
         return []
     if members[0].distribution is not None:
@@ -279,26 +281,26 @@ def _not_at_once(
 
 
 def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
-    """What a module belongs to: what is nobody's is listed first, what comes with Python last."""
+    """Return sort key and label of a module's origin; the standard library comes last."""
     if facts.provided_by is Owner.STDLIB:
         return 2, "the standard library"
     if facts.distribution is not None:
         return 1, facts.requirement or facts.distribution
     if facts.module == RUNTIME_MODULE:
         return 1, "modpack"
-    return 0, "of no known distribution"
+    return 0, "without a known distribution"
 
 
 def _group(
     label: str, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> Iterator[RenderableType]:
-    """A distribution: its license, why its modules are where they are, and each of them."""
+    """Yield a distribution with its license and its modules, each with its rule."""
     first, license = members[0], ""
     if first.distribution is not None or first.license is not None:
         license = printable(first.license or "license unknown")
         license += ", an editable install" if first.editable else ""
-    told = filter(None, (license, summed(members)))
-    head = Text.assemble((printable(label), "bold"), "  ", "  ".join(told))
+    parts = filter(None, (license, summed(members)))
+    head = Text.assemble((printable(label), "bold"), "  ", "  ".join(parts))
     if first.provided_by in (Owner.STDLIB, Owner.RUNTIME):
         roots = distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
         head.append(f"  ({roots})", "dim")
@@ -328,7 +330,7 @@ def _totals(audit: AuditFacts) -> RenderableType:
     parts = [
         f"{counted(len(audit.modules), 'module')} ({', '.join(counts) or 'none'})",
         counted(len(audit.distributions), "distribution"),
-        ", ".join(found) or "nothing found",
+        ", ".join(found) or "no findings",
     ]
     if audit.package is not None:
         storages = audit.package.storages
@@ -346,8 +348,8 @@ def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType
             yield from (indented(Text(printable(each.message)), 2) for each in findings)
     if verdict.passed:
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
-        told = f", with {counted(warnings, 'warning')}" if warnings else ""
-        yield Text(f"passed{told}", "bold green")
+        more = f", with {counted(warnings, 'warning')}" if warnings else ""
+        yield Text(f"passed{more}", "bold green")
         return
     reasons = [
         counted(verdict.problems, "problem") if verdict.problems else None,

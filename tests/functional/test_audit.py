@@ -94,7 +94,7 @@ def test_risks_come_first_then_mocks_then_modules_then_totals(package):
 def test_a_target_is_audited_without_writing_anything(work):
     shown = run("tillapp.till:make", *RULES)
     assert shown.exit_code == 0, shown.output
-    assert "a plan: nothing is written" in shown.stdout
+    assert "a plan; no file was written" in shown.stdout
     assert "tillspy  reachable" in shown.stdout
     assert "tillapp/till.py:6" in shown.stdout
     assert list(work.glob("*.modpack")) == []

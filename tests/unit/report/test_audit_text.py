@@ -19,7 +19,7 @@ from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.diagnostics import Diagnostic
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
-from modpack.report.audit_text import audit_report, how_used, self_test_told
+from modpack.report.audit_text import audit_report, describe_self_test, describe_use
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
@@ -40,20 +40,22 @@ def use(kind, **more):
 
 
 def test_a_use_is_told_with_its_scope_and_its_way():
-    assert how_used(use(UseKind.BASE_CLASS)) == "a base class"
-    assert how_used(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
-    assert how_used(use(UseKind.FUNCTION_BODY, scope="run")) == "in the function run"
+    assert describe_use(use(UseKind.BASE_CLASS)) == "a base class"
+    assert (
+        describe_use(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
+    )
+    assert describe_use(use(UseKind.FUNCTION_BODY, scope="run")) == "in the function run"
     dead = use(UseKind.FUNCTION_BODY, scope="run", is_live=False)
-    assert how_used(dead) == "in the function run, which nothing calls"
-    assert how_used(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
+    assert describe_use(dead) == "in the function run, which is never called"
+    assert describe_use(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
 
 
 def test_the_worst_that_the_self_test_did_with_a_mock_is_told():
     def told(*touches, is_tried=True):
-        return self_test_told(MockFacts("spy", None, touches=touches, is_tried=is_tried))
+        return describe_self_test(MockFacts("spy", None, touches=touches, is_tried=is_tried))
 
-    assert told(is_tried=False) == "there was no self-test"
-    assert told() == "the self-test did not touch it"
+    assert told(is_tried=False) == "the package has no self-test"
+    assert told() == "the self-test did not use it"
     assert told(LOADED) == "the self-test imported it, and no more"
     assert told(LOADED, NAMED) == "the self-test took names from it: spy.log"
     assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called (shop.py:7)"
@@ -103,7 +105,7 @@ def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
     findings = tuple(replace(each, hint="") for each in settled)
     text = shown(AuditFacts("m", (), package, findings=findings))
     assert text.splitlines()[1] == "the self-test passed (1 example, namespace private)"
-    assert "lib0, lib1, lib2: the self-test passed with what is in the package" in text
+    assert "lib0, lib1, lib2: the self-test passed with the packaged modules" in text
     assert "imports by name" not in text and "example inputs" not in text
 
 
@@ -118,7 +120,7 @@ def test_advice_of_an_untried_library_is_told_once():
 def test_what_mocks_are_made_of_belongs_to_modpack():
     runtime = ModuleFacts("_modpack_mock", Action.INTERN, "implicit", size_bytes=10)
     text = shown(AuditFacts("m", (runtime,)))
-    assert "modpack  1 module" in text and "of no known distribution" not in text
+    assert "modpack  1 module" in text and "without a known distribution" not in text
 
 
 def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
@@ -134,7 +136,7 @@ def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
     )
     lines = [line.strip() for line in shown(AuditFacts("m", modules)).splitlines()]
     assert "lib==2.0  MIT  2 modules, 2.0 kB  intern('lib.**')" in lines
-    assert "of no known distribution  2 modules, 2.0 kB" in lines
+    assert "without a known distribution  2 modules, 2.0 kB" in lines
     assert any(line.startswith("own.b  1.0 kB  preset pinned") for line in lines)
 
 
