@@ -1,7 +1,4 @@
-"""The shapes of secrets: one row for each that shows by itself, and names that say it of a value.
-
-Such a name is ``password`` in ``password = "..."``, in any notation.
-"""
+"""Known token formats, and assignments to names such as ``password`` in any notation."""
 
 from __future__ import annotations
 
@@ -13,44 +10,45 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final
 
-_FEWEST_CHARACTERS = 8
-"""Different characters that a random token has at least."""
+_MIN_DISTINCT = 8
+"""Minimum number of distinct characters in a random token."""
 _PLACEHOLDER = re.compile(
     rb"example|sample|your|changeme|change_me|placeholder|dummy|redacted|insert|replace|secret_key"
     rb"|xxx|\.\.\.|\*\*\*|0000|1234567|abcdef|abc123|test_?key|fake|todo|Eby8vdM02xNOcqFlqUwJPLlm"
     rb"|<[^<>]*>|\{[^{}]*\}|\$[{(]|\A\$|%\(|%s|%\w+%",
     re.IGNORECASE,
 )
-_WHERE_SAID = 64
-"""Bytes in which a placeholder says that it is one; a long token has every short word by chance."""
+_PLACEHOLDER_RANGE = 64
+"""Bytes that are searched for placeholder words. A long token may contain any short word by
+chance."""
 
 
 def is_placeholder(value: bytes) -> bool:
-    """Whether a text only stands for a secret, as it does in documentation.
+    """Return whether a value is a placeholder, such as those in documentation.
 
     >>> is_placeholder(b"YOUR_API_KEY"), is_placeholder(b"kq82Zs0vT1")
     (True, False)
     """
-    return _PLACEHOLDER.search(value, 0, _WHERE_SAID) is not None
+    return _PLACEHOLDER.search(value, 0, _PLACEHOLDER_RANGE) is not None
 
 
 def looks_random(value: bytes) -> bool:
-    """Whether a token has been drawn, and was not made up for documentation."""
-    return len(set(value)) >= _FEWEST_CHARACTERS and not is_placeholder(value)
+    """Return whether a token looks random, unlike an example in documentation."""
+    return len(set(value)) >= _MIN_DISTINCT and not is_placeholder(value)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A shape of secrets.
+class SecretShape:
+    """A token format.
 
     Attributes:
-        name: what such a text is, with its article.
-        anchors: what every one of them contains: looked for first, because that is fast.
-        pattern: the whole of it, the value being group 1; begins at the anchor or before it.
-        reach: how many bytes before the anchor it may begin.
-        kinds: of which kinds of characters a real one has some, by an example of each.
-        is_exact: whether the value shows by itself what it is; else what is around it says so,
-            as it does in examples of documentation.
+        name: Kind of token, with an article.
+        anchors: Substrings, one of which each token contains. They are searched first for speed.
+        pattern: Pattern with the value as group 1. It starts at the anchor or before it.
+        reach: Maximum number of bytes before the anchor.
+        kinds: Required kinds of characters, by an example of each.
+        is_exact: Whether the value itself identifies the token. Otherwise its surroundings do, as
+            in examples of documentation.
     """
 
     name: str
@@ -62,11 +60,11 @@ class Shape:
 
     @cached_property
     def compiled(self) -> re.Pattern[bytes]:
-        """The pattern; compiled when an anchor is there, since for all of them that takes 3 ms."""
+        """Compiled pattern. Compiled on demand, because all patterns take 3 ms."""
         return re.compile(self.pattern)
 
     def admits(self, value: bytes) -> bool:
-        """Whether a text of this shape is a secret, and no example of one."""
+        """Return whether a match of the pattern is a real token, not an example."""
         return all(re.search(_KINDS[kind], value) for kind in self.kinds) and looks_random(value)
 
 
@@ -75,11 +73,13 @@ _KINDS: Final = {"0": rb"[0-9]", "a": rb"[a-z]", "A": rb"[A-Z]", "x": rb"[A-Za-z
 
 def _row(
     name: str, anchors: str, pattern: str, reach: int = 0, kinds: str = "", is_exact: bool = True
-) -> Shape:
-    return Shape(name, tuple(anchors.encode().split()), pattern.encode(), reach, kinds, is_exact)
+) -> SecretShape:
+    return SecretShape(
+        name, tuple(anchors.encode().split()), pattern.encode(), reach, kinds, is_exact
+    )
 
 
-# A token ends where no character of its alphabet follows, and does not begin within a word.
+# A token is not followed by a character of its alphabet, and does not start within a word.
 SHAPES: Final = (
     _row("an AWS access key", "AKIA ASIA", r"(?<![A-Za-z0-9])(A[KS]IA[A-Z2-7]{16})(?![A-Za-z0-9])"),
     _row(
@@ -131,7 +131,7 @@ SHAPES: Final = (
     ),
     _row("a Docker token", "dckr_pat_", r"(dckr_pat_[A-Za-z0-9_-]{27,64})"),
     _row(
-        "a password of a container registry",
+        "a container registry password",
         '"auth"',
         r"\"auth\"\s{0,9}:\s{0,9}\"([A-Za-z0-9+/]{16,4096}={0,2})\"",
         kinds="aA",
@@ -152,13 +152,13 @@ SHAPES: Final = (
         r"|BPUEVOU1NIIFBSSVZBVEUgS0VZ|BFTkNSWVBURUQgUFJJVkFURSBLRV)[A-Za-z0-9+/=]{80,8192})",
     ),
     _row(
-        "a private key without its frame",
+        "a private key without PEM headers",
         "IBADANBgkqhkiG9w0BAQEFAASC",
         r"(?<![A-Za-z0-9+/])(MII[A-Za-z0-9+/]{3}IBADANBgkqhkiG9w0BAQEFAASC[A-Za-z0-9+/=]{60,8192})",
         reach=6,
     ),
     _row(
-        "a password in a header",
+        "a credential in an HTTP header",
         "uthorization",
         r"[Aa]uthorization[\"'\]\\]{0,3}\s{0,4}[:=,]\s{0,4}[rbuf]{0,2}\\?[\"']?(?:[Bb]earer|[Bb]asic|[Tt]oken)\s"
         r"([A-Za-z0-9+/=._~-]{16,4096})",
@@ -166,8 +166,8 @@ SHAPES: Final = (
         kinds="x0",
         is_exact=False,
     ),
-    _row(  # in a dict that is pickled, the header's name is another text
-        "a password in a header",
+    _row(  # in a pickled dict, the header's name is a separate string
+        "a credential in an HTTP header",
         "earer",
         r"(?<![A-Za-z])[Bb]earer\s([A-Za-z0-9+/=._~-]{16,4096})",
         reach=1,
@@ -175,7 +175,7 @@ SHAPES: Final = (
         is_exact=False,
     ),
     _row(
-        "a password of a login",
+        "a login password",
         "auth=( BasicAuth(",
         r"(?:auth=|BasicAuth)\(\s{0,40}[rbuf]{0,2}[\"'][^\"'\s]{1,64}[\"']\s{0,4},\s{0,40}[rbuf]{0,2}[\"']"
         r"([!-~]{8,128}?)[\"']",
@@ -216,13 +216,13 @@ SHAPES: Final = (
         is_exact=False,
     ),
     _row(
-        "a password of a netrc file",
+        "a password in a netrc file",
         "machine",
         r"machine\s+[\w.-]+\s+(?:login\s+\S+\s+)?password\s+(\S{6,256})",
         is_exact=False,
     ),
 )
-"""The order does not matter: no value has two of these shapes, or they have the same name."""
+"""Token formats in any order: a value matches only one, or several of the same name."""
 
 
 HINTS: Final = (
@@ -235,7 +235,7 @@ HINTS: Final = (
     b"key",
     b"credential",
 )
-"""What every such name contains: looked for first, because that is fast."""
+"""Substrings, one of which each secret name contains. They are searched first for speed."""
 
 
 def _owners(words: bytes) -> tuple[bytes, ...]:
@@ -249,24 +249,24 @@ _OWNERS: Final = {
     ),
     b"pass": _owners(b"db user smtp mail ftp ssh admin root login auth sql database proxy account"),
 }
-"""What a key must belong to, since the keys of dictionaries are none; what a pass must."""
+"""Required prefixes of ``key``, which is also a dictionary's key, and of ``pass``."""
 _JOINED: Final = tuple(b"access auth api bearer client app session refresh bot shared".split())
-"""What may go before the other words without a joint: ``clientsecret``."""
-_LONGEST_OWNER: Final = 13
+"""Prefixes of other hints without a separator: ``clientsecret``."""
+_MAX_OWNER: Final = 13
 _REST: Final = {
     b"passw": rb"(?:or)?d",
     b"secret": rb"(?:[_-]?key)?",
     b"credential": rb"s?",
 }
-"""What may follow a hint in the word."""
+"""Optional rest of a word after its hint."""
 _NUMBERED: Final = rb"(?:[_-](?:value|prod|dev|live|\d{1,2}))?"
 
 
 @cache
 def _after_hint(hint: bytes, tail: bytes) -> re.Pattern[bytes]:
-    """An expression for lower-cased bytes; it begins with plain letters, and a tail ends it.
+    """Return a pattern for lowercase bytes that starts with a literal hint and ends with a tail.
 
-    Compiled when a hint is there: all of them take 6 ms, and most of what is saved has none.
+    Compiled on demand: all patterns take 6 ms, and most files contain no hint.
     """
     return re.compile(hint + _REST.get(hint, b"") + _NUMBERED + tail, re.DOTALL)
 
@@ -276,7 +276,7 @@ _QUOTED: Final = (
     rb"\s{0,4}(?:(?:[\w.]{0,24}(?:secret|str|bytes|quote|quote_plus))?\(\s{0,40})?"
     rb"[rbuf]{0,2}\\{0,3}([\"'])(?P<value>[!-~]{8,256}?)\\{0,3}\1(?!\s{0,4}[%.\[(])"
 )
-"""A name and a text in quotes, in Python or JSON, or in a text that is in quotes itself."""
+"""A name and a quoted string, in Python or JSON, or inside another quoted string."""
 _BARE: Final = (
     rb"[\"']?[ \t]{0,4}[=:][ \t]{0,4}(?P<value>[^\s\"'#,;{}\[\]()]{8,256})"
     rb"(?=[ \t]{0,4}(?:[,}\r\n]|\Z|[ \t][#;]))"
@@ -285,25 +285,25 @@ _TAGGED: Final = rb">(?P<value>[^\s<>\"']{8,256})</"
 _DELIMITED: Final = rb"=(?P<value>[^\s\"'`;&<>{}()\[\]$%,\\]{8,256})(?=[\s\"'`;&\\]|\Z)"
 _VALUE: Final = rb"(?:[xXbB](?P<long>..\0\0)|[\x8ccC](?P<short>.))(?P<value>[!-~]{8,256})"
 _PICKLED: Final = rb"(?:q.|r.{4}|\x94)?" + _VALUE
-_REMEMBERED: Final = rb"(?:q(?P<byte>.)|r(?P<word>.{4}))"
-_MAX_REMEMBERED: Final = 64
-# Kept as texts, too: re compiles them for the first match of an expression above.
+_MEMOIZED: Final = rb"(?:q(?P<byte>.)|r(?P<word>.{4}))"
+_MAX_MEMOIZED: Final = 64
+# Also strings: re compiles them on first use, after a match of a pattern above.
 _LINE_START: Final = rb"(?:[ \t]*(?:-[ \t]+)?(?:export[ \t]+)?|.*[{,][ \t]*)[\"']?[A-Za-z0-9_.-]*"
 _DELIMITER: Final = rb"(?:[;&?]|--)[A-Za-z0-9_.-]{0,32}\Z"
 _NAME_END: Final = rb"\Z"
 _LIKE_A_NAME: Final = rb"(?:[A-Za-z]*(?:\[-?\d{1,3}\])?[_./:+ -])*[A-Za-z]*\d{0,3}"
 _RANGE: Final = rb"\[[^\]]*(?:a-z|A-Z|0-9)"
-"""What a regular expression has, such as that of a token in a grammar."""
+"""A character class of a regular expression, such as a token in a grammar."""
 _UUID: Final = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_FEWEST_BITS: Final = 3.0
-"""Shannon entropy per character that a drawn value has at least; 16 drawn hex digits have 3.3."""
-_NEAR: Final = 12
-_LONGEST_LINE_START: Final = 200
-_LONGEST_NAME: Final = 40
+_MIN_ENTROPY: Final = 3.0
+"""Minimum Shannon entropy per character of a random value; 16 random hex digits have 3.3."""
+_LOOKBEHIND: Final = 12
+_MAX_LINE_START: Final = 200
+_MAX_NAME: Final = 40
 
 
 def is_secret_name(name: bytes) -> bool:
-    """Whether a name says that its value is secret.
+    """Return whether a name indicates a secret value.
 
     >>> is_secret_name(b"DB_PASSWORD"), is_secret_name(b"tokenizer"), is_secret_name(b"api_key")
     (True, False, True)
@@ -317,11 +317,11 @@ def is_secret_name(name: bytes) -> bool:
 
 
 def is_secret_value(value: bytes, word: bytes) -> bool:
-    """Whether a value is what somebody would keep secret, and no word, path or placeholder.
+    """Return whether a value may be secret, not a word, a path, or a placeholder.
 
     Args:
-        value: the value.
-        word: what its name calls it; a password may be shorter than a key.
+        value: Value to check.
+        word: Matched word of its name. A password may be shorter than a key.
 
     >>> is_secret_value(b"Tr0ub4dor&3", b"password"), is_secret_value(b"layer_norm_2", b"token")
     (True, False)
@@ -334,72 +334,76 @@ def is_secret_value(value: bytes, word: bytes) -> bool:
         return False
     if word.lower().startswith((b"pass", b"pwd")):
         return len(set(value)) >= 6 and b"/" not in value
-    return len(value) >= 16 and _bits(value) >= _FEWEST_BITS and value.count(b".") < 3
+    return len(value) >= 16 and _entropy(value) >= _MIN_ENTROPY and value.count(b".") < 3
 
 
-def _bits(value: bytes) -> float:
-    """Shannon entropy per character."""
+def _entropy(value: bytes) -> float:
+    """Return the Shannon entropy per character."""
     counts = Counter(value).values()
     return -sum(n / len(value) * math.log2(n / len(value)) for n in counts)
 
 
-def assigned(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
-    """Quoted values of secret names: where each begins, and what it is.
+def find_assigned(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
+    """Yield the position and value of quoted assignments to secret names.
 
-    Those within a text as well that is a command line, a query or a list of settings.
+    This includes assignments in a string that is a command line, a query, or a list of settings.
 
     Args:
-        data: where to look.
-        hints: those of :data:`HINTS` that are known to occur; others are not looked for.
+        data: Bytes to search.
+        hints: Hints of :data:`HINTS` that occur in the data. Others are not searched.
     """
     for match, value in _matches(data, _QUOTED, hints):
         if is_secret_value(value, match[0]):
             yield match.start("value"), value
     for match, value in _matches(data, _DELIMITED, hints):
-        before = data[max(0, match.start() - _LONGEST_NAME) : match.start()]
+        before = data[max(0, match.start() - _MAX_NAME) : match.start()]
         if re.search(_DELIMITER, before) and is_secret_value(value, match[0]):
             yield match.start("value"), value
 
 
-def assigned_bare(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
-    """The same for values without quotes, of names that begin a line or an entry, and in tags."""
+def find_assigned_bare(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
+    """Yield unquoted values of names at the start of a line or an entry, and values in tags."""
     for match, value in _matches(data, _TAGGED, hints):
         if is_secret_value(value, match[0]):
             yield match.start("value"), value
     for match, value in _matches(data, _BARE, hints):
-        at = match.start()
-        nearest = max(0, at - _LONGEST_LINE_START)
-        start = max(nearest, data.rfind(b"\n", nearest, at) + 1)
-        if re.compile(_LINE_START).fullmatch(data, start, at) and is_secret_value(value, match[0]):
+        position = match.start()
+        nearest = max(0, position - _MAX_LINE_START)
+        start = max(nearest, data.rfind(b"\n", nearest, position) + 1)
+        if re.compile(_LINE_START).fullmatch(data, start, position) and is_secret_value(
+            value, match[0]
+        ):
             yield match.start("value"), value
 
 
-def assigned_in_pickle(data: bytes, hints: Iterable[bytes] = HINTS) -> Iterator[tuple[int, bytes]]:
-    """The same for texts in a pickle: a name, perhaps remembered, and at once its value."""
+def find_assigned_in_pickle(
+    data: bytes, hints: Iterable[bytes] = HINTS
+) -> Iterator[tuple[int, bytes]]:
+    """Yield values that directly follow a secret name, or its memoized reference, in a pickle."""
     for match, value in _matches(data, _PICKLED, hints):
-        yield from _pickled(data, match, value, match[0])
-    for get, word in _remembered(data, hints).items():
+        yield from _sized_value(data, match, value, match[0])
+    for get, word in _memoized_names(data, hints).items():
         for match in re.finditer(re.escape(get) + _VALUE, data, re.DOTALL):
-            yield from _pickled(data, match, match["value"], word)
+            yield from _sized_value(data, match, match["value"], word)
 
 
-def _pickled(
+def _sized_value(
     data: bytes, match: re.Match[bytes], value: bytes, word: bytes
 ) -> Iterator[tuple[int, bytes]]:
-    """A value in a pickle, as long as its opcode says."""
+    """Yield a value in a pickle with the length that its opcode declares."""
     start, end = match.span("long" if match["long"] is not None else "short")
     size = int.from_bytes(data[start:end], "little")
     if len(value) >= size and is_secret_value(value[:size], word):
         yield match.start("value"), value[:size]
 
 
-def _remembered(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
-    """The names that a pickle remembers: how it comes back to each, and what it says."""
+def _memoized_names(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return the opcode that refers to each memoized name in a pickle, with the matched word."""
     found: dict[bytes, bytes] = {}
-    for match, _ in _matches(data, _REMEMBERED, hints, "byte"):
+    for match, _ in _matches(data, _MEMOIZED, hints, "byte"):
         is_short = match["byte"] is not None
         start, end = match.span("byte" if is_short else "word")
-        if len(found) < _MAX_REMEMBERED:
+        if len(found) < _MAX_MEMOIZED:
             found[(b"h" if is_short else b"j") + data[start:end]] = match[0]
     return found
 
@@ -407,7 +411,7 @@ def _remembered(data: bytes, hints: Iterable[bytes]) -> dict[bytes, bytes]:
 def _matches(
     data: bytes, tail: bytes, hints: Iterable[bytes], group: str = "value"
 ) -> Iterator[tuple[re.Match[bytes], bytes]]:
-    """What stands behind words that make a name a secret's, and its value as it is written."""
+    """Yield the matches of secret names followed by a tail, with the original value."""
     lowered = data.lower()
     for hint in hints:
         for match in _after_hint(hint, tail).finditer(lowered):
@@ -416,16 +420,16 @@ def _matches(
                 yield match, data[start:end]
 
 
-def _begins_word(data: bytes, lowered: bytes, at: int) -> bool:
-    """Whether a word stands at the beginning of a name, or after another word of it."""
-    if b"::" in lowered[max(0, at - _NEAR) : at]:
+def _begins_word(data: bytes, lowered: bytes, position: int) -> bool:
+    """Return whether a match starts a name, or a word of it."""
+    if b"::" in lowered[max(0, position - _LOOKBEHIND) : position]:
         return False  # "Vendor::Service::ApiKey" is a type
-    if lowered.startswith((b"passw", b"passp"), at):
-        return True  # no other word has that in it
-    start = max(0, at - _LONGEST_OWNER)
+    if lowered.startswith((b"passw", b"passp"), position):
+        return True  # no other word contains these
+    start = max(0, position - _MAX_OWNER)
     for word, owners in _OWNERS.items():
-        if lowered.startswith(word, at):
-            return lowered.endswith(owners, start, at)
-    before = data[at - 1 : at]
-    is_hump = data[at : at + 1].isupper() and before.islower()
-    return is_hump or not before.isalnum() or lowered.endswith(_JOINED, start, at)
+        if lowered.startswith(word, position):
+            return lowered.endswith(owners, start, position)
+    before = data[position - 1 : position]
+    is_camel_case = data[position : position + 1].isupper() and before.islower()
+    return is_camel_case or not before.isalnum() or lowered.endswith(_JOINED, start, position)

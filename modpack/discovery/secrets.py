@@ -20,9 +20,9 @@ from typing import Final
 from modpack.discovery.secret_shapes import (
     HINTS,
     SHAPES,
-    assigned,
-    assigned_bare,
-    assigned_in_pickle,
+    find_assigned,
+    find_assigned_bare,
+    find_assigned_in_pickle,
     is_secret_name,
     is_secret_value,
 )
@@ -104,7 +104,7 @@ def find_secrets(
 
     >>> text = b"x = 1\npassword = 'Tr0ub4dor&3'"
     >>> [(s.line, s.description, s.excerpt) for s in find_secrets(text, TextKind.SOURCE)]
-    [(2, 'a secret by its name', "'Tr0u...' (11 characters)")]
+    [(2, 'a value with a secret name', "'Tr0u...' (11 characters)")]
     """
     is_utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
     if is_utf16 and kind not in (TextKind.SOURCE, TextKind.PICKLE):
@@ -154,13 +154,13 @@ def _search_chunk(
     hints = tuple(hint for hint in HINTS if hint in words)
     if kind in (TextKind.DESCRIPTION, TextKind.PUBLISHED) or not hints:
         return
-    named = list(assigned(chunk, hints))  # pickles contain the source of some functions
+    named = list(find_assigned(chunk, hints))  # pickles contain the source of some functions
     if kind is TextKind.PICKLE:
-        named += assigned_in_pickle(chunk, hints)
+        named += find_assigned_in_pickle(chunk, hints)
     if kind is TextKind.DATA:
-        named += assigned_bare(chunk, hints)
+        named += find_assigned_bare(chunk, hints)
     for at, value in named:
-        yield at, "a secret by its name", value
+        yield at, "a value with a secret name", value
 
 
 def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]:

@@ -133,12 +133,13 @@ def test_values_are_known_by_their_names(text):
     ],
 )
 def test_values_without_quotes_are_known_in_data(text):
-    assert [what for _, what in found(f"a: b\n{text}\n", TextKind.DATA)] == ["a secret by its name"]
+    ((_, kind),) = found(f"a: b\n{text}\n", TextKind.DATA)
+    assert kind == "a value with a secret name"
 
 
 def test_a_netrc_file_is_known():
     text = "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n"
-    assert found(text, TextKind.DATA) == [(3, "a password of a netrc file")]
+    assert found(text, TextKind.DATA) == [(3, "a password in a netrc file")]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -150,7 +151,8 @@ def test_values_in_pickles_are_known_by_their_names(protocol):
 
 def test_sources_in_pickles_are_looked_through():
     source = "def f():\n    password = 'Tr0ub4dor&3'\n"
-    assert found(pickle.dumps((source, 1)), TextKind.PICKLE) == [(None, "a secret by its name")]
+    secrets = found(pickle.dumps((source, 1)), TextKind.PICKLE)
+    assert secrets == [(None, "a value with a secret name")]
 
 
 @pytest.mark.parametrize(
@@ -316,15 +318,15 @@ MORE_TOKENS = {
     "an API key": "gs" + "k_" + drawn(52),
     "a Kaggle key": f'{{"username": "ann", "key": "{drawn(32, HEX)}"}}',
     "a Docker token": "dckr" + "_pat_" + drawn(27),
-    "a password of a container registry": f'"auth": "{drawn(31)}="',
+    "a container registry password": f'"auth": "{drawn(31)}="',
     "a Vault token": "hv" + "s." + drawn(95),
     "a Telegram token": f"{drawn(9, string.digits[1:])}:A" + "A" + drawn(33),
     "an age key": "AGE-SECRET" + "-KEY-1" + drawn(58, UPPER),
     "an Azure access key": "SharedAccess" + f"Key={base64.b64encode(DRAWN.randbytes(32)).decode()}",
     "an Azure client secret": f"{drawn(3)}8" + "Q~" + drawn(34),
-    "a private key without its frame": "MIIEvw" + "IBADANBgkqhkiG9w0BAQEFAASC" + drawn(900),
-    "a password in a header": f"'Authorization': 'Bearer {drawn(40)}'",
-    "a password of a login": "get(url, auth=('ann', 'Tr0ub4dor&3'))",
+    "a private key without PEM headers": "MIIEvw" + "IBADANBgkqhkiG9w0BAQEFAASC" + drawn(900),
+    "a credential in an HTTP header": f"'Authorization': 'Bearer {drawn(40)}'",
+    "a login password": "get(url, auth=('ann', 'Tr0ub4dor&3'))",
 }
 
 
@@ -338,7 +340,7 @@ def test_more_tokens_are_known_by_their_shapes(what):
 @pytest.mark.parametrize("login", [f"Bearer {drawn(40)}", f"bearer {drawn(20)}"])
 def test_a_header_of_a_pickled_request_is_known_without_its_name(login, protocol):
     headers = pickle.dumps({"headers": {"Authorization": login}}, protocol)
-    assert found(headers, TextKind.PICKLE) == [(None, "a password in a header")]
+    assert found(headers, TextKind.PICKLE) == [(None, "a credential in an HTTP header")]
 
 
 @pytest.mark.parametrize(
@@ -406,8 +408,8 @@ def test_values_are_known_in_more_notations(text):
     ],
 )
 def test_values_are_known_in_more_notations_of_data(text):
-    assert found(text, TextKind.DATA) == [(2, "a secret by its name")]
-    assert found(text.encode("utf-16"), TextKind.DATA) == [(2, "a secret by its name")]
+    assert found(text, TextKind.DATA) == [(2, "a value with a secret name")]
+    assert found(text.encode("utf-16"), TextKind.DATA) == [(2, "a value with a secret name")]
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
