@@ -387,12 +387,12 @@ class PackageExporter:
         """
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
-            from modpack.hooks.model_parts import require_optimizer, roots_beside
+            from modpack.hooks.model_parts import extra_roots, require_optimizer
 
         require_type(global_hooks, bool, "global_hooks", "a bool")
         require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
-        options = HookOptions(hooks, global_hooks, roots_beside(optimizer), reset_hook_state)
+        options = HookOptions(hooks, global_hooks, extra_roots(optimizer), reset_hook_state)
         since = self._objects.generation
         self._save(package, resource, model, dependencies, pickle_protocol, options)
         if example is None:

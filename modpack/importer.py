@@ -345,12 +345,12 @@ class PackageImporter(Importer):
         Raises:
             ModpackError: no load registered a hook of that name.
         """
-        from modpack.hooks.describe import state_of_hook
+        from modpack.hooks.describe import hook_state
 
         if name not in self.hooks:
             known = ", ".join(map(repr, self.hooks)) or "none"
             raise ModpackError(f"no load registered a hook {name!r}; there are: {known}")
-        return state_of_hook(self.hooks[name])
+        return hook_state(self.hooks[name])
 
     def main_resource(self) -> tuple[str, str]:
         """The saved object that :func:`modpack.load` loads: the main one, or the only one.

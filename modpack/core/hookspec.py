@@ -1,4 +1,4 @@
-"""Hook specs: what a package says about a model's hooks, readable without torch."""
+"""Hook specs: a package's description of its model hooks, readable without torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from modpack.core.json_values import Json, as_list, as_mapping
 from modpack.errors import ModpackError
 
 HOOK_SPEC_VERSION: Final = 1
-"""Raise it when a reader of the old version would misunderstand what is written."""
+"""Increase it if readers of the old version would misread the new format."""
+
+_UPGRADE: Final = "If a newer version of modpack wrote the package, upgrade modpack."
 
 PARAMETRIZATION = "parametrization"
-"""Not registered but part of its module; described, so that an auditor sees it."""
+"""Part of a module, not a registered hook; described so that auditors see it."""
 
 _OPTIMIZER_EVENTS = ("step", "state_dict", "load_state_dict")
 
@@ -35,23 +37,23 @@ HOOK_KINDS = frozenset(
         *("ddp.comm", PARAMETRIZATION),
     }
 )
-"""The kinds of version 1. The hooks room has a row for each but the last."""
+"""The kinds of version 1. ``modpack.hooks.kinds`` has a row for each except the last."""
 
 
 Way: TypeAlias = Literal["reference", "source", "object"]
-"""How a callable travels."""
+"""How a callable is saved."""
 
 
 class CallableSpec(NamedTuple):
-    """What a hook calls.
+    """The callable of a hook.
 
     Attributes:
-        by: ``"reference"``: it is imported under its name; ``"source"``: its source text
-            travels; ``"object"``: an instance, a bound method or a partial of those.
-        name: what to call it: ``module.qualname``, or the type of an object.
-        source: the exact source text, for ``"source"``.
-        place: where the source was, as module path and line (``mylib.hooks:12``).
-        state: names of what it carries: closure variables, attributes.
+        by: ``"reference"`` if it is imported by name, ``"source"`` if its source is saved, or
+            ``"object"`` for an instance, a bound method, or a partial.
+        name: Its name: ``module.qualname``, or the type of an object.
+        source: The exact source, for ``"source"``.
+        place: Module path and line of the source (``mylib.hooks:12``).
+        state: Names of the closure variables and attributes that it refers to.
     """
 
     by: Way
@@ -62,16 +64,17 @@ class CallableSpec(NamedTuple):
 
 
 class HookSpec(NamedTuple):
-    """One hook of a packaged object.
+    """One model hook of a packaged object.
 
     Attributes:
-        name: unique in its package: target, kind and position (``layer1.conv/forward/0``).
-        kind: a row of the table of kinds (``forward``, ``tensor``, ``optimizer.step_pre``, ...).
-        target: the module path or parameter name; several for a group.
-        aliases: other paths that lead to the same module or tensor.
-        position: its place among the hooks of that kind on that target, from 0.
-        flags: what it was registered with (``with_kwargs``, ``always_call``, ``mode``, ...).
-        callable: what it calls.
+        name: A unique name in its package: target, kind, and position
+            (``layer1.conv/forward/0``).
+        kind: A row of the table of kinds (``forward``, ``tensor``, ``optimizer.step_pre``, ...).
+        target: The module path or parameter name; several for a group.
+        aliases: Other paths of the same module or tensor.
+        position: Its position among the hooks of this kind on this target, from 0.
+        flags: The flags that it was registered with (``with_kwargs``, ``always_call``, ``mode``).
+        callable: A description of its callable.
     """
 
     name: str
@@ -91,26 +94,28 @@ class HookSpec(NamedTuple):
 
 
 def specs_to_json(specs: tuple[HookSpec, ...]) -> dict[str, Json]:
-    """The record that a package holds; the hook spec page documents it."""
+    """Return the record of a package; the reference page of hook specs documents it."""
     return {"version": HOOK_SPEC_VERSION, "hooks": [record_to_json(spec) for spec in specs]}
 
 
 def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
-    """Read back what :func:`specs_to_json` wrote. Fields that are not known are left alone.
+    """Parse the output of :func:`specs_to_json`, ignoring unknown fields.
 
     Args:
-        record: the parsed JSON.
+        record: The parsed JSON.
 
     Raises:
-        ModpackError: the version or a kind is unknown, or a field is missing or of a wrong type.
+        ModpackError: If the version or a kind is unknown, or a field is missing or has another
+            type.
     """
     try:
         document = as_mapping(record, "the record")
         version = document.get("version")
         if version != HOOK_SPEC_VERSION or isinstance(version, bool):
             raise ModpackError(
-                f"hook specs of version {version!r} are not known, only {HOOK_SPEC_VERSION}; "
-                "was the package written by a newer modpack?"
+                f"hook specs of version {version!r} are not supported, only version "
+                f"{HOOK_SPEC_VERSION}",
+                hint=_UPGRADE,
             )
         listed = enumerate(as_list(document.get("hooks"), "'hooks' of the record"))
         specs = tuple(from_json(HookSpec, each, f"hook {index}") for index, each in listed)
@@ -118,8 +123,5 @@ def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
         raise ModpackError(f"hook specs: {failure}") from failure
     unknown = sorted({spec.kind for spec in specs} - HOOK_KINDS)
     if unknown:
-        raise ModpackError(
-            f"hooks of unknown kinds {', '.join(unknown)}; was the package written by a newer "
-            "modpack?"
-        )
+        raise ModpackError(f"unknown kinds of hooks: {', '.join(unknown)}", hint=_UPGRADE)
     return specs

@@ -1,4 +1,4 @@
-"""The named tensors of saved objects, and how much of a storage they use. Needs no torch."""
+"""The named tensors of saved objects, and the parts of storages that they use. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from modpack.core.codec import from_json, json_keys
 from modpack.core.json_values import Json
 
 TENSORS_VERSION: Final = 1
-"""Raise it when a reader of the old version would misunderstand what is written."""
+"""Increase it if readers of the old version would misread the new format."""
 
 ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("bool", "uint8", "int8", "quint8", "qint8"), 1),
@@ -25,32 +25,32 @@ ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""Bytes of one element, by torch's name for its type; of those that are known here."""
+"""Bytes per element of known dtypes, by torch's name."""
 
 DTYPE_ALIASES: Final = frozenset(
     ("half", "float", "double", "chalf", "cfloat", "cdouble", "short", "int", "long", "bit")
 )
-"""Second names that torch has for element types; packages have the first."""
+"""torch's aliases of dtypes; packages contain the canonical names."""
 
 PACKED_DTYPES: Final[Mapping[str, int]] = {"quint4x2": 2, "quint2x4": 4}
-"""How many elements make a byte, for the types of which several do."""
+"""Elements per byte, for dtypes with several."""
 
 QUANTIZED_DTYPES: Final = frozenset(("quint8", "qint8", "qint32", *PACKED_DTYPES))
-"""Element types whose numbers mean something only with a scale and a zero point."""
+"""Dtypes whose values require a scale and a zero point."""
 
 _MAX_DIMENSIONS: Final = 64
-_MOST: Final = 2**63
+_SIZE_LIMIT: Final = 2**63
 
 
 class TensorKind(str, Enum):
-    """What a tensor is to the object that holds it."""
+    """The role of a tensor in the object that contains it."""
 
     PARAMETER = "parameter"
     """A parameter of a module."""
     BUFFER = "buffer"
     """A buffer of a module."""
     STATE = "state"
-    """What an optimizer keeps for a parameter."""
+    """Optimizer state of a parameter."""
     VALUE = "value"
     """A tensor in a container or an attribute."""
 
@@ -63,22 +63,21 @@ class TensorFacts(NamedTuple):
     """One tensor of a saved object, under one of its names.
 
     Attributes:
-        name: the path that leads to it, as a state dict has it (``layer1.0.weight``). A tensor
-            with several names is listed under each.
-        kind: what it is.
-        dtype: its element type, as torch calls it (``float32``).
-        shape: its sizes; None where it has none yet (a lazy parameter) or more than one.
-        requires_grad: whether gradients are computed for it.
-        is_persistent: for a buffer, whether it is in the state dict.
-        device: where it was when it was saved.
-        storage: the key of the storage that holds its elements; None if no record of the
-            package does so plainly.
-        offset: elements of that storage before its first one.
-        stride: how many elements of the storage lie between neighbors, by dimension.
-        form: how its elements are to be understood, where the storage, type, shape and stride do
-            not say it all: ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a
-            storage ``sparse``, ``nested``, ``lazy``, ``meta``, ``wrapper``, ``freed``. Mostly
-            empty.
+        name: Its path, as in a state dict (``layer1.0.weight``). A tensor with several names is
+            listed under each.
+        kind: Its role.
+        dtype: torch's name for its element type (``float32``).
+        shape: Its shape; None for a lazy parameter, which has none yet, and for a nested tensor.
+        requires_grad: Whether it requires gradients.
+        is_persistent: For a buffer, whether it is in the state dict.
+        device: Its device when it was saved.
+        storage: The key of the storage with its elements; None if no record contains them
+            directly.
+        offset: Elements of that storage before its first one.
+        stride: The distance in elements between neighbors, by dimension.
+        form: How to interpret its elements beyond storage, dtype, shape, and stride:
+            ``quantized``, ``conjugated``, ``negated``, ``subclass``; without a storage ``sparse``,
+            ``nested``, ``lazy``, ``meta``, ``wrapper``, ``freed``. Usually empty.
     """
 
     name: str
@@ -95,18 +94,18 @@ class TensorFacts(NamedTuple):
 
     @property
     def numel(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return 0 if self.shape is None else prod(self.shape)
 
     @property
     def size_bytes(self) -> int | None:
-        """Bytes of its elements; None if its type or its shape is not known."""
+        """Bytes of its elements; None if its dtype or shape is unknown."""
         item = ITEM_BYTES.get(self.dtype)
         return None if item is None or self.shape is None else item * self.numel
 
     @property
     def span(self) -> int:
-        """Elements of the storage from its first one to its last one; 0 without a storage."""
+        """Elements of the storage from its first to its last one; 0 without a storage."""
         if self.numel == 0 or self.storage is None:
             return 0
         steps = zip(self.shape or (), self.stride, strict=True)
@@ -114,15 +113,15 @@ class TensorFacts(NamedTuple):
 
 
 def tensors_to_json(tensors: Mapping[str, Sequence[TensorFacts]]) -> dict[str, Json]:
-    """What a package records: the tensors of each saved object, by the object's record."""
+    """Return the record of a package: the tensors of each saved object, by its record."""
     resources: dict[str, Json] = {
-        record: [_tensor(tensor) for tensor in of_one] for record, of_one in tensors.items()
+        record: [_tensor(tensor) for tensor in listed] for record, listed in tensors.items()
     }
     return {"version": TENSORS_VERSION, "resources": resources}
 
 
 def _tensor(tensor: TensorFacts) -> Json:
-    """Return a tensor's JSON without what goes without saying."""
+    """Return a tensor's JSON without default values."""
     entry: dict[str, Json] = {
         "name": tensor.name,
         "kind": tensor.kind.value,
@@ -142,10 +141,12 @@ def _tensor(tensor: TensorFacts) -> Json:
 
 
 def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts, ...]]:
-    """Read back what :func:`tensors_to_json` made.
+    """Parse the output of :func:`tensors_to_json`.
 
     Raises:
-        KeyError, TypeError, ValueError: it made something else.
+        KeyError: If a field is missing.
+        TypeError: If a field has another type.
+        ValueError: If a tensor is impossible.
     """
     kinds = dict[str, tuple[TensorFacts, ...]]
     resources = from_json(kinds, record["resources"], "'resources' of the record")
@@ -160,23 +161,24 @@ def _check(tensor: TensorFacts) -> None:
         raise ValueError(f"{tensor.name!r} has too many dimensions")
     is_stored = tensor.storage is not None
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):
-        raise ValueError(f"the shape and the stride of {tensor.name!r} do not go together")
-    if max(sizes) >= _MOST or tensor.numel >= _MOST or tensor.offset + tensor.span >= _MOST:
-        raise ValueError(f"{tensor.name!r} is too large for any machine")
+        raise ValueError(f"the shape and stride of {tensor.name!r} differ in length")
+    total = tensor.offset + tensor.span
+    if max(sizes) >= _SIZE_LIMIT or tensor.numel >= _SIZE_LIMIT or total >= _SIZE_LIMIT:
+        raise ValueError(f"{tensor.name!r} is larger than any machine's memory")
 
 
 LARGE: Final = 1_000_000
-"""Bytes of a storage from which on it matters what of it is used."""
+"""Bytes of a storage from which unused parts are reported."""
 
 
 class StorageView(NamedTuple):
-    """The elements of a storage that a tensor is made of.
+    """The elements of a storage that a tensor uses.
 
     Attributes:
-        offset: elements of the storage before its first one.
-        shape: its sizes.
-        stride: how many elements of the storage lie between neighbors, by dimension.
-        item_bytes: bytes of one element.
+        offset: Elements of the storage before its first one.
+        shape: Its shape.
+        stride: The distance in elements between neighbors, by dimension.
+        item_bytes: Bytes per element.
     """
 
     offset: int
@@ -186,7 +188,7 @@ class StorageView(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the elements that it has; of those that it repeats, once.
+        """Bytes of its elements, counting repeated elements once.
 
         >>> StorageView(0, (5, 3), (0, 1), 4).size_bytes
         12
@@ -196,7 +198,7 @@ class StorageView(NamedTuple):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The bytes of the storage from its first element to its last one.
+        """The byte range of the storage from its first to its last element.
 
         >>> StorageView(10, (2, 2), (100, 1), 4).reach
         (40, 448)
@@ -209,10 +211,10 @@ class StorageView(NamedTuple):
 
 
 def bytes_used(views: Collection[StorageView]) -> int:
-    """How many bytes of a storage some views use together; never too few.
+    """Return the number of bytes of a storage that views use together. It is an upper bound.
 
-    Two columns of a matrix reach over nearly all of it, and use two columns; two views of the
-    same rows have these rows twice, and use them once.
+    Two columns of a matrix span nearly all of it, but use only two columns. Two views of the same
+    rows use them once.
 
     >>> columns = [StorageView(at, (1000,), (100,), 1) for at in (0, 1)]
     >>> rows = [StorageView(0, (10, 100), (100, 1), 1)] * 2
@@ -223,25 +225,25 @@ def bytes_used(views: Collection[StorageView]) -> int:
     return min(sum(view.size_bytes for view in distinct), _length(v.reach for v in distinct))
 
 
-def is_mostly_unused(size: int, used: int) -> bool:
-    """Whether a storage costs far more than what is used of it.
+def is_underused(size: int, used: int) -> bool:
+    """Return whether a storage is much larger than its used part.
 
     Args:
-        size: its bytes.
-        used: those that are used.
+        size: The storage's size in bytes.
+        used: The number of used bytes.
 
-    >>> is_mostly_unused(4_000_000, 12), is_mostly_unused(4_000_000, 2_000_000)
+    >>> is_underused(4_000_000, 12), is_underused(4_000_000, 2_000_000)
     (True, False)
-    >>> is_mostly_unused(4_000, 12)
+    >>> is_underused(4_000, 12)
     False
     """
     return size - used >= LARGE and 2 * used < size
 
 
-def _length(stretches: Iterable[tuple[int, int]]) -> int:
-    """How much some stretches cover together."""
+def _length(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return the total length of the union of ranges."""
     covered = until = 0
-    for start, end in sorted(stretches):
+    for start, end in sorted(ranges):
         covered += max(0, end - max(start, until))
         until = max(until, end)
     return covered

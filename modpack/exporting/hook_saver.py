@@ -16,14 +16,14 @@ from modpack.core.hookspec import specs_to_json
 from modpack.errors import ModpackWarning
 from modpack.hooks.collect import HookCollector, HookIdMap
 from modpack.hooks.describe import HookChoice, check_names, selector
-from modpack.hooks.observe import HookObserver, find_collected
+from modpack.hooks.observe import HookObserver, find_recorded_state
 from modpack.hooks.report import (
     HookStatus,
     captured,
     left_out,
-    missed,
     native,
     process_wide,
+    unvisited,
     unwrapped,
 )
 
@@ -73,9 +73,9 @@ class HookExporter:
             numbers=HookIdMap(),
         )
         if self._options.process_wide:
-            self._collector.process_wide()
+            self._collector.note_global_hooks()
         self.extras = self._options.extras
-        self._reset_state = find_collected(
+        self._reset_state = find_recorded_state(
             obj,
             self.extras,
             self._options.reset_hook_state,
@@ -95,10 +95,12 @@ class HookExporter:
             writer.write(pickle_record, appended)
         yield from map(unwrapped, self.observer.unwrapped)
         yield from (captured(s, self._reset_state.by_hook.get(s.name, ())) for s in specs)
-        yield from self.observer.lost()
-        for spec in self._collector.missed(self.observer.root, lambda: self.observer.names):
-            status = missed(spec)  # the submodule was never pickled
-            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+        yield from self.observer.warn_unsaved()
+        for spec in self._collector.find_unvisited_hooks(
+            self.observer.root, lambda: self.observer.names
+        ):
+            status = unvisited(spec)  # the submodule was never pickled
+            warnings.warn(f"hook {status.name!r}: {status.text}", ModpackWarning, stacklevel=2)
             yield status
         yield from map(left_out, self._collector.left_out)
         yield from self._native()

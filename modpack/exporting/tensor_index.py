@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.names import dotted
-from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_mostly_unused
+from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_underused
 from modpack.core.text import human_size, listed
 from modpack.diagnostics import Diagnostic
 from modpack.pickling.object_paths import iter_with_paths
@@ -236,7 +236,7 @@ class _StorageUse:
 
     @property
     def is_wasteful(self) -> bool:
-        return is_mostly_unused(self.size, self.used)
+        return is_underused(self.size, self.used)
 
 
 class StorageUsage:

@@ -1,10 +1,10 @@
-"""Model hooks: found on a live model, described as specs, registered again after loading.
+"""Model hooks: captured from a live model, described as specs, registered again after loading.
 
-Packages capture and restore hooks by themselves. What is here for users: hooks that belong to
+Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
 :func:`restore`, :func:`copy_model`), and comm hooks (:func:`restore_comm_hook`).
 
-Names are resolved on first use (PEP 562): importing this imports no torch.
+Names are resolved on first use (PEP 562), so importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from modpack.hooks.standalone import copy_model as copy_model
     from modpack.hooks.standalone import restore as restore
 
-_HOME_OF = {
+_MODULES = {
     "AfterBackward": "graph",
     "CaptureGrad": "graph",
     "GraphHandle": "graph_parts",
@@ -46,15 +46,15 @@ _HOME_OF = {
     "restore": "standalone",
     "restore_comm_hook": "ddp",
 }
-"""The module of this room that defines each public name."""
+"""The defining submodule of each public name."""
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name not in _MODULES:
         raise AttributeError(f"module 'modpack.hooks' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"modpack.hooks.{_HOME_OF[name]}"), name)
+    value = getattr(importlib.import_module(f"modpack.hooks.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

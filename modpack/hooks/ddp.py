@@ -1,7 +1,7 @@
-"""DistributedDataParallel: the module inside is what is saved, and its comm hook with it.
+"""Comm hooks of DistributedDataParallel: saved with the module inside, in place of the wrapper.
 
-The wrapper itself belongs to a process group and cannot travel. A comm hook waits beside the
-reloaded module until the user has wrapped that.
+The wrapper itself belongs to a process group and cannot be saved. A loaded comm hook waits until
+the user wraps its module.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class CommHook:
     """A comm hook of a wrapper.
 
     Attributes:
-        function: what was registered; for one of torch's built-in hooks, its name.
-        state: the state that was registered with it.
-        buffers: for a hook that synchronizes buffers, when it runs; None for gradients.
+        function: The registered function; for a built-in hook of torch, its name.
+        state: The state that was registered with it.
+        buffers: For a hook that synchronizes buffers, when it runs; None for gradients.
     """
 
     function: Callable[..., Any] | str
@@ -35,11 +35,11 @@ class CommHook:
     buffers: str | None = None
 
     def is_same_as(self, other: CommHook) -> bool:
-        """Whether both are one registration."""
+        """Return whether both are the same registration."""
         return self.function is other.function and self.state is other.state
 
     def register_on(self, ddp: DistributedDataParallel) -> None:
-        """Register it on a wrapper."""
+        """Register the comm hook on a wrapper."""
         if isinstance(self.function, str):
             kinds = dist.BuiltinCommHookType  # type: ignore[attr-defined]
             kind = getattr(kinds, self.function)
@@ -53,14 +53,14 @@ class CommHook:
 
 @named_in_packages
 class KeptHandle:
-    """Takes a comm hook away that waits for its module to be wrapped."""
+    """A handle that removes a comm hook that waits for its module to be wrapped."""
 
     def __init__(self, module: torch.nn.Module, hook: CommHook) -> None:
         self._module = module
         self._hook = hook
 
     def remove(self) -> None:
-        """Forget it. What is registered on a wrapper already stays: torch cannot remove it."""
+        """Forget the comm hook. One on a wrapper stays, because torch cannot remove it."""
         waiting = _KEPT.get(self._module, [])
         waiting[:] = [hook for hook in waiting if hook is not self._hook]
 
@@ -70,20 +70,20 @@ _KEPT: WeakKeyDictionary[torch.nn.Module, list[CommHook]] = WeakKeyDictionary()
 
 @named_in_packages
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module:
-    """What a saved wrapper becomes: the module inside."""
+    """Return the module inside, in place of a saved wrapper."""
     return module
 
 
-def inside(obj: Any) -> Any:
-    """The module inside a wrapper; anything else as it is."""
+def unwrap(obj: Any) -> Any:
+    """Return the module inside a wrapper; return other objects unchanged."""
     return obj.module if isinstance(obj, DistributedDataParallel) else obj
 
 
 def comm_hooks_of(ddp: DistributedDataParallel) -> Iterator[CommHook]:
-    """The comm hooks that the user registered on a wrapper."""
+    """Yield the comm hooks that the user registered on a wrapper."""
     registered = [hook for hook in ddp._comm_hooks if not _is_torchs_own(hook[0])]
     yield from (CommHook(function, state) for function, state in registered)
-    # what torch logs about a wrapper is the only place that names a built-in comm hook
+    # only torch's logging data about a wrapper names a built-in comm hook
     logged: Any = {} if ddp.logger is None else ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     name = str(logged.get("comm_hook", ""))
     if name.startswith(_BUILTIN):
@@ -95,12 +95,12 @@ def comm_hooks_of(ddp: DistributedDataParallel) -> Iterator[CommHook]:
 
 
 def kept_comm_hooks(module: torch.nn.Module) -> list[CommHook]:
-    """The comm hooks that wait for a module to be wrapped."""
+    """Return the comm hooks that wait for a module to be wrapped."""
     return list(_KEPT.get(module, ()))
 
 
 def keep_comm_hook(module: torch.nn.Module, hook: CommHook) -> KeptHandle:
-    """Let a comm hook wait until the module is wrapped."""
+    """Keep a comm hook until its module is wrapped, and return a handle."""
     _KEPT.setdefault(module, []).append(hook)
     return KeptHandle(module, hook)
 
@@ -108,17 +108,17 @@ def keep_comm_hook(module: torch.nn.Module, hook: CommHook) -> KeptHandle:
 def restore_comm_hook(ddp: DistributedDataParallel) -> tuple[CommHook, ...]:
     """Register the comm hook that was saved with a module on its new wrapper.
 
+    torch allows one comm hook per wrapper and raises RuntimeError for a second one.
+
     Args:
-        ddp: a fresh wrapper of a module that was loaded with its hooks.
+        ddp: A fresh wrapper of a module that was loaded with its hooks.
 
     Returns:
-        What was registered.
+        The registered comm hooks.
 
     Raises:
-        TypeError: it is no wrapper.
-        ModpackError: no comm hook came with its module.
-
-    torch allows one comm hook on a wrapper: a second one is torch's RuntimeError.
+        TypeError: If ``ddp`` is not a wrapper.
+        ModpackError: If its module was not loaded with a comm hook.
     """
     if not isinstance(ddp, DistributedDataParallel):
         raise TypeError(
@@ -127,9 +127,9 @@ def restore_comm_hook(ddp: DistributedDataParallel) -> tuple[CommHook, ...]:
     waiting = kept_comm_hooks(ddp.module)
     if not waiting:
         raise ModpackError(
-            f"no comm hook came with the {type(ddp.module).__name__} inside this wrapper: it has "
-            "to be the very module that was loaded, with its hooks, from a package whose wrapped "
-            "model had a comm hook"
+            f"the {type(ddp.module).__name__} inside this wrapper was not loaded with a comm hook",
+            hint="Wrap the module that was loaded, with its hooks, from a package whose wrapped "
+            "model had a comm hook.",
         )
     for hook in waiting:
         hook.register_on(ddp)
@@ -137,7 +137,7 @@ def restore_comm_hook(ddp: DistributedDataParallel) -> tuple[CommHook, ...]:
 
 
 def belongs_to_wrapper(hook: Any) -> bool:
-    """Whether a wrapper put a hook onto what is inside, and will do so when it is made again."""
+    """Return whether a wrapper registered a hook on its module; a new wrapper will do it again."""
     function = getattr(hook, "func", hook)
     function = getattr(function, "__func__", function)
     return getattr(function, "__module__", None) == DistributedDataParallel.__module__
@@ -145,7 +145,7 @@ def belongs_to_wrapper(hook: Any) -> bool:
 
 @named_in_packages
 def world_group() -> Any:
-    """The default process group, or None where there is none: torch's hooks take both."""
+    """Return the default process group, or None without one; torch's hooks accept both."""
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
@@ -154,9 +154,9 @@ _OWN_HOOKS = ("mixed_precision_hooks", "optimizer_overlap_hooks")
 
 
 def _is_torchs_own(function: Any) -> bool:
-    """Whether the wrapper registered a comm hook by itself, because of its arguments."""
-    home = str(getattr(function, "__module__", ""))
-    own = home.startswith("torch.distributed.") and home.rpartition(".")[2] in _OWN_HOOKS
+    """Return whether the wrapper registered a comm hook by itself, because of its arguments."""
+    module = str(getattr(function, "__module__", ""))
+    own = module.startswith("torch.distributed.") and module.rpartition(".")[2] in _OWN_HOOKS
     return own and function.__qualname__ in _REGISTERED_BY_WRAPPER
 
 

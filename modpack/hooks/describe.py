@@ -1,4 +1,4 @@
-"""Descriptions of hooks: the callables and their state, the targets' names, the user's choice."""
+"""Descriptions of model hooks: their callables, state, targets, and the user's choice."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ def describe(hook: object, is_importable: _IsImportable) -> CallableSpec:
     """Describe a callable.
 
     Args:
-        hook: the callable.
-        is_importable: tells which functions can be imported by their names.
+        hook: The callable.
+        is_importable: Returns whether a function can be imported by its name.
     """
     is_builtin = isinstance(hook, BuiltinFunctionType) and not _is_bound_builtin(hook)
     is_named = isinstance(hook, FunctionType) and is_importable(hook)
     if is_named or is_builtin or isinstance(hook, type):
-        return CallableSpec("reference", name_of(hook))
+        return CallableSpec("reference", callable_name(hook))
     texts = dict(_texts(hook, is_importable))
     sources = dict.fromkeys(map(_readable, texts.values()))
     return CallableSpec(
         by="source" if isinstance(hook, FunctionType) else "object",
-        name=name_of(hook),
-        source="\n\n".join(sources) or None,  # pickling reports it if there should be one
-        place=_place(texts),
-        state=tuple(state_of(hook)),
+        name=callable_name(hook),
+        source="\n\n".join(sources) or None,  # pickling reports a missing source
+        place=_source_location(texts),
+        state=tuple(callable_state(hook)),
     )
 
 
-def name_of(hook: object) -> str:
-    """What to call a callable: its qualified name, or that of what is inside it."""
+def callable_name(hook: object) -> str:
+    """Return the qualified name of a callable, or of the callable inside it."""
     if isinstance(hook, functools.partial):
-        return f"partial of {name_of(hook.func)}"
+        return f"partial of {callable_name(hook.func)}"
     if isinstance(hook, MethodType):
-        return f"{name_of(hook.__func__)} (bound)"
+        return f"{callable_name(hook.__func__)} (bound)"
     qualname = getattr(hook, "__qualname__", None)
     if _is_bound_builtin(hook):
         return f"{_module_of(type(hook.__self__))}.{qualname} (bound)"
@@ -70,11 +70,11 @@ def name_of(hook: object) -> str:
     return f"instance of {_module_of(type(hook))}.{type(hook).__qualname__}"
 
 
-def state_of(hook: object) -> dict[str, object]:
-    """What a callable carries along: closure variables, attributes, bound arguments."""
+def callable_state(hook: object) -> dict[str, object]:
+    """Return what a callable refers to: closure variables, attributes, bound arguments."""
     if isinstance(hook, functools.partial):
         bound = {f"args[{index}]": value for index, value in enumerate(hook.args)}
-        return {**state_of(hook.func), **bound, **hook.keywords}
+        return {**callable_state(hook.func), **bound, **hook.keywords}
     if isinstance(hook, MethodType) or _is_bound_builtin(hook):
         return {"self": hook.__self__}
     if isinstance(hook, FunctionType):
@@ -84,7 +84,7 @@ def state_of(hook: object) -> dict[str, object]:
 
 
 def _is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
-    """Whether it is a method, written in C, of an object: ``seen.append``."""
+    """Return whether a callable is a C method of an object, such as ``seen.append``."""
     if not isinstance(hook, BuiltinFunctionType):
         return False
     return not isinstance(hook.__self__, (type, ModuleType, type(None)))
@@ -93,10 +93,10 @@ def _is_bound_builtin(hook: object) -> TypeGuard[BuiltinFunctionType]:
 def _texts(
     hook: object, is_importable: _IsImportable
 ) -> Iterator[tuple[FunctionType, FunctionText]]:
-    """The functions that travel by source with a callable, its own first: what an auditor reads.
+    """Yield the functions that are saved by source with a callable, its own first, for auditors.
 
-    Decorators and partials hold the user's function inside; functions without a module bring
-    along the ones that they call.
+    Decorators and partials contain the user's function. Functions without a module are saved
+    together with the functions that they call.
     """
     todo, seen = [hook], set()
     while todo:
@@ -111,7 +111,7 @@ def _texts(
         elif isinstance(part, FunctionType) and not is_importable(part):
             try:
                 yield part, find_function_text(part)
-            except NoSourceError:  # pickling it reports that as an error, with the path to it
+            except NoSourceError:  # pickling reports it as an error, with its path
                 continue
             todo.extend(value for _, value in closed_over(part))
             todo.append(_wrapped_by(part))
@@ -120,10 +120,11 @@ def _texts(
             todo.append(_wrapped_by(part))
 
 
-def _place(texts: dict[FunctionType, FunctionText]) -> str | None:
-    """Where the user's function is: what a decorator of another file has wrapped, if that is told.
+def _source_location(texts: dict[FunctionType, FunctionText]) -> str | None:
+    """Return the location of the user's function, inside decorators from other files if possible.
 
-    The module is that of the code. A decorator's wrapper carries the name of what it has wrapped.
+    The module is that of the code, because a decorator's wrapper copies the wrapped function's
+    ``__module__``.
     """
     for function in texts:
         inside = _innermost(function)
@@ -134,13 +135,13 @@ def _place(texts: dict[FunctionType, FunctionText]) -> str | None:
 
 
 def _wrapped_by(part: object) -> object:
-    """What :func:`functools.wraps` has noted; asked of no object that may answer by itself."""
+    """Return the function that :func:`functools.wraps` recorded, without calling the object."""
     attributes = getattr(part, "__dict__", None)
     return attributes.get("__wrapped__") if isinstance(attributes, dict) else None
 
 
 def _innermost(function: FunctionType) -> FunctionType:
-    """The function behind wrappers that carry its name."""
+    """Return the function inside all wrappers that carry its name."""
     passed = {function}
     while isinstance(inside := _wrapped_by(function), FunctionType) and inside not in passed:
         passed.add(function := inside)
@@ -148,7 +149,7 @@ def _innermost(function: FunctionType) -> FunctionType:
 
 
 def _readable(text: FunctionText) -> str:
-    """A text without its common indentation, unless that would change a string in it."""
+    """Return source without its common indentation, unless that would change a string in it."""
     dedented = textwrap.dedent(text.source)
     if text.is_lambda or dedented == text.source:
         return text.source
@@ -156,26 +157,26 @@ def _readable(text: FunctionText) -> str:
     inside = exact.body[0] if isinstance(exact, ast.If) else exact
     try:
         shifted = ast.parse(dedented).body[0]
-    except SyntaxError:  # a line inside a string is indented less than the definition
+    except SyntaxError:  # a line of a string is indented less than the definition
         return text.source
     return dedented if ast.dump(inside) == ast.dump(shifted) else text.source
 
 
 def _module_of(obj: object) -> str:
-    """The module path of a function or class; for a packaged one, that inside its package."""
+    """Return the module path of a function or class, relative to its package if it has one."""
     return local_path(str(getattr(obj, "__module__", None)))
 
 
 _MAX_PATHS = 16
-"""So many paths to one module are followed: shared modules in shared modules multiply."""
+"""Maximum number of paths to one module. Nested shared modules multiply them."""
 
 
 class ObjectPaths:
-    """The paths to every module, parameter and buffer of a saved object.
+    """The paths to every module, parameter, and buffer of a saved object.
 
     Args:
-        root: the saved object.
-        extras: other roots by name, such as the optimizer.
+        root: The saved object.
+        extras: Other roots by name, such as the optimizer.
     """
 
     def __init__(self, root: Any, extras: dict[str, Any]) -> None:
@@ -183,13 +184,13 @@ class ObjectPaths:
         self._paths: dict[int, list[str]] = {id(extra): [name] for name, extra in extras.items()}
         self._unreachable = 0
         for name, each in self._roots:
-            for module in _modules_in(each):
-                if id(module) not in self._paths:  # it is inside of none before it
+            for module in _iter_modules(each):
+                if id(module) not in self._paths:  # not a submodule of an earlier one
                     path = path_to(each, module, name) or ""
                     self._name_parts(path.lstrip("."), module)
 
     def of(self, target: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The canonical path of a target, or of each member of a group, and the other paths."""
+        """Return the canonical path of a target or of each group member, and other paths."""
         if target is None:
             return (), ()
         if isinstance(target, list):
@@ -199,16 +200,16 @@ class ObjectPaths:
 
     @staticmethod
     def hook_name(target: tuple[str, ...], kind: str, position: int) -> str:
-        """A hook's name: ``layer1.conv/forward/0``; without a target, ``global.forward/0``."""
+        """Return a hook's name: ``layer1.conv/forward/0``, or ``global.forward/0``."""
         parts = [part for part in ("+".join(target), kind, str(position)) if part]
         return "/".join(parts)
 
     def _paths_to(self, target: Any) -> list[str]:
         if id(target) not in self._paths:
-            self._paths[id(target)] = [self._searched(target)]
+            self._paths[id(target)] = [self._search(target)]
         return self._paths[id(target)]
 
-    def _searched(self, target: Any) -> str:
+    def _search(self, target: Any) -> str:
         for name, root in self._roots:
             found = path_to(root, target, name)
             if found is not None:
@@ -232,16 +233,16 @@ class ObjectPaths:
             todo.extend((dotted(path, name), child) for name, child in reversed(children))
 
 
-def _modules_in(root: Any) -> Iterator[torch.nn.Module]:
-    """The modules in an object, each before those inside it."""
+def _iter_modules(root: Any) -> Iterator[torch.nn.Module]:
+    """Yield the modules in an object, each before its submodules."""
     if isinstance(root, torch.nn.Module):
         yield root
     elif not isinstance(root, torch.optim.Optimizer):
         yield from (part for part in iter_objects(root) if isinstance(part, torch.nn.Module))
 
 
-def functions_of(hook: Any) -> dict[str, Any]:
-    """The user's callables behind a hook, by the name of the argument that took them."""
+def hook_functions(hook: Any) -> dict[str, Any]:
+    """Return the user's callables of a hook, by the name of their parameter."""
     if isinstance(hook, GraphPart):
         return hook.attachment.spec.functions
     if isinstance(hook, CommHook):
@@ -249,8 +250,8 @@ def functions_of(hook: Any) -> dict[str, Any]:
     return {"hook": hook}
 
 
-def carried_by(hook: Any) -> dict[str, Any]:
-    """What was registered together with the callables."""
+def bound_state(hook: Any) -> dict[str, Any]:
+    """Return the objects that were registered together with the callables."""
     if isinstance(hook, GraphPart) and isinstance(hook.attachment.spec, CaptureGrad):
         return {"store": hook.attachment.spec.store}
     if isinstance(hook, CommHook):
@@ -258,56 +259,56 @@ def carried_by(hook: Any) -> dict[str, Any]:
     return {}
 
 
-def state_of_hook(hook: Any) -> dict[str, Any]:
-    """What a hook carries along, by name.
+def hook_state(hook: Any) -> dict[str, Any]:
+    """Return what a hook refers to, by name.
 
-    These are closure variables, attributes of objects, bound arguments, and those globals of
-    functions without an importable module that are no code.
+    This includes closure variables, attributes, bound arguments, and those globals of functions
+    without an importable module that are not code.
     """
-    state = carried_by(hook)
-    for function in functions_of(hook).values():
+    state = bound_state(hook)
+    for function in hook_functions(hook).values():
         state.update(own_globals(function))
-        state.update(state_of(function))
+        state.update(callable_state(function))
     return state
 
 
 def own_globals(function: Any) -> dict[str, Any]:
-    """The globals that travel with a function because its module cannot be imported.
+    """Return the globals that are saved with a function because its module is not importable.
 
-    Without modules, classes and functions.
+    Modules, classes, and functions are not included.
     """
     if not isinstance(function, FunctionType):
         return {}
     namespace = function.__globals__
-    travel = isinstance(namespace, GlobalNames) or has_script_definitions(namespace)
-    if not travel and function.__module__ not in SCRIPTS:
+    is_saved = isinstance(namespace, GlobalNames) or has_script_definitions(namespace)
+    if not is_saved and function.__module__ not in SCRIPTS:
         return {}
     code = (ModuleType, FunctionType, type)
     return {n: v for n, v in named_globals(function).items() if not isinstance(v, code)}
 
 
 def describe_hook(hook: Any, is_importable: _IsImportable) -> CallableSpec:
-    """Describe a hook by the user's callables behind it."""
-    functions = functions_of(hook)
-    carried = tuple(carried_by(hook))
+    """Describe a hook by its user's callables."""
+    functions = hook_functions(hook)
+    carried = tuple(bound_state(hook))
     if not functions:
-        return CallableSpec("object", _name_of_own(hook), state=carried)
+        return CallableSpec("object", _builtin_name(hook), state=carried)
     parts = {name: describe(each, is_importable) for name, each in functions.items()}
     if len(parts) > 1:
-        return _together(parts)
+        return _combine(parts)
     (one,) = parts.values()
     return one._replace(state=(*carried, *one.state))
 
 
-def _name_of_own(hook: Any) -> str:
-    """The name of what torch or modpack does by itself."""
+def _builtin_name(hook: Any) -> str:
+    """Return the name of a hook that torch or modpack implements."""
     if isinstance(hook, CommHook):
         return f"torch.distributed.BuiltinCommHookType.{hook.function}"
     return f"modpack.hooks.{type(hook.attachment.spec).__name__}"
 
 
-def _together(parts: dict[str, CallableSpec]) -> CallableSpec:
-    """One description for several callables: their sources under each other."""
+def _combine(parts: dict[str, CallableSpec]) -> CallableSpec:
+    """Return one description of several callables, with their sources joined."""
     sources = [f"# {name}\n{part.source}" for name, part in parts.items() if part.source]
     ways = {part.by for part in parts.values()}
     return CallableSpec(
@@ -320,14 +321,14 @@ def _together(parts: dict[str, CallableSpec]) -> CallableSpec:
 
 
 HookChoice = bool | Iterable[str] | Callable[[HookSpec], bool]
-"""True, False, names of hooks, or a predicate over specs."""
+"""True, False, hook names, or a predicate over specs."""
 
 
 def selector(choice: HookChoice) -> Callable[[HookSpec], bool]:
-    """A predicate for a user's choice of hooks.
+    """Return a predicate for a user's choice of hooks.
 
     Raises:
-        TypeError: it is no choice.
+        TypeError: If the choice has another type.
     """
     if isinstance(choice, bool):
         return lambda spec: bool(choice)
@@ -337,15 +338,15 @@ def selector(choice: HookChoice) -> Callable[[HookSpec], bool]:
     if callable(choice):
         return choice
     raise TypeError(
-        f"hooks must be True, False, hook names or a predicate, not {type(choice).__name__}"
+        f"hooks must be True, False, hook names, or a predicate, not {type(choice).__name__}"
     )
 
 
 def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
-    """Refuse names that no hook has.
+    """Check that every chosen name is the name of a hook.
 
     Raises:
-        ValueError: tells the unknown names and the known ones.
+        ValueError: If a name is unknown; the message lists the known ones.
     """
     if callable(choice) or not isinstance(choice, Iterable):
         return
@@ -353,11 +354,11 @@ def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
     unknown = [name for name in _names_in(choice) if name not in known]
     if unknown:
         raise ValueError(
-            f"no hook is called {', '.join(map(repr, unknown))}; there are: "
+            f"unknown hook names {', '.join(map(repr, unknown))}; known names: "
             + (", ".join(map(repr, known)) or "none")
         )
 
 
 def _names_in(choice: Iterable[str]) -> list[str]:
-    """The names of hooks in a choice; a text is one of them."""
+    """Return the hook names in a choice; a string is one name."""
     return [choice] if isinstance(choice, str) else list(choice)

@@ -1,8 +1,8 @@
-"""Hooks that belong to an autograd graph, written down as values.
+"""Specs of hooks that belong to an autograd graph.
 
-Such a hook hangs on something that each forward pass creates: an output tensor, a node of the
-graph, the engine's queue. It cannot be listed and dies with the graph. A spec says where it
-belongs; :func:`modpack.hooks.attach` puts it there on every forward pass.
+Such a hook is registered on an object that each forward pass creates: an output tensor, a node of
+the graph, or the engine's queue. It cannot be listed, and it dies with the graph. A spec says where
+it belongs; :func:`modpack.hooks.attach` registers it there on every forward pass.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from modpack.pickling.rebuild import named_in_packages
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """What all of them have in common.
+    """Base class of the specs.
 
     Attributes:
-        kind: the kind of hook, as specs in packages and reports call it.
+        kind: The kind of hook, as specs in packages and reports name it.
     """
 
     kind: ClassVar[str]
@@ -47,33 +47,33 @@ class GraphSpec:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The module paths that it names, below the model that it is attached to."""
+        """The module paths that the spec names, relative to the model that it is attached to."""
         several: tuple[str, ...] | None = getattr(self, "modules", None)
         return (getattr(self, "module", ""),) if several is None else several
 
     @property
     def functions(self) -> dict[str, Any]:
-        """What the user wants called, by the name of the field."""
+        """The user's callables, by the name of the field."""
         names = ("hook", "pack", "unpack")
         return {name: getattr(self, name) for name in names if hasattr(self, name)}
 
     @property
     def flags(self) -> dict[str, bool | str]:
-        """What else there is to say about it in a spec."""
+        """The flags of the hook's spec in a package."""
         return {name: getattr(self, name) for name in ("mode", "of") if hasattr(self, name)}
 
 
 @named_in_packages
 @dataclass(frozen=True)
 class OutputGrad(GraphSpec):
-    """A hook on the gradient of a module's output, as :meth:`torch.Tensor.register_hook` takes it.
+    """A hook on the gradient of a module's output; see :meth:`torch.Tensor.register_hook`.
 
-    It sees the gradient of each output tensor that requires one, wherever the tensor is in a
-    tuple, a list or a dict, and may return another. If the module has full backward pre-hooks,
-    it sees what they return: torch puts them between the output and the module's caller.
+    It receives the gradient of each output tensor that requires one, including tensors in tuples,
+    lists, and dicts, and may return another. If the module has full backward pre-hooks, it
+    receives their results: torch inserts them between the output and the module's caller.
 
     Args:
-        module: the module's path below the model; ``""`` for the model itself.
+        module: The module's path in the model; ``""`` for the model itself.
         hook: ``hook(grad) -> None or a gradient``.
     """
 
@@ -85,13 +85,13 @@ class OutputGrad(GraphSpec):
 @named_in_packages
 @dataclass(frozen=True)
 class NodeHook(GraphSpec):
-    """A hook that runs after the graph's node which made a module's output (C++: post hook).
+    """A hook that runs after the graph node that created a module's output (C++: post hook).
 
-    See :meth:`torch.autograd.graph.Node.register_hook`. An output that no node has made (a
-    tensor that the module only passes on from outside the graph) is left alone.
+    See :meth:`torch.autograd.graph.Node.register_hook`. Outputs without a node, such as a tensor
+    that the module passes through from outside the graph, are ignored.
 
     Args:
-        module: the module's path below the model.
+        module: The module's path in the model.
         hook: ``hook(grad_inputs, grad_outputs) -> None or a tuple of gradients``.
     """
 
@@ -103,12 +103,12 @@ class NodeHook(GraphSpec):
 @named_in_packages
 @dataclass(frozen=True)
 class NodePreHook(GraphSpec):
-    """A hook that runs before the graph's node which made a module's output (C++: pre hook).
+    """A hook that runs before the graph node that created a module's output (C++: pre hook).
 
-    See :meth:`torch.autograd.graph.Node.register_prehook`, and :class:`NodeHook`.
+    See :meth:`torch.autograd.graph.Node.register_prehook` and :class:`NodeHook`.
 
     Args:
-        module: the module's path below the model.
+        module: The module's path in the model.
         hook: ``hook(grad_outputs) -> None or a tuple of gradients``.
     """
 
@@ -120,16 +120,16 @@ class NodePreHook(GraphSpec):
 @named_in_packages
 @dataclass(frozen=True)
 class SavedTensors(GraphSpec):
-    """Packs the tensors that a module's forward saves for the backward pass.
+    """A pair of functions for the tensors that a module's forward saves for the backward pass.
 
-    It is :class:`torch.autograd.graph.saved_tensors_hooks` around the forward of one module.
-    The innermost wins, as with torch's: a submodule's pair before its parent's, and of two on
-    one module the one that was attached last. It is left again when the forward raises.
+    It acts like :class:`torch.autograd.graph.saved_tensors_hooks` around the module's forward. As
+    with torch, the innermost pair applies: a submodule's before its parent's, and the one that
+    was attached last to a module. The pair is removed even if the forward raises.
 
     Args:
-        module: the module's path below the model.
+        module: The module's path in the model.
         pack: ``pack(tensor) -> anything``.
-        unpack: ``unpack(what pack returned) -> tensor``.
+        unpack: ``unpack(result of pack) -> tensor``.
     """
 
     module: str
@@ -141,13 +141,13 @@ class SavedTensors(GraphSpec):
 @named_in_packages
 @dataclass(frozen=True)
 class AfterBackward(GraphSpec):
-    """A function to call when a backward pass is over: after all other hooks, once.
+    """A function to call once after a backward pass, after all other hooks.
 
     It runs if the backward pass goes through an output of the module.
 
     Args:
         hook: ``hook() -> None``.
-        module: the module's path below the model; by default the model itself.
+        module: The module's path in the model. Default: the model itself.
     """
 
     hook: Callable[[], Any]
@@ -160,15 +160,14 @@ class AfterBackward(GraphSpec):
 class MultiGrad(GraphSpec):
     """A hook for the gradients of several modules' outputs together.
 
-    It is :func:`torch.autograd.graph.register_multi_grad_hook` on the outputs that the modules
-    give within one call of the model, in the order in which the spec names the modules.
-    Outputs that need no gradient, and tensors from outside the graph, do not count.
+    It acts like :func:`torch.autograd.graph.register_multi_grad_hook` on the outputs of the modules
+    in one call of the model, in the order in which the spec names the modules. Outputs that require
+    no gradient, and tensors from outside the graph, are ignored.
 
     Args:
-        modules: module paths below the model.
-        hook: for ``"all"``: ``hook(grads)``, once all gradients are there, with None for
-            outputs that the backward pass does not reach; for ``"any"``: ``hook(grad)``, with
-            the first.
+        modules: Module paths in the model.
+        hook: For ``"all"``, ``hook(grads)`` after all gradients are computed, with None for outputs
+            that the backward pass does not reach; for ``"any"``, ``hook(grad)`` with the first.
         mode: ``"all"`` or ``"any"``.
     """
 
@@ -186,16 +185,16 @@ class MultiGrad(GraphSpec):
 @named_in_packages
 @dataclass(frozen=True)
 class CaptureGrad(GraphSpec):
-    """Collects the gradients of modules' outputs or inputs, as autograd.grad would give them.
+    """Stores the gradients of modules' outputs or inputs, as autograd.grad would return them.
 
     After a backward pass, ``store[path]`` is a list with an entry for each tensor that requires
-    a gradient, in the order in which the latest call of the model made them: its gradient, or
-    None if the backward pass did not reach it. ``.grad`` of nothing is touched.
+    a gradient, in the order in which the latest call of the model created them: its gradient, or
+    None if the backward pass did not reach it. No ``.grad`` is changed.
 
     Args:
-        modules: module paths below the model.
+        modules: Module paths in the model.
         of: ``"outputs"`` or ``"inputs"``.
-        store: where to put them; a new dict by default.
+        store: The mapping for the gradients. Default: a new dict.
     """
 
     modules: tuple[str, ...]

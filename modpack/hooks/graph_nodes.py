@@ -1,10 +1,10 @@
-"""Hooks of graph nodes: found on the nodes that are alive, kept for each node that a leaf gets.
+"""Hooks on the graph nodes that accumulate the gradients of leaf tensors.
 
-A leaf tensor's gradients are accumulated by a node that torch makes when a graph needs it, and
-drops with the last graph, together with its hooks. Whoever registers some has to keep the node
-alive. After loading, nobody does, and a table that kept the node would keep the tensor for ever:
-the node refers to it where Python's collector does not look. So the hooks are kept beside the
-tensor's own hooks, and one of those puts them onto the node when it is about to run.
+torch creates such a node when a graph needs it, and drops it with the last graph, together with its
+hooks. Code that registers such hooks must keep the node alive. After loading, no code does, and a
+table that kept the node would keep the tensor forever: the node refers to the tensor where Python's
+garbage collector cannot see it. The hooks are therefore stored in one of the tensor's own hooks,
+which registers them on the node when the node is about to run.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ _REGISTERS = {BEFORE: "register_prehook", AFTER: "register_hook"}
 
 
 class NodeKeeper:
-    """A tensor hook that puts hooks onto the node that accumulates the tensor's gradients.
+    """A tensor hook that registers hooks on the node that accumulates the tensor's gradients.
 
-    Tensor hooks are the first that run on that node, so that it has the others in time.
+    Tensor hooks run first on that node, so the other hooks are registered in time.
 
     Attributes:
-        tables: the hooks by their ids, for each moment.
+        tables: The hooks by their ids, for each moment.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tables: dict[str, OrderedDict[int, Any]] = {each: OrderedDict() for each in _REGISTERS}
         self._tensor = TensorWeakRef(tensor)
         self._on_node: list[RemovableHandle] = []
-        self._lock = threading.Lock()  # two backward passes may share a node
+        self._lock = threading.Lock()  # two concurrent backward passes may share a node
 
     def __call__(self, grad: torch.Tensor) -> None:
         tensor = self._tensor()
         with self._lock:
             if tensor is not None and not any(each.hooks_dict_ref() for each in self._on_node):
-                self._on_node = list(self._put_onto(*_nodes_of([tensor])))
+                self._on_node = list(self._register_on(*_get_nodes([tensor])))
 
-    def _put_onto(self, node: Any) -> Iterator[RemovableHandle]:
+    def _register_on(self, node: Any) -> Iterator[RemovableHandle]:
         for moment, method in _REGISTERS.items():
             yield getattr(node, method)(_Runner(moment, self.tables[moment]))
 
 
 class _Runner:
-    """The hooks of one moment, as one hook of a node."""
+    """The hooks of one moment, combined into one hook of a node."""
 
     def __init__(self, moment: str, table: OrderedDict[int, Any]) -> None:
         self.table = table
         self._is_before = moment == BEFORE
 
     def __call__(self, changed: Any, *given: Any) -> Any:
-        """Run them, each with what the one before has returned."""
+        """Run the hooks, each with the result of the previous one."""
         result = None
         for hook in list(self.table.values()):
             made = hook(changed, *given)
@@ -69,8 +69,8 @@ class _Runner:
 
 
 def register_on_node(tensor: torch.Tensor, moment: str, hook: Any) -> RemovableHandle:
-    """Register a hook on the node of a leaf, and on those that it gets later; returns a handle."""
-    keeper = keeper_of(tensor)
+    """Register a hook on the current and future nodes of a leaf, and return a handle."""
+    keeper = find_keeper(tensor)
     if keeper is None:
         keeper = NodeKeeper(tensor)
         torch.Tensor.register_hook(tensor, keeper)  # type: ignore[no-untyped-call]
@@ -81,25 +81,25 @@ def register_on_node(tensor: torch.Tensor, moment: str, hook: Any) -> RemovableH
 
 
 def clear_node_hooks(tensor: torch.Tensor, moment: str) -> None:
-    """Take off the hooks of one moment, from the node that is alive as well."""
-    keeper = keeper_of(tensor)
+    """Remove the hooks of one moment, also from the live node."""
+    keeper = find_keeper(tensor)
     kept = [] if keeper is None else [keeper.tables[moment]]
-    for table in (*kept, *(tables_of(node)[moment] for _, node in living_nodes([tensor]))):
+    for table in (*kept, *(node_tables(node)[moment] for _, node in find_live_nodes([tensor]))):
         for identity in [i for i, hook in table.items() if not isinstance(hook, _Runner)]:
             del table[identity]
 
 
-def hooks_of_leaf(
+def leaf_hooks(
     tensor: torch.Tensor, moment: str, on_node: Mapping[int, Any] = MappingProxyType({})
 ) -> Iterator[tuple[int, Any]]:
-    """The hooks of one moment with their ids, in the order in which they run.
+    """Yield the hooks of one moment with their ids, in the order in which they run.
 
     Args:
-        tensor: the leaf.
+        tensor: The leaf.
         moment: :data:`BEFORE` or :data:`AFTER` the gradient is accumulated.
-        on_node: those of the node that is alive; without, those that its keeper has are found.
+        on_node: The hooks of the live node. Without them, only the keeper's hooks are found.
     """
-    keeper = keeper_of(tensor)
+    keeper = find_keeper(tensor)
     kept = {} if keeper is None else keeper.tables[moment]
     if not any(isinstance(hook, _Runner) for hook in on_node.values()):
         yield from list(kept.items())
@@ -107,10 +107,10 @@ def hooks_of_leaf(
         yield from list(hook.table.items()) if isinstance(hook, _Runner) else [(identity, hook)]
 
 
-def tables_of(node: Any) -> dict[str, OrderedDict[int, Any]]:
-    """The hooks of a node by their ids, for each moment.
+def node_tables(node: Any) -> dict[str, OrderedDict[int, Any]]:
+    """Return the hooks of a node by their ids, for each moment.
 
-    Nothing gives a node's tables but the handle of a hook: one is registered, and removed.
+    Only the handle of a hook gives access to a node's tables, so one is registered and removed.
     """
     tables = {}
     for moment, method in _REGISTERS.items():
@@ -120,26 +120,26 @@ def tables_of(node: Any) -> dict[str, OrderedDict[int, Any]]:
     return tables
 
 
-def living_nodes(leaves: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Any]]:
-    """The leaves whose node is alive, each with it.
+def find_live_nodes(leaves: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, Any]]:
+    """Return the leaves whose node is alive, each with its node.
 
-    To ask for a node makes one. Nodes are marked, and asked for again: a new one has no mark.
-    Both are done for all leaves at once, 20 times as fast as with ``get_gradient_edge``.
+    Requesting a node creates one. Nodes are therefore marked and requested again: a new one has no
+    mark. Both steps handle all leaves at once, 20 times as fast as ``get_gradient_edge``.
     """
     if RemovableHandle.next_id == 0:  # no hook was ever registered in this process
         return []
-    mark = object()  # of this call: another thread may ask for the same nodes
+    mark = object()  # of this call, because another thread may search the same nodes
     with torch._C.DisableTorchFunctionSubclass():
         wanted = [tensor for tensor in leaves if tensor.requires_grad]
-        for node in filter(None, _nodes_of(wanted)):
+        for node in filter(None, _get_nodes(wanted)):
             node.metadata[mark] = True
         node = None
-        pairs = zip(wanted, _nodes_of(wanted), strict=True)
+        pairs = zip(wanted, _get_nodes(wanted), strict=True)
         return [(t, node) for t, node in pairs if node and node.metadata.pop(mark, False)]
 
 
-def nodes_behind(tensor: torch.Tensor, seen: set[Any]) -> Iterator[Any]:
-    """The nodes of the graph that has made a tensor, without those seen before."""
+def iter_graph_nodes(tensor: torch.Tensor, seen: set[Any]) -> Iterator[Any]:
+    """Yield the nodes of the graph that computed a tensor, without those seen before."""
     todo = [tensor.grad_fn]
     while todo:
         node = todo.pop()
@@ -150,17 +150,17 @@ def nodes_behind(tensor: torch.Tensor, seen: set[Any]) -> Iterator[Any]:
 
 
 class _AllOf(torch.autograd.Function):
-    """A graph whose one node leads to the nodes of all tensors."""
+    """A graph with a single node that leads to the nodes of all tensors."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
         return torch.empty(0)
 
 
-def _nodes_of(leaves: list[torch.Tensor]) -> list[Any]:
-    """The node of each leaf, also of those of which torch can make no view; None if it has none."""
+def _get_nodes(leaves: list[torch.Tensor]) -> list[Any]:
+    """Return the node of each leaf, even if torch cannot create a view of it; None without one."""
     with torch.enable_grad(), torch.inference_mode(False):
-        # strided nested tensors have no size, and no function of one's own can take them
+        # strided nested tensors have no size, and custom functions do not accept them
         nested = [each.is_nested and each.layout is torch.strided for each in leaves]
         others = [each for each, alone in zip(leaves, nested, strict=True) if not alone]
         made: Any = _AllOf.apply(*others) if others else None  # type: ignore[no-untyped-call]
@@ -171,8 +171,8 @@ def _nodes_of(leaves: list[torch.Tensor]) -> list[Any]:
         ]
 
 
-def keeper_of(tensor: torch.Tensor) -> NodeKeeper | None:
-    """What keeps hooks for the nodes of a leaf, if any were registered here."""
+def find_keeper(tensor: torch.Tensor) -> NodeKeeper | None:
+    """Return the hook that stores hooks for a leaf's nodes, if modpack registered one."""
     with torch._C.DisableTorchFunctionSubclass():
         hooks = list((tensor._backward_hooks or {}).values())
     return next((hook for hook in hooks if isinstance(hook, NodeKeeper)), None)

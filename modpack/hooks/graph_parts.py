@@ -1,8 +1,8 @@
-"""The ordinary module hooks that put graph-bound hooks onto each new graph.
+"""Module hooks that register graph hooks on each new graph.
 
-What is attached consists of parts. Each part is an instance of a class of this module and hangs
-on one module as a forward or forward-pre hook, so that it is captured, restored and copied like
-any other hook. What belongs to one forward pass is kept outside of its state.
+An attachment consists of parts. Each part is an instance of a class of this module, registered on
+one module as a forward or forward-pre hook. It is therefore captured, restored, and copied like any
+other model hook. Data of a single forward pass is not part of its state.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from modpack.hooks.graph import (
 from modpack.pickling.rebuild import named_in_packages
 
 
-def tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    """Each tensor that requires a gradient in a tensor, tuple, list, dict or dataclass, once."""
+def iter_tensors(tree: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors requiring a gradient in nested tuples, lists, dicts, and dataclasses."""
     seen: set[int] = set()
     todo = [tree]
     while todo:
@@ -51,10 +51,10 @@ def tensors_in(tree: object) -> Iterator[torch.Tensor]:
 
 
 class CallStack:
-    """What was opened for calls that are not over yet: by thread, innermost last.
+    """Values opened for calls that have not ended yet: by thread, innermost last.
 
-    A hook that closes runs for a call that raised too, even if the hook that opens was not
-    reached because an earlier one raised. So each entry remembers its call.
+    A closing hook runs even for a call that raised, and even if an earlier hook raised before the
+    opening hook ran. Each entry therefore remembers its call.
     """
 
     def __init__(self) -> None:
@@ -63,22 +63,22 @@ class CallStack:
         self._count = 0
 
     def open(self, value: Any) -> None:
-        """Note a value for the call that runs the calling hook."""
+        """Add a value for the call that runs the calling hook."""
         self._entries.append((next(_running_calls(), None), value))
         self._add(1)
 
     def close(self) -> Any:
-        """Take the value of the call that runs the calling hook; None if it opened nothing."""
+        """Remove and return the value of the call that runs the calling hook, or None."""
         entries = self._entries
         if not entries or entries[-1][0] is not next(_running_calls(), None):
             return None
         self._add(-1)
         return entries.pop()[1]
 
-    def abandoned(self) -> list[Any]:
-        """Take the values of calls of this thread that ended without any hook being told.
+    def pop_abandoned(self) -> list[Any]:
+        """Remove and return the values of calls of this thread that ended without running hooks.
 
-        torch runs no hook when a call ends by KeyboardInterrupt or another BaseException.
+        torch runs no hook when a KeyboardInterrupt or another BaseException ends a call.
         """
         entries = self._entries
         running = set(map(id, _running_calls())) if entries else set()
@@ -90,12 +90,12 @@ class CallStack:
 
     @property
     def innermost(self) -> Any:
-        """The value of the innermost open call of this thread, or None."""
+        """The value of this thread's innermost open call, or None."""
         return self._entries[-1][1] if self._entries else None
 
     @property
-    def are_open(self) -> bool:
-        """Whether any thread has a call under way."""
+    def has_open_calls(self) -> bool:
+        """Whether any thread has an open call."""
         return self._count > 0
 
     def _add(self, number: int) -> None:
@@ -111,7 +111,7 @@ class CallStack:
 
 
 def _running_calls() -> Iterator[FrameType]:
-    """The frames of the module calls that are under way, innermost first; they stand for them."""
+    """Yield the frames of running module calls, innermost first; a frame identifies its call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code is _CALL:
@@ -124,53 +124,53 @@ _CALL = torch.nn.Module._call_impl.__code__
 
 @named_in_packages
 class Attachment:
-    """A spec that is in force on a model; shared by the hooks that carry it out.
+    """A spec that is attached to a model; shared by the hooks that implement it.
 
     Attributes:
-        spec: what was attached.
-        size: the number of its parts.
-        removed: whether its handle was removed: what still hangs on living graphs is silent.
+        spec: The spec.
+        size: The number of its parts.
+        removed: Whether its handle was removed; its hooks on live graphs then do nothing.
     """
 
     def __init__(self, spec: GraphSpec, size: int = 0) -> None:
         self.spec = spec
         self.size = size
         self.removed = False
-        self._forget()
+        self._reset()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"spec": self.spec, "size": self.size, "removed": self.removed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._forget()
+        self._reset()
 
     def hook_gradient(
-        self, tensor: torch.Tensor, function: Callable[..., Any], place: object
+        self, tensor: torch.Tensor, function: Callable[..., Any], purpose: object
     ) -> None:
-        """Hook a tensor's gradient, for its current graph only.
+        """Register a hook on a tensor's gradient, for its current graph only.
 
         Args:
-            tensor: the tensor.
-            function: what to call with its gradient.
-            place: tells what the hook is for. A leaf tensor outlives its graphs: the hook that
-                an earlier pass put onto it for the same place is taken off.
+            tensor: The tensor.
+            function: Called with the gradient.
+            purpose: Identifies the hook's purpose. A leaf tensor outlives its graphs, so the hook
+                that an earlier pass registered for the same purpose is removed.
         """
-        with torch._C.DisableTorchFunctionSubclass():  # as in Part.register_on
+        with torch._C.DisableTorchFunctionSubclass():  # see GraphPart.register_on
             handle = torch.Tensor.register_hook(tensor, OnGraph(self, function))  # type: ignore[no-untyped-call]
         if tensor.is_leaf:
             handles = self._leaves.setdefault(tensor, {})
-            if place in handles:
-                handles[place].remove()
-            handles[place] = handle
+            if purpose in handles:
+                handles[purpose].remove()
+            handles[purpose] = handle
 
-    def call_is_over(self) -> None:
-        """Take off what could not be removed while a call was under way."""
-        if self.removed and not self.calls.are_open:
+    def finish_call(self) -> None:
+        """Remove hooks that could not be removed during a call."""
+        if self.removed and not self.calls.has_open_calls:
             while self.leftover:
                 self.leftover.pop().remove()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.calls = CallStack()
         self.queued: set[int] = set()
         self.leftover: list[Any] = []
@@ -179,7 +179,7 @@ class Attachment:
 
 @named_in_packages
 class OnGraph:
-    """A function as it hangs on one graph: silent once its attachment was removed."""
+    """A function registered on one graph; it does nothing after its attachment was removed."""
 
     def __init__(self, attachment: Attachment, function: Callable[..., Any]) -> None:
         self._attachment = attachment
@@ -190,14 +190,14 @@ class OnGraph:
 
 
 class GraphPart:
-    """An ordinary module hook that carries out a part of an attachment.
+    """A module hook that implements a part of an attachment.
 
     Attributes:
-        helps_others: whether it only helps the parts that a path of the spec has.
-        on_model: whether it hangs on the model itself, and not on each module of the spec.
-        attachment: what it is a part of.
-        path: the module path that the spec gives; None for what only helps the other parts.
-        index: its place among the parts.
+        helps_others: Whether it only supports the parts that have a path of the spec.
+        on_model: Whether it is registered on the model itself, not on each module of the spec.
+        attachment: Its attachment.
+        path: The module path in the spec; None if it only supports other parts.
+        index: Its position among the parts.
     """
 
     helps_others: ClassVar[bool] = False
@@ -212,10 +212,10 @@ class GraphPart:
         attachment.size += 1
 
     def register_on(self, module: torch.nn.Module) -> Any:
-        """Register it as a hook of the kind that it is; returns torch's handle.
+        """Register the part as a hook of its kind, and return torch's handle.
 
-        With torch's own method: a class that overrides it may wrap the part, which nobody would
-        find again.
+        This calls torch's own method. A class that overrides the method may wrap the part, and
+        modpack would not recognize it.
         """
         return getattr(torch.nn.Module, self._method)(module, self, **self._options)
 
@@ -225,22 +225,22 @@ class GraphPart:
 
 @named_in_packages
 class OutputGradPart(GraphPart):
-    """Hooks the gradients of a module's output tensors."""
+    """Registers hooks on the gradients of a module's output tensors."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         attached: Any = self.attachment
-        for tensor in tensors_in(output):
+        for tensor in iter_tensors(output):
             attached.hook_gradient(tensor, attached.spec.hook, self.index)
 
 
 @named_in_packages
 class NodePart(GraphPart):
-    """Hooks the nodes that made a module's output tensors, before or after they run."""
+    """Registers hooks on the nodes that created a module's output tensors."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         spec: Any = self.attachment.spec
         before = isinstance(spec, NodePreHook)
-        for node in dict.fromkeys(tensor.grad_fn for tensor in tensors_in(output)):
+        for node in dict.fromkeys(tensor.grad_fn for tensor in iter_tensors(output)):
             if node is not None:
                 register = node.register_prehook if before else node.register_hook
                 register(OnGraph(self.attachment, spec.hook))
@@ -248,13 +248,13 @@ class NodePart(GraphPart):
 
 @named_in_packages
 class EnterPart(GraphPart):
-    """Enters the pair of saved-tensor hooks before a module's forward."""
+    """Enters the saved-tensor hooks before a module's forward."""
 
     _method = "register_forward_pre_hook"
 
     def __call__(self, module: Any, args: Any) -> None:
         attached: Any = self.attachment
-        for context in attached.calls.abandoned():
+        for context in attached.calls.pop_abandoned():
             context.__exit__()
         if not attached.removed:
             pair = attached.spec.pack, attached.spec.unpack
@@ -265,7 +265,7 @@ class EnterPart(GraphPart):
 
 @named_in_packages
 class LeavePart(GraphPart):
-    """Leaves it again, first of all hooks after the forward, also if that raised."""
+    """Leaves the saved-tensor hooks before all other forward hooks, even if the forward raised."""
 
     helps_others = True
     _options: ClassVar[Mapping[str, bool]] = {"prepend": True, "always_call": True}
@@ -275,15 +275,15 @@ class LeavePart(GraphPart):
         context = attached.calls.close()
         if context is not None:
             context.__exit__()
-        attached.call_is_over()
+        attached.finish_call()
 
 
 @named_in_packages
 class AfterBackwardPart(GraphPart):
-    """Puts a function into the engine's queue as soon as a backward pass comes by."""
+    """Queues a function in the autograd engine as soon as a backward pass arrives."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
-        for tensor in tensors_in(output):
+        for tensor in iter_tensors(output):
             self.attachment.hook_gradient(tensor, self._queue, self.index)
 
     def _queue(self, grad: torch.Tensor) -> None:
@@ -302,14 +302,14 @@ class AfterBackwardPart(GraphPart):
 
 @named_in_packages
 class BeginPart(GraphPart):
-    """Starts afresh at each call of the model."""
+    """Resets the attachment at each call of the model."""
 
     helps_others = on_model = True
     _method = "register_forward_pre_hook"
 
     def __call__(self, module: Any, args: Any) -> None:
         spec = self.attachment.spec
-        self.attachment.calls.abandoned()
+        self.attachment.calls.pop_abandoned()
         if isinstance(spec, CaptureGrad):
             spec.store.clear()
         else:
@@ -318,18 +318,18 @@ class BeginPart(GraphPart):
 
 @named_in_packages
 class CollectPart(GraphPart):
-    """Notes a module's output tensors for a hook that is about several."""
+    """Collects a module's output tensors for a multi-grad hook."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         collected = self.attachment.calls.innermost
         if collected is not None:
-            tensors = [t for t in tensors_in(output) if not t.is_leaf]
+            tensors = [t for t in iter_tensors(output) if not t.is_leaf]
             collected.setdefault(self.path, []).extend(tensors)
 
 
 @named_in_packages
 class EndPart(GraphPart):
-    """Registers the hook over what was noted, at the end of a call of the model."""
+    """Registers the multi-grad hook on the collected tensors at the end of a call of the model."""
 
     helps_others = on_model = True
     _options: ClassVar[Mapping[str, bool]] = {"always_call": True}
@@ -342,7 +342,7 @@ class EndPart(GraphPart):
         if tensors and output is not None:
             hook = OnGraph(attached, spec.hook)
             torch.autograd.graph.register_multi_grad_hook(tensors, hook, mode=spec.mode)
-        attached.call_is_over()
+        attached.finish_call()
 
 
 @named_in_packages
@@ -365,13 +365,13 @@ class CaptureInputsPart(GraphPart):
 
 
 def _capture(part: GraphPart, tree: object) -> None:
-    """Make room for the gradient of each tensor, and a hook that puts it there."""
+    """Reserve an entry for the gradient of each tensor, and register a hook that fills it."""
     spec: Any = part.attachment.spec
-    places = spec.store.setdefault(part.path, [])
-    for index, tensor in enumerate(tensors_in(tree), len(places)):
-        places.append(None)
-        put = partial(places.__setitem__, index)
-        part.attachment.hook_gradient(tensor, put, (part.path, index))
+    entries = spec.store.setdefault(part.path, [])
+    for index, tensor in enumerate(iter_tensors(tree), len(entries)):
+        entries.append(None)
+        store = partial(entries.__setitem__, index)
+        part.attachment.hook_gradient(tensor, store, (part.path, index))
 
 
 PARTS: dict[type[GraphSpec], tuple[type[GraphPart], ...]] = {
@@ -383,15 +383,15 @@ PARTS: dict[type[GraphSpec], tuple[type[GraphPart], ...]] = {
     MultiGrad: (BeginPart, CollectPart, EndPart),
     CaptureGrad: (BeginPart, CaptureOutputsPart),
 }
-"""Everything that can be attached, each with the parts that carry it out, in their order."""
+"""The parts that implement each spec, in their order."""
 
 
 @named_in_packages
 class GraphHandle:
-    """Removes what was attached: every part of it, and what hangs on living graphs.
+    """Removes an attachment: all its parts, and its hooks on live graphs.
 
     Attributes:
-        attachment: what it removes.
+        attachment: The attachment.
     """
 
     def __init__(self, attachment: Attachment) -> None:
@@ -400,15 +400,15 @@ class GraphHandle:
 
     @property
     def spec(self) -> GraphSpec:
-        """What was attached; ``handle.spec.store`` holds captured gradients."""
+        """The attached spec; ``handle.spec.store`` contains captured gradients."""
         return self.attachment.spec
 
     def remove(self) -> None:
-        """Remove it; a second time does nothing."""
+        """Remove the attachment. Further calls do nothing."""
         self.attachment.removed = True
         while self.handles:
             handle = self.handles.pop()
-            if self.attachment.calls.are_open:  # what was entered must be left again
+            if self.attachment.calls.has_open_calls:  # an entered context must be left first
                 self.attachment.leftover.append(handle)
             else:
                 handle.remove()
@@ -421,22 +421,22 @@ class GraphHandle:
 
 
 def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
-    """Attach a hook that belongs to the autograd graph, for all forward passes to come.
+    """Attach a hook that belongs to the autograd graph, for all future forward passes.
 
-    It is saved and restored with the model, like an ordinary hook.
+    It is saved and restored with the model, like other model hooks.
 
     Args:
-        model: the model.
-        spec: what to attach and where: an :class:`OutputGrad`, :class:`NodeHook`,
+        model: The model.
+        spec: What to attach and where: an :class:`OutputGrad`, :class:`NodeHook`,
             :class:`NodePreHook`, :class:`SavedTensors`, :class:`AfterBackward`,
-            :class:`MultiGrad` or :class:`CaptureGrad`.
+            :class:`MultiGrad`, or :class:`CaptureGrad`.
 
     Returns:
-        A handle; its ``remove()`` takes everything off again.
+        A handle; its ``remove()`` removes everything again.
 
     Raises:
-        TypeError: an argument is none of these.
-        ValueError: the model has no module of that path.
+        TypeError: If an argument has another type.
+        ValueError: If the model has no module with a path of the spec.
 
     >>> from modpack.hooks import CaptureGrad
     >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
@@ -452,7 +452,7 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     if type(spec) not in PARTS:
         known = ", ".join(kind.__name__ for kind in PARTS)
         raise TypeError(f"spec must be one of {known}, not {type(spec).__name__}")
-    modules = {path: _module_at(model, path) for path in ("", *spec.paths)}
+    modules = {path: _get_module(model, path) for path in ("", *spec.paths)}
     attachment = Attachment(spec)
     handle = GraphHandle(attachment)
     of_inputs = isinstance(spec, CaptureGrad) and spec.of == "inputs"
@@ -462,13 +462,13 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     return handle
 
 
-def handle_of(hook: object, registered: Any, earlier: Any) -> Any:
-    """The handle of a hook that was registered again: one for all parts of an attachment.
+def combined_handle(hook: object, registered: Any, earlier: Any) -> Any:
+    """Return the handle of a hook that was registered again; an attachment has one for all parts.
 
     Args:
-        hook: the hook.
+        hook: The hook.
         registered: torch's handle.
-        earlier: the handle of an earlier part, if there is one.
+        earlier: The handle of an earlier part, if any.
     """
     if not isinstance(hook, GraphPart):
         return registered
@@ -477,7 +477,7 @@ def handle_of(hook: object, registered: Any, earlier: Any) -> Any:
     return handle
 
 
-def _module_at(model: torch.nn.Module, path: str) -> torch.nn.Module:
+def _get_module(model: torch.nn.Module, path: str) -> torch.nn.Module:
     modules: dict[str, torch.nn.Module] = dict(model.named_modules(remove_duplicate=False))
     if path not in modules:
         close = difflib.get_close_matches(path, modules, n=3)

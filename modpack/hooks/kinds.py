@@ -1,7 +1,7 @@
-"""The table of hook kinds: one row each, for everything that PyTorch lets one register.
+"""The table of hook kinds: one row for each kind of hook that PyTorch supports.
 
-A row knows how to list the hooks of its kind on a target, how to register one again through
-torch's public API, and how to take all of them off. A new kind is a new row.
+A row lists the hooks of its kind on a target, registers one again through torch's public API, and
+removes all of them. A new kind of hook needs a new row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.optim import optimizer as optimizer_globals
 
 from modpack.hooks.ddp import keep_comm_hook
-from modpack.hooks.graph_nodes import AFTER, BEFORE, NodeKeeper, hooks_of_leaf, register_on_node
+from modpack.hooks.graph_nodes import AFTER, BEFORE, NodeKeeper, leaf_hooks, register_on_node
 from modpack.hooks.graph_parts import PARTS, attach
 
 MULTI_GRAD: Final = "multi_grad"
@@ -29,12 +29,12 @@ Flags = Mapping[str, "bool | str"]
 
 @dataclass(frozen=True)
 class InstalledHook:
-    """A hook as it hangs on its target.
+    """A hook registered on its target.
 
     Attributes:
-        identity: torch's id of the hook: tells the order across tensors.
-        hook: what was registered.
-        flags: what it was registered with.
+        identity: torch's id of the hook, which also orders hooks across tensors.
+        hook: The registered callable.
+        flags: The flags that it was registered with.
     """
 
     identity: int
@@ -47,14 +47,14 @@ class HookKind:
     """One row: how a kind of hook is listed, registered, and cleared.
 
     Attributes:
-        name: as specs call it.
-        scope: what it hangs on: ``module``, ``tensor``, ``accumulator`` (a tensor's node),
-            ``group`` (of tensors), ``optimizer`` or ``global``.
-        find: lists the hooks of a target in the order in which they run.
-        register: registers one again and returns torch's handle.
-        tables: the dictionaries that hold them, by attribute of the target; the first one
-            maps ids to hooks, the others hold flags by id.
-        home: the module that has the tables of a process-wide kind.
+        name: The name in specs.
+        scope: The kind of target: ``module``, ``tensor``, ``accumulator`` (a tensor's node),
+            ``group`` (of tensors), ``optimizer``, or ``global``.
+        find: Lists the hooks of a target in the order in which they run.
+        register: Registers a hook again and returns torch's handle.
+        tables: The dictionaries with the hooks, by attribute of the target. The first one maps
+            ids to hooks, the others contain flags by id.
+        global_module: The module with the tables of a process-wide kind.
     """
 
     name: str
@@ -62,29 +62,29 @@ class HookKind:
     find: Callable[[Any], Iterator[InstalledHook]]
     register: Callable[[Any, Any, Flags], Any]
     tables: tuple[str, ...] = ()
-    home: Any = None
+    global_module: Any = None
 
     def clear(self, target: Any) -> None:
-        """Take the hooks of this kind off a module or optimizer; torch's own stay."""
+        """Remove the hooks of this kind from a module or optimizer, except torch's own."""
         for identity, hook in list(getattr(target, self.tables[0], {}).items()):
-            if not travels_natively(hook):
+            if not is_native(hook):
                 for name in self.tables:
                     getattr(target, name).pop(identity, None)
         if "_backward_hooks" in self.tables and not target._backward_hooks:
-            target._is_full_backward_hook = None  # or it would refuse the other kind
+            target._is_full_backward_hook = None  # or torch would reject the other kind
 
 
-def travels_natively(hook: object) -> bool:
-    """Whether a hook belongs to one of torch's utilities, recognized by its type.
+def is_native(hook: object) -> bool:
+    """Return whether a hook belongs to one of torch's utilities, judging by its type.
 
-    weight_norm, spectral_norm, pruning and lazy modules keep what they need in hooks whose
-    handles they hold themselves. They travel with the module's state; registering them again
-    would run them twice.
+    weight_norm, spectral_norm, pruning, and lazy modules keep their data in hooks and own the
+    handles. These hooks are saved as part of the module's state; registering them again would run
+    them twice.
     """
     is_wrapper = type(hook).__module__ == torch.nn.Module.__module__
     called = getattr(hook, "hook", hook) if is_wrapper else hook
     if isinstance(called, (BasePruningMethod, torch.jit.ScriptFunction)):
-        return True  # a ScriptModule's own hooks are compiled, and a part of it
+        return True  # a ScriptModule's own hooks are compiled as part of it
     if isinstance(called, MethodType):
         own = called.__func__.__module__ == LazyModuleMixin.__module__
         return own and isinstance(called.__self__, LazyModuleMixin)
@@ -93,14 +93,14 @@ def travels_natively(hook: object) -> bool:
 
 @dataclass(frozen=True)
 class MultiGradPart:
-    """What is behind one tensor's part of a multi-grad hook.
+    """The multi-grad hook of which one tensor has a part.
 
     Attributes:
-        key: the same for all tensors of a group.
-        function: what the user registered.
+        key: The same value for all tensors of a group.
+        function: The callable that the user registered.
         mode: ``all`` or ``any``.
-        nodes: for ``all``, the graph's nodes of all tensors, in the order in which the function
-            gets their gradients.
+        nodes: For ``all``, the graph nodes of all tensors, in the order in which the function
+            receives their gradients.
     """
 
     key: int
@@ -110,9 +110,9 @@ class MultiGradPart:
 
 
 def multi_grad_part(hook: Any) -> MultiGradPart | None:
-    """Read the group back from the closure that torch hangs on each of its tensors.
+    """Recover a multi-grad hook from the closure that torch registers on each of its tensors.
 
-    torch keeps no list of them (:func:`torch.autograd.graph.register_multi_grad_hook`).
+    torch has no list of these hooks (:func:`torch.autograd.graph.register_multi_grad_hook`).
     """
     code, closure = getattr(hook, "__code__", None), getattr(hook, "__closure__", None)
     if code is None or not closure or code.co_filename != torch.autograd.graph.__file__:
@@ -129,49 +129,49 @@ def multi_grad_part(hook: Any) -> MultiGradPart | None:
 
 def _kind(
     scope: str,
-    home: Any,
+    owner: Any,
     name: str,
     method: str,
     table: str,
-    is_one: Callable[[Any, Any], bool] = lambda target, hook: True,
+    is_kind: Callable[[Any, Any], bool] = lambda target, hook: True,
     **flags: str,
 ) -> HookKind:
-    """A kind that torch keeps in a table of the target, and registers by a method of ``home``.
+    """Return a kind with a table on the target and a registration method on ``owner``.
 
-    A class that overrides the method may wrap hooks. What torch stores of those is the wrapper:
-    the override would wrap it once more on each load.
+    ``owner`` is torch's own class, because a subclass may override the method and wrap hooks. torch
+    then stores the wrapper, which the override would wrap again on each load.
 
     Args:
-        scope: what it hangs on.
-        home: the class or module that has the method; of process-wide kinds the tables, too.
-        name: as specs call it.
-        method: registers one.
-        table: maps ids to hooks.
-        is_one: tells, for a target and a hook in the table, whether it is of this kind.
-        **flags: the table of each flag, with the ids of the hooks that have it.
+        scope: The kind of target.
+        owner: The class or module with the method; for process-wide kinds, also the tables.
+        name: The name in specs.
+        method: The name of the registration method.
+        table: The name of the table that maps ids to hooks.
+        is_kind: Returns for a target and a hook in the table whether the hook is of this kind.
+        **flags: The name of each flag's table, which contains the ids of hooks with the flag.
     """
 
     def find(target: Any) -> Iterator[InstalledHook]:
         for identity, hook in list((getattr(target, table, None) or {}).items()):
-            if is_one(target, hook):
+            if is_kind(target, hook):
                 holders = ((flag, getattr(target, name, {})) for flag, name in flags.items())
                 yield InstalledHook(
                     identity, hook, {f: True for f, ids in holders if identity in ids}
                 )
 
     def register(target: Any, hook: Any, given: Flags) -> Any:
-        onto = () if scope == "global" else (target,)
+        targets = () if scope == "global" else (target,)
         kept = {flag: given[flag] for flag in flags if flag in given}
-        with _differentiable(onto if scope == "tensor" else ()):
-            return getattr(home, method)(*onto, hook, **kept)
+        with _differentiable(targets if scope == "tensor" else ()):
+            return getattr(owner, method)(*targets, hook, **kept)
 
     tables = (table, *flags.values())
-    return HookKind(name, scope, find, register, tables, home if scope == "global" else None)
+    return HookKind(name, scope, find, register, tables, owner if scope == "global" else None)
 
 
 @contextmanager
 def _differentiable(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Tensors that may be frozen, as torch wants them, and without what their classes do."""
+    """Make frozen tensors accept hooks, and bypass ``__torch_function__`` of their classes."""
     with torch._C.DisableTorchFunctionSubclass():
         frozen = [tensor for tensor in tensors if not tensor.requires_grad]
         for tensor in frozen:
@@ -209,10 +209,10 @@ def _is_plain(target: Any, hook: object) -> bool:
 
 
 def _accumulator(moment: str) -> HookKind:
-    """What hangs on the node that accumulates a leaf's gradients, before or after it does."""
+    """Return a kind for the node that accumulates a leaf's gradients, before or after it runs."""
 
     def find(target: Any) -> Iterator[InstalledHook]:
-        yield from (InstalledHook(i, hook, {}) for i, hook in hooks_of_leaf(target, moment))
+        yield from (InstalledHook(i, hook, {}) for i, hook in leaf_hooks(target, moment))
 
     def register(target: Any, hook: Any, flags: Flags) -> Any:
         with _differentiable([target]):
@@ -222,7 +222,7 @@ def _accumulator(moment: str) -> HookKind:
 
 
 class _Member:
-    """A tensor of a group as it would be without the methods of its class."""
+    """A tensor of a group, without the overrides of its class."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
@@ -244,8 +244,8 @@ def _register_multi_grad(target: Any, hook: Any, flags: Flags) -> Any:
         return torch.autograd.graph.register_multi_grad_hook(members, hook, mode=mode)  # type: ignore[arg-type]
 
 
-def _nowhere(target: Any) -> Iterator[InstalledHook]:
-    """Found otherwise: no table of the target has such hooks."""
+def _find_none(target: Any) -> Iterator[InstalledHook]:
+    """Yield nothing: these hooks are in no table of the target."""
     yield from ()
 
 
@@ -303,7 +303,7 @@ _ROWS = (
     ),
     _accumulator(BEFORE),
     _accumulator(AFTER),
-    HookKind(MULTI_GRAD, "group", _nowhere, _register_multi_grad, ("_backward_hooks",)),
+    HookKind(MULTI_GRAD, "group", _find_none, _register_multi_grad, ("_backward_hooks",)),
     *(
         _kind(
             "optimizer",
@@ -362,12 +362,14 @@ _ROWS = (
         )
         for moment in ("pre", "post")
     ),
-    # what the user attaches as a spec, and what waits for a wrapper
+    # attachments, and comm hooks that wait for a wrapper
     *(
-        HookKind(s.kind, "graph", _nowhere, lambda target, spec, _: attach(target, spec))
+        HookKind(s.kind, "graph", _find_none, lambda target, spec, _: attach(target, spec))
         for s in PARTS
     ),
-    HookKind("ddp.comm", "wrapper", _nowhere, lambda target, hook, _: keep_comm_hook(target, hook)),
+    HookKind(
+        "ddp.comm", "wrapper", _find_none, lambda target, hook, _: keep_comm_hook(target, hook)
+    ),
 )
 KINDS: dict[str, HookKind] = {kind.name: kind for kind in _ROWS}
 """All kinds, by name."""
@@ -375,5 +377,5 @@ KINDS: dict[str, HookKind] = {kind.name: kind for kind in _ROWS}
 
 @cache
 def kinds_of(scope: str) -> tuple[HookKind, ...]:
-    """The rows for one kind of target."""
+    """Return the rows for one scope."""
     return tuple(kind for kind in KINDS.values() if kind.scope == scope)

@@ -1,4 +1,4 @@
-"""The parts of a model that hooks may refer to, with their paths, and copies of its functions."""
+"""The parts of a model that hooks may refer to, with their paths; copies of its functions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from modpack.pickling.functions import closed_over
 CLOSURE: Final = "closure"
 
 Step = tuple[str, Any]
-"""``("attribute", name)``, ``("item", key)``, or ``(CLOSURE, index)`` of a function's cell."""
+"""``("attribute", name)``, ``("item", key)``, or ``(CLOSURE, index)`` of a closure cell."""
 
 Path = tuple[str, tuple[Step, ...]]
-"""The name of a root, and the steps from it on."""
+"""The name of a root, and the steps from it."""
 
 
 def require_optimizer(optimizer: object) -> None:
-    """Check an argument that must be an optimizer, or None.
+    """Check that an argument is an optimizer or None.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: If it is neither.
     """
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
@@ -40,28 +40,29 @@ def require_optimizer(optimizer: object) -> None:
         )
 
 
-def roots_beside(optimizer: Any) -> dict[str, Any]:
-    """The roots of paths other than the model, by name."""
+def extra_roots(optimizer: Any) -> dict[str, Any]:
+    """Return the roots of paths other than the model, by name."""
     return {} if optimizer is None else {"optimizer": optimizer}
 
 
-def parts_of(
+def iter_parts(
     roots: Mapping[str, Any], enters: Callable[[FunctionType], bool] | None = None
 ) -> Iterator[tuple[Any, Path]]:
-    """Every part of a model that has an identity: modules, tensors, containers, objects.
+    """Yield every part of a model that has an identity: modules, tensors, containers, objects.
 
-    What hangs in hook tables is no part. Immutable values have no identity worth a reference.
+    Hooks in tables are not parts. Immutable values are no parts either: references to them would
+    be pointless.
 
     Args:
-        roots: the model, the optimizer, by name.
-        enters: tells of which functions the closures are parts as well: their cells, and what
-            these contain; and whatever methods and partials bind. None for nothing of that.
+        roots: The model and the optimizer, by name.
+        enters: Returns for a function whether the parts include its closure: the cells, their
+            contents, and the objects that methods and partials bind. None for no function.
     """
 
     def is_part(obj: Any) -> bool:
         if isinstance(obj, FunctionType):
             return enters is not None and enters(obj)
-        return leads_on(obj) if enters is not None else _has_identity(obj)
+        return is_traversable(obj) if enters is not None else _has_identity(obj)
 
     queue: deque[tuple[Any, Path]] = deque((root, (name, ())) for name, root in roots.items())
     seen: set[int] = set()
@@ -72,42 +73,42 @@ def parts_of(
         seen.add(id(obj))
         if not isinstance(obj, (tuple, frozenset, *_BINDING)):
             yield obj, (root, steps)
-        children = children_of(obj)
+        children = iter_children(obj)
         queue.extend((child, (root, (*steps, step))) for step, child in children if is_part(child))
 
 
-def part_at(roots: Mapping[str, Any], path: Path) -> Any:
-    """Follow a path.
+def resolve_path(roots: Mapping[str, Any], path: Path) -> Any:
+    """Return the object at a path.
 
     Raises:
-        ModpackError: there is nothing there.
+        ModpackError: If the path leads to no object.
     """
     name, steps = path
     found = roots.get(name)
     if found is None:
-        raise ModpackError(f"the captured hooks refer to an {name}. Remedy: pass {name}=")
+        raise ModpackError(f"the captured hooks refer to an {name}", hint=f"Pass {name}=.")
     for index, (kind, key) in enumerate(steps):
         try:
             found = found.__closure__ if kind == CLOSURE else found
             found = getattr(found, key) if kind == "attribute" else found[key]
         except (AttributeError, LookupError, TypeError) as failure:
-            missing = shown((name, steps[: index + 1]))
+            missing = format_path((name, steps[: index + 1]))
             raise ModpackError(
-                f"the captured hooks refer to {shown(path)}, but here is no {missing}. Remedy: "
-                "restore them onto a model that is built and prepared like the captured one"
+                f"the captured hooks refer to {format_path(path)}, but this model has no {missing}",
+                hint="Restore them on a model that is built and prepared like the captured one.",
             ) from failure
     return found
 
 
-def shown(path: Path) -> str:
-    """A path as code."""
+def format_path(path: Path) -> str:
+    """Return a path as code."""
     name, steps = path
     forms = {"attribute": ".{}", "item": "[{!r}]", CLOSURE: ".__closure__[{}]"}
     return "".join((name, *(forms[kind].format(key) for kind, key in steps)))
 
 
-def children_of(obj: Any) -> Iterator[tuple[Step, Any]]:
-    """What an object holds or binds, each with the step that leads to it."""
+def iter_children(obj: Any) -> Iterator[tuple[Step, Any]]:
+    """Yield the objects that an object contains or binds, each with its step."""
     if isinstance(obj, (CellType, *_BINDING)):
         yield from _bound_by(obj)
         return
@@ -121,7 +122,7 @@ def children_of(obj: Any) -> Iterator[tuple[Step, Any]]:
         for table in (obj._parameters, obj._buffers, obj._modules):
             yield from ((("attribute", name), part) for name, part in list(table.items()))
     if isinstance(obj, torch.jit.ScriptModule) or holds_tables(type(obj)):
-        return  # attributes of a ScriptModule lead to what it was made from
+        return  # the attributes of a ScriptModule lead to its source module
     closed = [names for kind, names in _CLOSED.items() if isinstance(obj, kind)]
     for name, value in list(getattr(obj, "__dict__", {}).items()):
         if not any(name in names for names in closed):
@@ -129,25 +130,25 @@ def children_of(obj: Any) -> Iterator[tuple[Step, Any]]:
 
 
 def holds_tables(kind: type) -> bool:
-    """Whether handles of a type refer to tables of hooks; one for a group holds other handles."""
+    """Return whether handles of a type refer to hook tables; handles of groups contain others."""
     own = RemovableHandle.__getstate__
     return issubclass(kind, RemovableHandle) and kind.__getstate__ is own
 
 
 def _bound_by(obj: Any) -> Iterator[tuple[Step, Any]]:
-    """What a function, a method, a partial or a cell refers to."""
+    """Yield the objects that a function, method, partial, or cell refers to."""
     if isinstance(obj, FunctionType):
         yield from (((CLOSURE, index), cell) for index, cell in enumerate(obj.__closure__ or ()))
     elif isinstance(obj, CellType):
-        with suppress(ValueError):  # nothing was bound to it yet
+        with suppress(ValueError):  # an empty cell
             yield ("attribute", "cell_contents"), obj.cell_contents
     else:
         names = ("__self__",) if isinstance(obj, MethodType) else ("func", "args", "keywords")
         yield from ((("attribute", name), getattr(obj, name)) for name in names)
 
 
-def leads_on(obj: Any) -> bool:
-    """Whether something may hold or bind what has an identity."""
+def is_traversable(obj: Any) -> bool:
+    """Return whether an object may contain or bind objects with an identity."""
     return isinstance(obj, (CellType, *_BINDING)) or _has_identity(obj)
 
 
@@ -166,34 +167,34 @@ _CLOSED = {
     torch.optim.Optimizer: frozenset(kind.tables[0] for kind in kinds_of("optimizer")),
     GraphHandle: frozenset({"attachment"}),
 }
-"""The attributes through which no path leads, by type."""
+"""Attributes that no path leads through, by type."""
 
 
-def shared_places(
+def find_shared_functions(
     objects: Mapping[int, tuple[Any, Path]], referred: Collection[Path]
 ) -> list[Path]:
-    """Where a model holds functions that refer to something that its hooks refer to.
+    """Return the paths of a model's functions that share objects with its hooks.
 
     Args:
-        objects: the parts of the model, those in closures among them, by their ids.
-        referred: the paths of what hooks refer to.
+        objects: The parts of the model, including those in closures, by their ids.
+        referred: The paths of the objects that hooks refer to.
     """
     wanted = {id(obj) for obj, path in objects.values() if path in referred}
     plain = {
         key for key, (_, (_, steps)) in objects.items() if not any(k == CLOSURE for k, _ in steps)
     }
-    places = [
+    paths = [
         (root, (*steps, step))
         for owner, (root, steps) in objects.values()
         if not isinstance(owner, CellType)
-        for step, child in children_of(owner)
+        for step, child in iter_children(owner)
         if isinstance(child, (FunctionType, *_FIXED)) and _refers(child, wanted, plain)
     ]
-    return sorted(places, key=lambda path: len(path[1]))
+    return sorted(paths, key=lambda path: len(path[1]))
 
 
 def _refers(value: Any, wanted: Collection[int], plain: Collection[int]) -> bool:
-    """Whether a closure in a value leads to something, other than through parts of the model."""
+    """Return whether a closure in a value leads to a wanted object without crossing the model."""
     todo, seen = [(value, False)], set()
     while todo:
         obj, is_closed_over = todo.pop()
@@ -202,30 +203,30 @@ def _refers(value: Any, wanted: Collection[int], plain: Collection[int]) -> bool
         if id(obj) not in seen and id(obj) not in plain:
             seen.add(id(obj))
             closes = is_closed_over or isinstance(obj, FunctionType)
-            children = [child for _, child in children_of(obj) if leads_on(child)]
+            children = [child for _, child in iter_children(obj) if is_traversable(child)]
             todo.extend((child, closes) for child in children)
     return False
 
 
 def replace_functions(
-    places: list[Path], roots: Mapping[str, Any], copied: Mapping[str, Any], memo: dict[int, Any]
+    paths: list[Path], roots: Mapping[str, Any], copied: Mapping[str, Any], memo: dict[int, Any]
 ) -> None:
-    """Give a copied model functions with closures of their own.
+    """Give a copied model its own functions with its own closures.
 
-    :func:`copy.deepcopy` leaves functions as they are. A copied model's function would then write
-    to the original's closure, while its hooks have one of their own.
+    :func:`copy.deepcopy` does not copy functions. A copied model's function would write to the
+    original's closure, while the model's hooks have their own.
 
     Args:
-        places: where the functions are, or what binds them.
-        roots: the original, by the names of its roots.
-        copied: the copy.
-        memo: what was copied, by the ids of the originals; see :func:`copy.deepcopy`.
+        paths: The paths of the functions, or of the objects that bind them.
+        roots: The original's roots, by name.
+        copied: The copy's roots, by name.
+        memo: Copies by the ids of the originals; see :func:`copy.deepcopy`.
     """
-    for root, steps in places:
-        owner = part_at(copied, (root, steps[:-1]))
-        if owner is part_at(roots, (root, steps[:-1])):  # its class shares it among copies
+    for root, steps in paths:
+        owner = resolve_path(copied, (root, steps[:-1]))
+        if owner is resolve_path(roots, (root, steps[:-1])):  # its class shares it between copies
             continue
-        twin = _twin(part_at(roots, (root, steps)), memo)
+        twin = _copy_value(resolve_path(roots, (root, steps)), memo)
         kind, key = steps[-1]
         if kind == "item":
             owner[key] = twin
@@ -234,24 +235,24 @@ def replace_functions(
 
 
 _FIXED = (tuple, partial)
-"""What is made anew, as a whole, for the functions in it."""
+"""Immutable types that are re-created as a whole to replace the functions in them."""
 
 
-def _twin(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy of a function, or of what binds one, that refers to copies."""
+def _copy_value(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a function, or of an object that binds one, that refers to copies."""
     if isinstance(value, FunctionType):
-        return memo[id(value)] if id(value) in memo else _function(value, memo)
+        return memo[id(value)] if id(value) in memo else _copy_function(value, memo)
     if isinstance(value, partial):
-        args = [_twin(each, memo) for each in value.args]
-        keywords = {name: _twin(each, memo) for name, each in value.keywords.items()}
-        return type(value)(_twin(value.func, memo), *args, **keywords)
+        args = [_copy_value(each, memo) for each in value.args]
+        keywords = {name: _copy_value(each, memo) for name, each in value.keywords.items()}
+        return type(value)(_copy_value(value.func, memo), *args, **keywords)
     if isinstance(value, tuple):
-        return tuple.__new__(type(value), [_twin(each, memo) for each in value])
+        return tuple.__new__(type(value), [_copy_value(each, memo) for each in value])
     return value if isinstance(value, ModuleType) else copy.deepcopy(value, memo)
 
 
-def _function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
-    """A copy of a function with cells of its own, which other copies may share."""
+def _copy_function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
+    """Return a copy of a function with new cells, which other copies may share."""
     if not function.__closure__:
         return function
     cells = tuple(memo.setdefault(id(cell), CellType()) for cell in function.__closure__)
@@ -264,6 +265,6 @@ def _function(function: FunctionType, memo: dict[int, Any]) -> FunctionType:
         setattr(twin, name, getattr(function, name))
     contents = dict(closed_over(function))
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
-        if name in contents and not list(_bound_by(cell)):  # another copy may have filled it
-            cell.cell_contents = _twin(contents[name], memo)
+        if name in contents and not list(_bound_by(cell)):  # not filled by another copy
+            cell.cell_contents = _copy_value(contents[name], memo)
     return twin

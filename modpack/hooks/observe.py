@@ -1,6 +1,6 @@
-"""The link between the pickler and the collector of hooks, and which state of hooks stays behind.
+"""The connection between pickler and hook collector, and the hook state that is not saved.
 
-Containers in which hooks have collected something may arrive empty.
+Containers in which hooks collected data may be saved empty.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import (
     CommHook,
     comm_hooks_of,
-    inside,
     kept_comm_hooks,
+    unwrap,
     unwrapped,
     world_group,
 )
 from modpack.hooks.describe import (
     HookChoice,
     ObjectPaths,
-    carried_by,
+    bound_state,
     check_names,
     describe_hook,
-    functions_of,
+    hook_functions,
+    hook_state,
     own_globals,
     selector,
-    state_of_hook,
 )
 from modpack.hooks.kinds import kinds_of
 from modpack.hooks.model_parts import holds_tables
@@ -49,42 +49,42 @@ from modpack.hooks.parametrized import (
     reduce_parametrized,
     tensor_of,
 )
-from modpack.hooks.report import HookStatus, lost
+from modpack.hooks.report import HookStatus, unsaved
 from modpack.pickling.functions import closed_over
 from modpack.pickling.object_paths import iter_objects, path_to
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensors import ORDINARY, strip_compile_marks
 
-_Made = tuple[Any, ...]
-_Own = Callable[[], Any]
-_OF_TORCH = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
+_Reduction = tuple[Any, ...]
+_ReduceOwn = Callable[[], Any]
+_TORCH_TYPES = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer)
 
 
 @dataclass(frozen=True)
 class ResetState:
-    """Containers of which only an empty one is saved.
+    """Containers that are saved empty.
 
     Attributes:
-        containers: the containers by their ids.
-        by_hook: what was emptied, by hook name: the paths from the hook.
+        containers: The containers by their ids.
+        by_hook: Paths of the containers from the hook, by hook name.
     """
 
     containers: dict[int, Any] = field(default_factory=dict)
     by_hook: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def replacement(self, kind: type) -> Callable[[Any], _Made | None] | None:
-        """For a type: what tells of a container how to make an empty one; see the pickler."""
+    def replacement(self, kind: type) -> Callable[[Any], _Reduction | None] | None:
+        """Return a function that replaces a container by an empty one; see the pickler."""
         if not self.containers or kind not in _ARGUMENTS:
             return None
 
-        def emptied(container: Any) -> _Made | None:
-            is_one = id(container) in self.containers
-            return (fresh, (kind, *_ARGUMENTS[kind](container))) if is_one else None
+        def replace(container: Any) -> _Reduction | None:
+            is_reset = id(container) in self.containers
+            return (fresh, (kind, *_ARGUMENTS[kind](container))) if is_reset else None
 
-        return emptied
+        return replace
 
-    def fresh(self, container: Any) -> Any:
-        """An empty container like one that is emptied."""
+    def empty_like(self, container: Any) -> Any:
+        """Return an empty container of the same type."""
         return fresh(None, type(container), *_ARGUMENTS[type(container)](container))
 
 
@@ -93,43 +93,44 @@ NOTHING = ResetState()
 
 @named_in_packages
 def fresh(package: object, kind: type, *arguments: Any) -> Any:
-    """An empty container in place of one whose contents were left behind."""
+    """Return an empty container in place of one whose contents were not saved."""
     return kind(*arguments)
 
 
-_ARGUMENTS: dict[type, Callable[[Any], _Made]] = {
+_ARGUMENTS: dict[type, Callable[[Any], _Reduction]] = {
     **dict.fromkeys((list, dict, set, Counter, OrderedDict), lambda container: ()),
     defaultdict: lambda container: (container.default_factory,),
     deque: lambda container: ((), container.maxlen),
 }
-"""What can be emptied, each with how to make an empty one like it."""
+"""The container types that can be reset, and the arguments that create an empty one."""
 
 
-def find_collected(
+def find_recorded_state(
     root: Any,
     extras: dict[str, Any],
     choice: HookChoice,
     is_importable: Callable[[FunctionType], bool],
     process_wide: bool = False,
 ) -> ResetState:
-    """Find the containers that are the state of hooks. Everything is only read.
+    """Find the containers that are the state of hooks. All objects are only read.
 
     Args:
-        root: the object that is going to be saved.
-        extras: what is saved along with it, by name.
-        choice: whose state to leave behind: True, False, hook names, or a predicate over specs.
-        is_importable: tells which functions can be imported.
-        process_wide: whether the hooks of the whole process are saved as well.
+        root: The object to be saved.
+        extras: Objects saved together with it, by name.
+        choice: The hooks whose state to reset: True, False, hook names, or a predicate over specs.
+        is_importable: Returns whether a function can be imported.
+        process_wide: Whether process-wide hooks are saved as well.
 
     Raises:
-        TypeError, ValueError: it is no choice, or no hook has a name.
+        TypeError: If ``choice`` has another type.
+        ValueError: If no hook has a chosen name.
     """
     wanted = selector(choice)
     if choice is False:
         return NOTHING
     collector = HookCollector(is_importable)
     if process_wide:
-        collector.process_wide()
+        collector.note_global_hooks()
     hooks = list(_all_hooks(collector, root, extras))
     check_names(choice, (spec for spec, _ in hooks))
     found = ResetState()
@@ -144,7 +145,7 @@ def find_collected(
 def _all_hooks(
     collector: HookCollector, root: Any, extras: dict[str, Any]
 ) -> Iterator[tuple[HookSpec, Any]]:
-    """Every hook with its spec: also those of modules that only other hooks lead to."""
+    """Yield every hook with its spec, including hooks on modules that only hooks refer to."""
     observer = HookObserver(root, extras, collector)
     todo: list[Any] = [root, *extras.values()]
     seen: set[int] = set()
@@ -157,7 +158,7 @@ def _all_hooks(
                 observer.note_comm_hooks(part.module, comm_hooks_of(part))
             else:
                 observer.note(part)
-        specs, payload = collector.take(observer.names)
+        specs, payload = collector.pop_specs(observer.names)
         by_name = {spec.name: spec for spec in specs}
         found = [(by_name[name], hook) for name, *_, hook in payload["hooks"]]
         yield from found
@@ -167,9 +168,9 @@ def _all_hooks(
 def _containers_of(
     hook: Any, is_importable: Callable[[FunctionType], bool]
 ) -> Iterator[tuple[str, Any]]:
-    """The containers that are a hook's state, by their paths from the hook."""
-    todo = [*carried_by(hook).items()]
-    for function in functions_of(hook).values():
+    """Yield the containers that are a hook's state, with their paths from the hook."""
+    todo = [*bound_state(hook).items()]
+    for function in hook_functions(hook).values():
         if isinstance(function, torch.nn.Module):
             todo += _bound(function.forward) if isinstance(function.forward, MethodType) else []
         elif not (isinstance(function, FunctionType) and is_importable(function)):
@@ -187,7 +188,7 @@ def _containers_of(
 
 
 def _steps(value: Any) -> list[tuple[str, Any]]:
-    """What a callable or another object of the user's carries along, by name."""
+    """Return the state of a callable or other user object, by name."""
     if isinstance(value, FunctionType):
         return [*closed_over(value), *_defaults(value), *own_globals(value).items()]
     if isinstance(value, MethodType):
@@ -195,8 +196,8 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, functools.partial):
         bound = [(f"args[{index}]", each) for index, each in enumerate(value.args)]
         return [*_steps(value.func), *bound, *value.keywords.items()]
-    if isinstance(value, (*_OF_TORCH, RemovableHandle, ModuleType, type)):
-        return []  # a part of the model, or code
+    if isinstance(value, (*_TORCH_TYPES, RemovableHandle, ModuleType, type)):
+        return []  # part of the model, or code
     root = type(value).__module__.partition(".")[0]
     is_of_library = root in ("torch", "modpack") or root in sys.stdlib_module_names
     return [] if is_of_library and type(value) is not SimpleNamespace else _attributes(value)
@@ -210,7 +211,7 @@ def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _bound(method: MethodType) -> list[tuple[str, Any]]:
-    """The attributes of the object; of a module only those that the method mentions."""
+    """Return the attributes of a method's object; for a module, those that the method uses."""
     obj = method.__self__
     attributes = _attributes(obj) if not isinstance(obj, type) else []
     if not isinstance(obj, torch.nn.Module):
@@ -238,20 +239,20 @@ def _attributes(obj: Any) -> list[tuple[str, Any]]:
 
 
 class HookObserver:
-    """Shows modules, tensors, optimizers and handles to a collector while they are pickled.
+    """Passes the modules, tensors, optimizers, and handles that are pickled to a collector.
 
     Args:
-        root: the saved object.
-        extras: what is saved along with it, by name; pickled right after it.
-        collector: notes the hooks.
-        emptied: the containers that arrive empty.
+        root: The saved object.
+        extras: Objects saved together with it, by name; pickled right after it.
+        collector: Records the hooks.
+        emptied: The containers that are saved empty.
 
     Attributes:
-        root: the saved object; of a wrapper, what is inside.
-        specs: the hooks that went into the package, so far.
-        unwrapped: the wrappers of which only the module inside is saved.
-        has_met_torch: whether a module, a tensor or an optimizer may have been met by now.
-        reductions: what was written of each tensor; tells which part of a storage it is.
+        root: The saved object; for a wrapper, the module inside.
+        specs: The specs of the hooks saved so far.
+        unwrapped: Wrappers of which only the module inside is saved.
+        has_met_torch: Whether the pickler may have visited a module, tensor, or optimizer.
+        reductions: The reductions of tensors, which show the parts of storages that they use.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class HookObserver:
         collector: HookCollector,
         emptied: ResetState = NOTHING,
     ) -> None:
-        self.root = inside(root)
+        self.root = unwrap(root)
         self.specs: list[HookSpec] = []
         self.unwrapped: list[DistributedDataParallel] = []
         self.has_met_torch = False
@@ -276,12 +277,12 @@ class HookObserver:
 
     @functools.cached_property
     def names(self) -> ObjectPaths:
-        """The paths to the parts of the saved object; made when a hook has to be named."""
+        """The paths of the saved object's parts, computed when a hook must be named."""
         return ObjectPaths(self.root, self._extras)
 
-    def reducer(self, kind: type) -> Callable[[Any, _Own], Any] | None:
-        """What turns an object's own reduction into the one to write, by its type."""
-        self.has_met_torch |= issubclass(kind, _OF_TORCH)
+    def reducer(self, kind: type) -> Callable[[Any, _ReduceOwn], Any] | None:
+        """Return the function that turns an object's own reduction into the one to write."""
+        self.has_met_torch |= issubclass(kind, _TORCH_TYPES)
         if issubclass(kind, DistributedDataParallel):
             return self._wrapper
         if issubclass(kind, torch.nn.Module):
@@ -299,17 +300,17 @@ class HookObserver:
         return None
 
     def replacement(self, kind: type) -> Callable[[Any], tuple[Any, ...] | None] | None:
-        """Empty containers in place of those whose contents stay behind."""
+        """Return the replacement for containers whose contents are not saved."""
         return self._emptied.replacement(kind)
 
     def on_packaged(self, obj: object, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Note the hooks of a module that packages itself: an FX GraphModule, a ScriptModule."""
+        """Record the hooks of a module with ``__reduce_package__``: GraphModule, ScriptModule."""
         self.has_met_torch = True
         if isinstance(obj, torch.jit.ScriptModule):
-            self.note(obj)  # only a traced one takes hooks
+            self.note(obj)  # only traced modules accept hooks
             for name, tensor in named_tensors_of(obj):
                 self._scripted.setdefault(id(tensor), (tensor, obj, name))
-                self._collector.tensor(tensor)
+                self._collector.note_tensor(tensor)
         elif isinstance(obj, torch.nn.Module):
             self.note(obj)
             function, arguments = parts
@@ -318,49 +319,49 @@ class HookObserver:
 
     @property
     def has_payload(self) -> bool:
-        """Whether there is something to be saved along, or hooks of the process, or of a model."""
-        return self._pending or self._collector.has_news
+        """Whether extras or hooks remain to be pickled."""
+        return self._pending or self._collector.has_pending
 
     def next_payload(self) -> dict[str, Any] | None:
-        """First what is saved along, then hooks, until no new ones turn up."""
+        """Return the extras first, then hooks until no new ones are found."""
         if self._pending:
             self._pending = False
             self._payload = {"extras": self._extras}
             return self._payload
-        if not self._collector.has_news:
+        if not self._collector.has_pending:
             return None
-        specs, self._payload = self._collector.take(self.names)
+        specs, self._payload = self._collector.pop_specs(self.names)
         self.specs.extend(specs)
         return self._payload
 
-    def lost(self) -> Iterator[HookStatus]:
-        """What cannot be saved at all, which is told aloud."""
-        for each in list(self._collector.unsaved()):
+    def warn_unsaved(self) -> Iterator[HookStatus]:
+        """Warn about each hook that cannot be saved, and yield its status."""
+        for each in list(self._collector.find_unsaved()):
             path, _ = self.names.of(each.target)
             called = describe_hook(each.hook, self._collector.is_importable)
-            status = lost(each, path, called)
-            warnings.warn(f"hook {status.name!r}: {status.why}", ModpackWarning, stacklevel=2)
+            status = unsaved(each, path, called)
+            warnings.warn(f"hook {status.name!r}: {status.text}", ModpackWarning, stacklevel=2)
             yield status
 
     def locate(self, obj: object) -> tuple[str, str] | None:
-        """The hook that leads to an object that could not be pickled, and what else can be done.
+        """Return the hook that refers to an object that could not be pickled, and a hint.
 
         Args:
-            obj: the object; a class stands for an instance of it.
+            obj: The object; a class represents its instances.
 
         Returns:
-            ``hook 'layer1/forward/0' -> collector.lock`` and how to leave the hook out; None
-            if no hook leads to it.
+            ``hook 'layer1/forward/0' -> collector.lock`` and how to exclude the hook; None if no
+            hook refers to the object.
         """
         payload = self._payload or {}
         hooks = [(name, hook) for name, *_, hook in payload.get("hooks", ())]
-        parts = (torch.nn.Module, torch.optim.Optimizer)  # in the pickle already, mostly
+        parts = (torch.nn.Module, torch.optim.Optimizer)  # usually pickled before
         for closed in (parts, ()):
             for name, hook in hooks:
                 path = _path_in(hook, obj, closed)
                 if path is not None:
-                    remedy = f"leave the hook out (hooks=lambda spec: spec.name != {name!r})"
-                    return f"hook {name!r}{path}", remedy
+                    hint = f"Or exclude the hook: hooks=lambda spec: spec.name != {name!r}."
+                    return f"hook {name!r}{path}", hint
         for name, extra in payload.get("extras", {}).items():
             path = path_to(extra, obj, name)
             if path is not None:
@@ -368,22 +369,22 @@ class HookObserver:
         return None
 
     def note(self, part: Any) -> None:
-        """Note what hangs on a module, a tensor or an optimizer; a handle by itself."""
+        """Record a part's hooks: of a module, tensor, or optimizer; record a handle itself."""
         if isinstance(part, torch.nn.Module):
             self._collector.note_hooks(part, "module")
             self.note_comm_hooks(part, kept_comm_hooks(part))
         elif isinstance(part, torch.Tensor):
-            with torch._C.DisableTorchFunctionSubclass():  # a class may refuse to be asked
+            with torch._C.DisableTorchFunctionSubclass():  # a subclass may reject the calls
                 if part.is_leaf:
-                    self._collector.tensor(part)
+                    self._collector.note_tensor(part)
                 else:
-                    self._collector.differentiable(part)
+                    self._collector.note_differentiable(part)
         elif isinstance(part, torch.optim.Optimizer):
             self._collector.note_hooks(part, "optimizer")
         elif holds_tables(type(part)):
             self._collector.handles.append(part)
 
-    def _module(self, module: torch.nn.Module, own: _Own) -> Any:
+    def _module(self, module: torch.nn.Module, own: _ReduceOwn) -> Any:
         self.note(module)
         reduction: Any
         if is_parametrized(module):
@@ -396,25 +397,25 @@ class HookObserver:
         function, arguments, state, *rest = reduction
         return function, arguments, self._collector.state_without_hooks(state), *rest
 
-    def wrapper(self, ddp: DistributedDataParallel) -> None:
-        """Note a wrapper's comm hooks, which travel with the module inside."""
+    def note_wrapper(self, ddp: DistributedDataParallel) -> None:
+        """Record a wrapper's comm hooks, which are saved with the module inside."""
         self.unwrapped.append(ddp)
-        self._refuse_hooks_of(ddp)
+        self._reject_wrapper_hooks(ddp)
         self.note_comm_hooks(ddp.module, comm_hooks_of(ddp))
 
-    def _wrapper(self, ddp: DistributedDataParallel, own: _Own) -> Any:
-        self.wrapper(ddp)
+    def _wrapper(self, ddp: DistributedDataParallel, own: _ReduceOwn) -> Any:
+        self.note_wrapper(ddp)
         return unwrapped, (ddp.module,)
 
     def note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:
-        """Note comm hooks for a module; those of a wrapper may wait for its module as well."""
+        """Record comm hooks of a module, each once: a wrapper's may also wait for its module."""
         known = self._comm_hooks.setdefault(id(module), [])
         for hook in hooks:
             if not any(hook.is_same_as(other) for other in known):
                 self._collector.note_hook("ddp.comm", module, hook, len(known))
                 known.append(hook)
 
-    def _refuse_hooks_of(self, ddp: DistributedDataParallel) -> None:
+    def _reject_wrapper_hooks(self, ddp: DistributedDataParallel) -> None:
         for kind in kinds_of("module"):
             for position, found in enumerate(kind.find(ddp)):
                 name = f"DistributedDataParallel/{kind.name}/{position}"
@@ -422,24 +423,25 @@ class HookObserver:
                 spec = HookSpec(name, kind.name, (), position, called, (), found.flags)
                 if self._collector.wanted(spec):
                     raise ModpackError(
-                        f"hook {name!r} ({called.name}) hangs on the DistributedDataParallel "
-                        "wrapper, of which only the module inside is saved. Remedy: register it "
-                        "on the wrapper's .module, or leave it out with the hooks argument"
+                        f"hook {name!r} ({called.name}) is registered on the "
+                        "DistributedDataParallel wrapper, but only the module inside is saved",
+                        hint="Register it on the wrapper's .module, or exclude it with the hooks "
+                        "argument.",
                     )
                 self._collector.left_out.append(spec)
 
-    def _plain_tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
-        """The same for tensors of torch's own types, most of which have no hooks."""
+    def _plain_tensor(self, tensor: torch.Tensor, own: _ReduceOwn) -> Any:
+        """Reduce a tensor of torch's own types, most of which have no hooks."""
         hooks: Any = tensor._backward_hooks or tensor._post_accumulate_grad_hooks
         if hooks or id(tensor) in self._scripted:
             return self._tensor(tensor, own)
         if tensor.requires_grad:
-            self._collector.differentiable(tensor)
+            self._collector.note_differentiable(tensor)
         reduced = strip_compile_marks(own())
         self.reductions.append(reduced)
         return reduced
 
-    def _tensor(self, tensor: torch.Tensor, own: _Own) -> Any:
+    def _tensor(self, tensor: torch.Tensor, own: _ReduceOwn) -> Any:
         if id(tensor) in self._scripted:
             _, module, name = self._scripted[id(tensor)]
             return tensor_of, (module, name)
@@ -449,39 +451,44 @@ class HookObserver:
         if not hooks:
             reduced = strip_compile_marks(own())
         else:
-            with warnings.catch_warnings():  # torch warns that it loses the hooks; we do not
+            with (
+                warnings.catch_warnings()
+            ):  # torch warns that it loses the hooks; modpack saves them
                 warnings.filterwarnings("ignore", message="backward hook", category=UserWarning)
                 reduced = strip_compile_marks(own())
         self.reductions.append(reduced)
         return reduced
 
-    def _optimizer(self, optimizer: torch.optim.Optimizer, own: _Own) -> Any:
+    def _optimizer(self, optimizer: torch.optim.Optimizer, own: _ReduceOwn) -> Any:
         self.note(optimizer)
         return own()
 
-    def _handle(self, handle: RemovableHandle, own: _Own) -> Any:
-        """A handle travels dead; it is linked to its hook again when that is registered."""
+    def _handle(self, handle: RemovableHandle, own: _ReduceOwn) -> Any:
+        """Reduce a handle to a dead one, which is linked when its hook is registered again."""
         self.note(handle)
         nothing: tuple[Any, ...] = tuple(OrderedDict() for _ in handle.extra_dict_ref)
         return (
             RemovableHandle.__new__,
             (type(handle),),
-            (None, self._collector.numbers.of(handle.id), nothing),
+            (None, self._collector.numbers.map_id(handle.id), nothing),
         )
 
-    def _process_group(self, group: Any, own: _Own) -> Any:
+    def _process_group(self, group: Any, own: _ReduceOwn) -> Any:
         if group is world_group():
             return world_group, ()
         raise ModpackError(
-            "a process group belongs to this run and cannot be saved. Remedy: keep None in its "
-            "place, which torch's comm hooks take for the default group, and set it after loading"
+            "a process group belongs to this run and cannot be saved",
+            hint="Save None instead, which torch's comm hooks treat as the default group, and set "
+            "the group after loading.",
         )
 
 
 def _path_in(hook: Any, target: object, closed: tuple[type, ...]) -> str | None:
-    if any(each is target or type(each) is target for each in (hook, *functions_of(hook).values())):
+    if any(
+        each is target or type(each) is target for each in (hook, *hook_functions(hook).values())
+    ):
         return ""
-    for key, value in state_of_hook(hook).items():
+    for key, value in hook_state(hook).items():
         found = path_to(value, target, f" -> {key}", closed)
         if found is not None:
             return found

@@ -1,9 +1,9 @@
-"""Parametrized modules, which refuse to be pickled, taken apart and put together again.
+"""Reduction of parametrized modules, which reject pickling, and names of ScriptModule tensors.
 
-``torch.nn.utils.parametrize`` gives each parametrized module a class of its own, made on the
-spot, with a property for each parametrized tensor. What has to travel is the original class
-and the module's state; the class is made again by the functions that torch makes it with. Tensors
-of ScriptModules, which torch serializes itself, are named, so that hooks find them.
+``torch.nn.utils.parametrize`` gives each parametrized module its own class, created at run time,
+with a property for each parametrized tensor. The original class and the module's state are saved,
+and torch's own functions re-create the class. Tensors of ScriptModules, which torch serializes
+itself, are saved by name so that hooks find them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from modpack.pickling.rebuild import named_in_packages
 
 
 def is_parametrized(module: torch.nn.Module) -> bool:
-    """Whether a module has the class that torch made for its parametrizations."""
+    """Return whether a module has the class that torch created for its parametrizations."""
     made_here = type(module).__module__ == parametrize.__name__
     return made_here and parametrize.is_parametrized(module)
 
 
 def reduce_parametrized(module: torch.nn.Module) -> tuple[Any, ...]:
-    """What pickle needs to make a parametrized module again: the class that torch made refuses."""
+    """Return the reduction of a parametrized module; the class that torch created rejects it."""
     original = type(module).__bases__[0]
     own: Any = getattr(original, "__getstate__", None)
     is_plain = own is None or own is getattr(object, "__getstate__", None)
@@ -33,21 +33,21 @@ def reduce_parametrized(module: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def parametrizations_of(module: torch.nn.Module) -> Iterator[tuple[str, int, torch.nn.Module]]:
-    """Each parametrization of a module: the tensor's name, its place in the chain, itself."""
+    """Yield each parametrization of a module: tensor name, position in the chain, and module."""
     for name, chain in module.parametrizations.items():  # type: ignore[operator, union-attr]
         yield from ((name, position, each) for position, each in enumerate(chain))
 
 
 @named_in_packages
 def make_parametrized(original: type[torch.nn.Module]) -> torch.nn.Module:
-    """An empty module of the original class."""
+    """Return an empty module of the original class."""
     module: torch.nn.Module = original.__new__(original)
     return module
 
 
 @named_in_packages
 def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
-    """Give a module its state, its class and its parametrized tensors."""
+    """Set a module's state, class, and parametrized tensors."""
     module.__setstate__(state)  # type: ignore[no-untyped-call]
     parametrize._inject_new_class(module)
     for name in module.parametrizations:  # type: ignore[union-attr]
@@ -56,11 +56,11 @@ def fill_parametrized(module: torch.nn.Module, state: Any) -> None:
 
 @named_in_packages
 def tensor_of(module: torch.jit.ScriptModule, name: str) -> torch.Tensor:
-    """A parameter or buffer of a ScriptModule, by its path."""
+    """Return a parameter or buffer of a ScriptModule by its path."""
     return dict(named_tensors_of(module))[name]
 
 
 def named_tensors_of(module: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.Tensor]]:
-    """The parameters and buffers of a ScriptModule, each with every path to it."""
+    """Yield the parameters and buffers of a ScriptModule with every path to each."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)

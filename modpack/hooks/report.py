@@ -1,4 +1,4 @@
-"""What became of every hook: captured, traveling natively, or left out."""
+"""The fate of every hook: captured, native, or left out."""
 
 from __future__ import annotations
 
@@ -6,32 +6,41 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.errors import with_hint
 from modpack.hooks.collect import HANDLE, UnsavedHook
-from modpack.hooks.describe import ObjectPaths, name_of
+from modpack.hooks.describe import ObjectPaths, callable_name
 from modpack.hooks.kinds import kinds_of
 
 
 @dataclass(frozen=True)
 class HookStatus:
-    """What became of one hook.
+    """The fate of one hook.
 
     Attributes:
-        name: the hook's name.
-        status: ``captured``, ``travels natively``, ``left out``, ``unsupported``, or
-            ``unwrapped`` for a wrapper of which only the module inside is saved.
-        why: the reason, in a sentence.
-        spec: its spec, if it is captured.
+        name: The hook's name.
+        status: ``captured``, ``native`` for a hook that is part of its module's state,
+            ``left out``, ``unsupported``, or ``unwrapped`` for a wrapper of which only the module
+            inside is saved.
+        why: The reason, as a clause.
+        spec: Its spec, if it is captured or unsupported.
+        hint: How to fix it, in complete sentences. Empty if there is nothing to fix.
     """
 
     name: str
     status: str
     why: str
     spec: HookSpec | None = None
+    hint: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason, followed by the hint."""
+        return with_hint(self.why, self.hint)
 
 
 @dataclass(frozen=True)
 class HookReport:
-    """Every hook that was met while objects were saved. Printing it shows a line for each."""
+    """All hooks found while objects were saved. Its text has one line for each."""
 
     hooks: tuple[HookStatus, ...] = ()
 
@@ -45,15 +54,15 @@ class HookReport:
         if not self.hooks:
             return "no hooks"
         width = max(len(hook.name) for hook in self.hooks)
-        return "\n".join(f"{h.name:<{width}}  {h.status}: {h.why}" for h in self.hooks)
+        return "\n".join(f"{h.name:<{width}}  {h.status}: {h.text}" for h in self.hooks)
 
 
 def captured(spec: HookSpec, emptied: tuple[str, ...] = ()) -> HookStatus:
-    """The status of a hook that is in the package.
+    """Return the status of a hook that is in the package.
 
     Args:
-        spec: the hook.
-        emptied: what of its state was left behind.
+        spec: The hook's spec.
+        emptied: The paths of the containers that are saved empty.
     """
     ways = {
         "reference": f"{spec.callable.name} is imported by its name",
@@ -65,49 +74,48 @@ def captured(spec: HookSpec, emptied: tuple[str, ...] = ()) -> HookStatus:
 
 
 def left_out(spec: HookSpec) -> HookStatus:
-    """The status of a hook that the user did not want in the package."""
+    """Return the status of a hook that the user excluded."""
     return HookStatus(spec.name, "left out", "the hooks argument does not name it")
 
 
 def native(name: str, hook: object) -> HookStatus:
-    """The status of a hook that belongs to one of torch's utilities."""
-    why = f"{name_of(hook)} is part of its module's state"
-    return HookStatus(name, "travels natively", why)
+    """Return the status of a hook that belongs to one of torch's utilities."""
+    return HookStatus(name, "native", f"{callable_name(hook)} is part of its module's state")
 
 
-def missed(spec: HookSpec) -> HookStatus:
-    """The status of a hook on a part that the object's class does not give to pickle."""
+def unvisited(spec: HookSpec) -> HookStatus:
+    """Return the status of a hook on a part that the object's class does not pass to pickle."""
     return HookStatus(
         spec.name,
         "unsupported",
-        "the class of what it hangs on, or of what holds that, rebuilds its parts when it is "
-        "loaded, without their hooks. Remedy: register it again after loading",
+        "a class rebuilds the part that it is registered on when it is loaded, without hooks",
         spec,
+        "Register it again after loading.",
     )
 
 
-def lost(hook: UnsavedHook, target: tuple[str, ...], called: CallableSpec) -> HookStatus:
-    """The status of a hook that cannot be saved.
+def unsaved(hook: UnsavedHook, target: tuple[str, ...], called: CallableSpec) -> HookStatus:
+    """Return the status of a hook that cannot be saved.
 
     Args:
-        hook: the hook.
-        target: the paths of what leads to it.
-        called: what it calls.
+        hook: The hook.
+        target: The paths of the objects that refer to it.
+        called: A description of its callable.
     """
     path = "+".join(target)
     shown = f"{called.name} ({called.place})" if called.place else called.name
     if hook.kind == HANDLE:
-        why = (
-            f"the handle removes {shown}, which hangs on nothing that is saved. Remedy: save what "
-            "it hangs on with the model, or register it again after loading"
-        )
-        return HookStatus(path, "left out", why)
-    place = f"the node {hook.node} of a graph" if hook.node else "a graph"
-    why = (
-        f"{shown} hangs on {place}, which is not saved. Remedy: attach it to the module that makes "
-        f"the output: modpack.hooks.attach(model, modpack.hooks.{_ATTACHED[hook.kind]})"
+        why = f"the handle removes {shown}, which is not registered on a saved object"
+        hint = "Save its target with the model, or register it again after loading."
+        return HookStatus(path, "left out", why, hint=hint)
+    place = f"node {hook.node} of a graph" if hook.node else "a graph"
+    return HookStatus(
+        f"{path}/{hook.kind}",
+        "left out",
+        f"{shown} is registered on {place}, which is not saved",
+        hint="Attach it to the module that produces the output: "
+        f"modpack.hooks.attach(model, modpack.hooks.{_ATTACHED[hook.kind]}).",
     )
-    return HookStatus(f"{path}/{hook.kind}", "left out", why)
 
 
 _ATTACHED = {
@@ -119,14 +127,14 @@ _ATTACHED = {
 
 
 def unwrapped(wrapper: object) -> HookStatus:
-    """The status of a wrapper that is not saved."""
+    """Return the status of a wrapper that is not saved."""
     why = "the module inside is saved; modpack.hooks.restore_comm_hook takes a new wrapper"
     return HookStatus(type(wrapper).__name__, "unwrapped", why)
 
 
 def process_wide() -> Iterator[HookStatus]:
-    """The status of the hooks of the whole process, if they were not asked for."""
+    """Yield the status of process-wide hooks if the user did not ask for them."""
     for kind in kinds_of("global"):
-        for position, _ in enumerate(kind.find(kind.home)):
+        for position, _ in enumerate(kind.find(kind.global_module)):
             why = "it belongs to the whole process; global_hooks=True captures it"
             yield HookStatus(ObjectPaths.hook_name((), kind.name, position), "left out", why)

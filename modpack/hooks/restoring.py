@@ -1,4 +1,4 @@
-"""Registering hooks again: on objects that were loaded, and on models, from captured hooks."""
+"""Registration of hooks on loaded objects, and of captured hooks on models."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, sp
 from modpack.core.process import find_instances
 from modpack.errors import ModpackError
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
-from modpack.hooks.graph_parts import handle_of
+from modpack.hooks.graph_parts import combined_handle
 from modpack.hooks.kinds import KINDS, MULTI_GRAD, HookKind, kinds_of, multi_grad_part
-from modpack.hooks.model_parts import Path, part_at, roots_beside
+from modpack.hooks.model_parts import Path, extra_roots, resolve_path
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensor_loading import StorageLoader, storage_record
 from modpack.pickling.unpickler import unpickle_object
 
-Fresh = dict[tuple[int, str, int], RemovableHandle]
-"""The new handle of each hook, by the target's id, torch's table, and the hook's old id there."""
+NewHandles = dict[tuple[int, str, int], RemovableHandle]
+"""The new handle of each hook, by the target's id, torch's table, and the hook's old id."""
 
 
 def register_payload(
     payload: dict[str, Any],
     wanted: Callable[[str], bool],
     global_hooks: bool,
-    fresh: Fresh | None = None,
+    new_handles: NewHandles | None = None,
 ) -> dict[str, Any]:
     """Register the hooks of a payload through torch's public API, in their order.
 
-    Ids are fresh, so that a hook that is registered later overwrites none of them.
+    They get new ids, so hooks that are registered later overwrite none of them.
 
     Args:
-        payload: what :meth:`HookCollector.take` made, loaded again.
-        wanted: tells by name whether a hook is wanted.
-        global_hooks: whether to register process-wide hooks.
-        fresh: what earlier payloads of the same load left, and the next ones will need.
+        payload: A loaded payload of :meth:`HookCollector.pop_specs`.
+        wanted: Returns by name whether a hook is wanted.
+        global_hooks: Whether to register process-wide hooks.
+        new_handles: Handles from earlier payloads of the same load; this call adds its own.
 
     Returns:
         torch's handles, by hook name.
 
     Raises:
-        ModpackError: a kind of hook is unknown, or hangs on what can have none of that kind.
+        ModpackError: If a kind of hook is unknown, or its target does not support this kind.
     """
-    # hooks that stayed in a module's state keep their ids: new ones must not take them
+    # hooks that stayed in a module's state keep their ids, so new hooks must not get these
     RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
     for kind, target in payload["dropped"]:
         _row(kind).clear(target)
     handles: dict[str, Any] = {}
-    fresh = {} if fresh is None else fresh
+    new_handles = {} if new_handles is None else new_handles
     for name, kind, target, flags, identities, hook in payload["hooks"]:
         row = _row(kind)
         _require_target(row, target, name)
         if wanted(name) and (global_hooks or row.scope != "global"):
             registered = row.register(target, hook, flags)
-            handles[name] = handle_of(hook, registered, handles.get(name))
-            fresh.update(_made(row, target, identities, registered))
+            handles[name] = combined_handle(hook, registered, handles.get(name))
+            new_handles.update(_handles_by_id(row, target, identities, registered))
     for target, table, identities in payload["orders"]:
-        _reorder(target, table, identities, fresh)
+        _reorder(target, table, identities, new_handles)
     for handle, owner, table, identity, extras in payload["handles"]:
-        known = fresh.get((id(owner), table, identity))
+        known = new_handles.get((id(owner), table, identity))
         if known is not None:
             handle.__dict__.update(known.__dict__)
         elif owner is not None:
@@ -76,8 +76,8 @@ def register_payload(
     return handles
 
 
-def kinds_in(obj: Any) -> Iterator[tuple[str, str]]:
-    """The kinds of hooks that modules, tensors and optimizers in an object have, with the class."""
+def iter_hook_kinds(obj: Any) -> Iterator[tuple[str, str]]:
+    """Yield kind and target class of hooks on an object's modules, tensors, and optimizers."""
     for scope, kind_of_part in _SCOPES.items():
         for part in find_instances(obj, (kind_of_part,)):
             name = type(part).__name__
@@ -97,11 +97,11 @@ _SCOPES: Final[dict[str, type[Any]]] = {
     "accumulator": torch.Tensor,
     "optimizer": torch.optim.Optimizer,
 }
-"""What hooks hang on; those of groups hang on each tensor."""
+"""The target classes of scopes. Group hooks are registered on each tensor."""
 
 
 def remove_hooks(obj: Any) -> None:
-    """Take off every hook that traveled in the state of modules; torch's own stay."""
+    """Remove all hooks that are part of the state of modules, except torch's own."""
     for part in find_instances(obj, (torch.nn.Module,)):
         for kind in kinds_of("module"):
             kind.clear(part)
@@ -109,24 +109,27 @@ def remove_hooks(obj: Any) -> None:
 
 def _row(kind: str) -> HookKind:
     if kind not in KINDS:
-        raise ModpackError(f"hooks of kind {kind!r} are not known; is modpack too old?")
+        raise ModpackError(
+            f"hooks of kind {kind!r} are unknown",
+            hint="If a newer version of modpack wrote the package, upgrade modpack.",
+        )
     return KINDS[kind]
 
 
 def _require_target(row: HookKind, target: Any, name: str) -> None:
-    """Refuse a target that is not what torch lets one register such hooks on."""
+    """Check that torch supports this kind of hook on the target."""
     kind = _SCOPES.get(row.scope)
     if kind is not None and not issubclass(type(target), kind):
         raise ModpackError(
-            f"the hook {name!r:.200} of kind {row.name!r} hangs on a {type(target).__name__}, "
-            f"which is no {kind.__name__}"
+            f"hook {name!r:.200} of kind {row.name!r} is registered on a {type(target).__name__}, "
+            f"which is not a {kind.__name__}"
         )
 
 
-def _made(
+def _handles_by_id(
     row: HookKind, target: Any, identities: tuple[int, ...], registered: Any
 ) -> Iterator[tuple[tuple[int, str, int], RemovableHandle]]:
-    """The handles that were made for a hook: several for a group of tensors."""
+    """Yield the new handles of a hook by their keys: several for a group of tensors."""
     if row.scope == "group":
         for member, identity, handle in zip(target, identities, registered.handles, strict=True):
             yield (id(member), row.tables[0], identity), handle
@@ -134,20 +137,20 @@ def _made(
         yield (id(target), row.tables[0], identities[0]), registered
 
 
-def _reorder(target: Any, table: str, identities: list[int], fresh: Fresh) -> None:
-    """Bring hooks that stayed and hooks that were registered again into their common order."""
+def _reorder(target: Any, table: str, identities: list[int], new_handles: NewHandles) -> None:
+    """Restore the common order of hooks that stayed and hooks that were registered again."""
     holder = getattr(target, table)
     for identity in identities:
-        handle = fresh.get((id(target), table, identity))
-        now = identity if handle is None else handle.id
-        if now in holder:
-            holder[now] = holder.pop(now)
+        handle = new_handles.get((id(target), table, identity))
+        current = identity if handle is None else handle.id
+        if current in holder:
+            holder[current] = holder.pop(current)
 
 
 def _link(
     handle: RemovableHandle, owner: Any, table: str, identity: int, extras: list[str]
 ) -> None:
-    """Connect a handle with the hook that traveled in its owner's state; dead if none did."""
+    """Connect a handle with a hook in its owner's state; without such a hook it stays dead."""
     holder = getattr(owner, table, None)
     if holder and identity in holder:
         handle.id = identity
@@ -156,23 +159,24 @@ def _link(
 
 
 CAPTURE_VERSION = 1
-"""Raise it when a reader of the old version would misunderstand a capture."""
+"""Increase it if readers of the old version would misread a new capture."""
 
 
 @named_in_packages
 @dataclass(frozen=True)
 class HookCapture:
-    """The hooks of a model, as a value: it can be pickled, and saved with :func:`torch.save`.
+    """The hooks of a model, as a value that can be pickled and saved with :func:`torch.save`.
 
-    Restoring it runs what is in it, like loading any pickle: restore only what you trust.
+    Restoring a capture executes its contents, as loading any pickle does. Only restore captures
+    that you trust.
 
     Attributes:
-        specs: what was captured.
-        hooks: the pickled hooks; they refer to the model by ``paths``.
-        paths: what of the model the hooks refer to.
-        storages: the contents of tensors that only the hooks have, by key.
-        byteorder: that of those contents.
-        version: of this format.
+        specs: The specs of the captured hooks.
+        hooks: The pickled hooks; they refer to the model by ``paths``.
+        paths: The parts of the model that the hooks refer to.
+        storages: The contents of tensors that only the hooks refer to, by key.
+        byteorder: The byte order of these contents.
+        version: The version of this format.
     """
 
     specs: tuple[HookSpec, ...]
@@ -192,24 +196,24 @@ class HookCapture:
 
 @named_in_packages
 def hook_capture(specs: dict[str, Any], fields: dict[str, Any]) -> HookCapture:
-    """A capture that was pickled.
+    """Return an unpickled capture.
 
     Args:
-        specs: what was captured, as packages record it.
-        fields: the others of :class:`HookCapture`, by name.
+        specs: The specs, as packages record them.
+        fields: The other fields of :class:`HookCapture`, by name.
     """
     return HookCapture(specs_from_json(specs), **fields)
 
 
 @named_in_packages
 def part(target: RestoreTarget, index: int) -> Any:
-    """A part of the model that hooks are restored onto."""
+    """Return a part of the model that hooks are restored on."""
     return target.part(index)
 
 
 @named_in_packages
 def handle(target: RestoreTarget, index: int) -> Any:
-    """A handle that the model holds; a dead one if this model holds none."""
+    """Return a handle that the model refers to; a dead one if this model has none."""
     try:
         return target.part(index)
     except ModpackError:
@@ -217,46 +221,46 @@ def handle(target: RestoreTarget, index: int) -> Any:
 
 
 class RestoreTarget:
-    """The model that captured hooks are put onto."""
+    """The model that captured hooks are restored on."""
 
     last_map_location = None
 
     def __init__(self, model: Any, optimizer: Any, captured: HookCapture) -> None:
         self.captured = captured
-        self._roots = {"model": model, **roots_beside(optimizer)}
+        self._roots = {"model": model, **extra_roots(optimizer)}
 
     def part(self, index: int) -> Any:
-        """A part of the model that the hooks refer to."""
-        return part_at(self._roots, self.captured.paths[index])
+        """Return a part of the model that the hooks refer to."""
+        return resolve_path(self._roots, self.captured.paths[index])
 
     @property
     def zip_reader(self) -> RestoreTarget:
-        """Where attachments are read."""
+        """The source of attachments."""
         return self
 
     def get_record(self, name: str) -> bytes:
-        """An attachment."""
+        """Return an attachment."""
         return self.captured.storages[name]
 
-    # the rest is modpack.pickling.tensor_loading.StorageSource
+    # The other methods implement modpack.pickling.tensor_loading.StorageSource.
 
     def has(self, name: str) -> bool:
-        """Whether the capture holds a record."""
+        """Return whether the capture contains a record."""
         return name == "byteorder" or name in self._records
 
     def read(self, name: str) -> bytes:
-        """A record of the capture."""
+        """Return a record of the capture."""
         return self.captured.byteorder.encode() if name == "byteorder" else self._records[name]
 
     def copied(self, name: str) -> bytearray:
-        """The same in memory of its own."""
+        """Return a record of the capture as a new bytearray."""
         return bytearray(self.read(name))
 
     def data_range(self, name: str) -> None:
-        """Nothing of it is in a file."""
+        """Return None: a capture is not a file."""
 
     def has_changed(self) -> bool:
-        """It is a value."""
+        """Return False: a capture is immutable."""
         return False
 
     @cached_property
@@ -265,7 +269,7 @@ class RestoreTarget:
 
 
 class _StorageLoader(StorageLoader):
-    """Gives the model's own storages where hooks refer to those."""
+    """Returns the model's own storages where hooks refer to them."""
 
     def __init__(self, target: RestoreTarget) -> None:
         super().__init__(target, None, "captured hooks")
@@ -284,8 +288,8 @@ class _StorageLoader(StorageLoader):
         )
 
 
-def payloads_of(target: RestoreTarget) -> list[dict[str, Any]]:
-    """Load what a capture holds; its references lead into the target."""
+def load_payloads(target: RestoreTarget) -> list[dict[str, Any]]:
+    """Load the payloads of a capture; their references lead to the target."""
     payloads: list[dict[str, Any]] = []
     unpickle_object(
         target.captured.hooks,
@@ -298,8 +302,8 @@ def payloads_of(target: RestoreTarget) -> list[dict[str, Any]]:
     return payloads
 
 
-def take_off(payload: dict[str, Any]) -> None:
-    """Remove the hooks of tensors on which hooks are going to be registered again."""
+def detach_hooks(payload: dict[str, Any]) -> None:
+    """Remove the hooks of tensors on which hooks will be registered again."""
     for _, kind, target, *_ in payload["hooks"]:
         row = KINDS[kind]
         if row.scope in ("tensor", "group"):

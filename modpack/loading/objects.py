@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
     from modpack.core.policy import TrustPolicy
     from modpack.hooks.describe import HookChoice
-    from modpack.hooks.restoring import Fresh
+    from modpack.hooks.restoring import NewHandles
 
 _CONFLICTS: Final = (
     r"register the namespace (?P<name>[\w.]+); .*?registered at (?P<file>.+?):(?P<line>\d+);",
@@ -167,7 +167,7 @@ def load_object(
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
     specs = read_specs(archive, record)
     wanted = _select_hooks(specs, hooks)
-    fresh: Fresh = {}
+    new_handles: NewHandles = {}
     found: set[str] = set()
 
     def register(payload: dict[str, Any]) -> None:
@@ -180,7 +180,7 @@ def load_object(
             from modpack.hooks.restoring import register_payload  # few models have hooks
 
             names = wanted.__contains__
-            handles = register_payload(payload, names, global_hooks, fresh)
+            handles = register_payload(payload, names, global_hooks, new_handles)
             result.handles.update(handles)
             result.hooks.update({n: hook for n, *_, hook in payload["hooks"] if n in handles})
 
@@ -200,9 +200,9 @@ def load_object(
             on_payload=register,
         )
     if policy is not None and policy.allow_hook_kinds is not None:
-        from modpack.hooks.restoring import kinds_in
+        from modpack.hooks.restoring import iter_hook_kinds
 
-        require_hook_kinds(archive.path, policy, kinds_in((result.obj, result.extras)))
+        require_hook_kinds(archive.path, policy, iter_hook_kinds((result.obj, result.extras)))
     _require_agreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from modpack.core.tensors import LARGE, StorageView, bytes_used, is_mostly_unused
+from modpack.core.tensors import LARGE, StorageView, bytes_used, is_underused
 
 
 @st.composite
@@ -68,4 +68,4 @@ def test_several_views_of_a_storage_count_together(some, used):
     ],
 )
 def test_a_storage_is_mostly_unused_if_much_of_it_and_more_than_half_is(size, used, is_told):
-    assert is_mostly_unused(size, used) is is_told
+    assert is_underused(size, used) is is_told

@@ -57,7 +57,7 @@ def test_native_hooks_are_neither_lost_nor_doubled(package, again, name):
     assert hooks_of(loaded) == hooks_of(module)
     assert hooks_of(again(again(loaded))) == hooks_of(module)
     states = {status.status for status in saved.report}
-    assert (states, saved.specs) == ({"travels natively"}, ())
+    assert (states, saved.specs) == ({"native"}, ())
     assert list(loaded.state_dict()) == list(module.state_dict())
     for one, other in zip(outputs(loaded), outputs(module), strict=True):
         assert torch.equal(one, other)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from modpack.hooks.collect import FIRST, HookIdMap, LiveIds
+from modpack.hooks.collect import FIRST_NUMBER, HookIdMap, LiveIds
 
 
-def test_hooks_are_counted_as_they_are_met():
+def test_hook_ids_map_to_numbers_in_order_of_first_use():
     numbers = HookIdMap()
-    assert numbers.of_all([17, 4, 17, 90]) == [FIRST, FIRST + 1, FIRST, FIRST + 2]
-    assert numbers.table({4: "a", 5: "b"}) == OrderedDict({FIRST + 1: "a", FIRST + 3: "b"})
-    assert numbers.following == FIRST + 4
+    first = FIRST_NUMBER
+    assert numbers.map_ids([17, 4, 17, 90]) == [first, first + 1, first, first + 2]
+    assert numbers.map_table({4: "a", 5: "b"}) == OrderedDict({first + 1: "a", first + 3: "b"})
+    assert numbers.next_number == first + 4
 
 
 def test_what_is_no_id_stays():
     numbers = HookIdMap()
-    assert numbers.of_all([-1, "name", True]) == [-1, "name", True]
-    assert numbers.following == FIRST
+    assert numbers.map_ids([-1, "name", True]) == [-1, "name", True]
+    assert numbers.next_number == FIRST_NUMBER
 
 
 def test_outside_of_packages_ids_are_torchs():
-    assert LiveIds().of(3) == 3
+    assert LiveIds().map_id(3) == 3
