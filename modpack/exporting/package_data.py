@@ -424,6 +424,8 @@ class PackageDataPlanner:
         self._requested: dict[str, PlannedFile] = {}
         self._requested_metadata: dict[str, str] = {}
         self._found: tuple[object, PackageData] | None = None
+        # An export asks three times (warm walk-sympy: 8 % of it).
+        self._locations: dict[str, tuple[Location, Path | None, _ModuleLocation | None]] = {}
 
     def find(self, decisions: Mapping[str, Decision]) -> PackageData:
         """Return the files and metadata for the interned modules among the decisions."""
@@ -448,12 +450,22 @@ class PackageDataPlanner:
         location = self._walker.locate(module)
         if location is None:
             return None
+        given = self.given.get(location.module)
+        known = self._locations.get(module)
+        if known is None or known[0] is not location or known[1] is not given:
+            known = location, given, self._located(module, location, given)
+            self._locations[module] = known
+        return known[2]
+
+    def _located(
+        self, module: str, location: Location, given: Path | None
+    ) -> _ModuleLocation | None:
         environment: object = self._walker.environment_of(module)
         package = environment if isinstance(environment, LoadedPackage) else None
         installed = self._host
         if package is None:
             at = location.file
-            file = self.given.get(location.module) if at is None else Path(at)
+            file = given if at is None else Path(at)
         else:
             installed = self._trees.setdefault(package.tree, DistributionIndex([str(package.tree)]))
             file = package.tree / module_record(location.module, location.is_package)
