@@ -1,4 +1,4 @@
-"""What is wrong, or noteworthy, with what was audited: one finding for each thing."""
+"""The findings of an audit."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledSource
 
 _SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
-"""Examples: verifying holds them against the record of the self-test."""
+"""Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
 _OF_TORCH_PACKAGE = "torch.package"
 _ABSENT = "optional-import-missing"
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
-"""Rules for what is there wherever Python is; other Pythons have other standard libraries."""
-_BORNE = {
+"""Rules for modules that every environment has. Standard libraries differ between versions."""
+_SAFE_USES = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
     UseKind.CALL: "a call",
@@ -52,18 +52,18 @@ _BORNE = {
     UseKind.ANNOTATION: "an annotation",
     UseKind.TYPE_CHECK: "checked",
 }
-_MADE = {
+_DERIVED_USES = {
     UseKind.BASE_CLASS: "a base class of a callable",
     UseKind.DECORATOR: "a decorator of a callable",
 }
 
 
 def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Diagnostic, ...]:
-    """Everything that is to be said about an audit: errors first, then warnings, then notes.
+    """Return all findings of an audit, the most severe first.
 
     Args:
-        audit: all other facts; its findings are ignored.
-        scanned: what reading its pickles and sources has shown.
+        audit: The other facts of the audit.
+        scanned: The findings from its pickles and sources.
     """
     found = [
         *scanned,
@@ -105,12 +105,12 @@ def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
         uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION_BODY)
         first = uses[0]
         where = f"{first.importer}.{first.scope}" if first.scope else first.importer
-        how = _MADE.get(first.kind, "used")
+        how = _DERIVED_USES.get(first.kind, "used")
     else:
         code = "mock-import-time"
         uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION_BODY]
         first = uses[0]
-        how, where = _BORNE[first.kind], first.importer
+        how, where = _SAFE_USES[first.kind], first.importer
     more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
     text = f"{used_name(first)} is {how} in {where}{more}"
     return Diagnostic.from_code(
@@ -119,7 +119,7 @@ def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
 
 
 def _externs(audit: AuditFacts) -> Iterator[Diagnostic]:
-    """Externs that pip cannot install again, or of which nobody knows the version."""
+    """Yield extern modules that pip cannot install, or whose version is unknown."""
     at_once = needed_at_once(audit.graph)
     groups: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in audit.modules:
@@ -157,22 +157,22 @@ def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
 
 
 def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
-    """What is needed as soon as the saved objects are loaded, and nobody decided."""
+    """Yield modules that loading needs, but that no decision covers."""
     known = {facts.module for facts in audit.modules}
-    told = {problem.subject for problem in audit.problems}
-    told |= {note.subject for note in audit.notes if note.code == _ABSENT}
+    reported = {problem.subject for problem in audit.problems}
+    reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit)
-    # It is an error only where somebody decided about every import.
+    # torch.package does not record whether an import is conditional.
     is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
     code = "import-unresolved" if is_foreign else "missing-module"
-    for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - told - roots):
+    for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - reported - roots):
         edges = [
             edge
             for edge in audit.graph.edges_to(module)
             if edge.kind.runs_at_once and edge.kind is not ImportKind.PARENT
         ]
         if not edges or any(is_within(each, module) for each in known):
-            continue  # a folder that needs no code of its own
+            continue  # a namespace package, which has no code
         place = place_in(files, edges[0].importer, edges[0].line)
         by = _listed(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
@@ -199,7 +199,7 @@ def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:
 
 
 def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
-    """What is to be said about a package as a whole."""
+    """Yield findings about the package as a whole."""
     package = audit.package
     if package is None:
         return
@@ -261,7 +261,7 @@ def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Diagnostic
 
 
 def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
-    """The first place that has a line."""
+    """Return the first location with a line."""
     return next((each.location for each in importers if each.line is not None), None)
 
 
@@ -270,10 +270,10 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def is_licensed_under(expression: str, glob: str) -> bool:
-    """Whether a glob matches an expression, or a license or exception in it; case does not count.
+    """Return whether a glob matches a license expression or a part of it, ignoring case.
 
-    Whatever metadata says that is no SPDX expression is taken apart at blanks and brackets as
-    well, so that ``GNU General Public License (GPLv3)`` names ``GPLv3``.
+    Metadata that is not an SPDX expression is split into words as well, so ``GPLv3`` matches
+    ``GNU General Public License (GPLv3)``.
 
     >>> is_licensed_under("MIT OR GPL-3.0-only", "gpl*")
     True
@@ -288,12 +288,12 @@ def is_licensed_under(expression: str, glob: str) -> bool:
 def pickle_findings(
     archive: Archive, manifest: Manifest | None, listing: CodeListing
 ) -> Iterator[Diagnostic]:
-    """What is wrong with the pickles of a package, whatever they do.
+    """Yield findings about malformed, missing, and undeclared pickles.
 
     Args:
-        archive: an opened package.
-        manifest: its manifest; None for a package of torch.package.
-        listing: what of the package is code.
+        archive: The package.
+        manifest: The manifest. None for a torch.package archive.
+        listing: The package's code.
     """
     hooks = {hook_records(record)[1]: record for record in listing.objects}
     broken = {name for name, each in listing.pickles.items() if each.unreadable is not None}
@@ -316,14 +316,14 @@ def pickle_findings(
 
 
 def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Diagnostic]:
-    """What the code of a package openly does: names that stand out, effects of sources.
+    """Yield findings about dangerous names in pickles and visible effects of sources.
 
     Args:
-        archive: an opened package.
-        listing: what of it is code.
+        archive: The package.
+        listing: The package's code.
 
     Raises:
-        ArchiveError: a record is damaged.
+        ArchiveError: If a record is damaged.
     """
     for record, names in listing.names().items():
         for name in names:
@@ -339,7 +339,7 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Diagnost
 
 
 def _function_effects(record: str, source: PickledSource) -> Iterator[Diagnostic]:
-    """What a function that travels by its source does when it is called."""
+    """Yield the effects of calling a function whose source is in a pickle."""
     text = textwrap.dedent(source.text)
     is_definition = text.lstrip().startswith(("def ", "async def "))
     called = source.name.rpartition(".")[2]
@@ -351,7 +351,7 @@ def _function_effects(record: str, source: PickledSource) -> Iterator[Diagnostic
 
 
 def _module_effects(record: str, source: bytes) -> Iterator[Diagnostic]:
-    """What a module does when it is imported, as far as its source shows."""
+    """Yield the effects of importing a module that its source shows."""
     effects = read_effects(source)
     if isinstance(effects, ScanFailure):
         place = f"{record}:{effects.line}" if effects.line is not None else record

@@ -1,4 +1,4 @@
-"""To which distribution each module belongs, with version and license."""
+"""The distributions of modules, with versions and licenses."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from modpack.report.audit_facts import DistributionFacts
 from modpack.report.facts import ModuleFacts
 
 OUR_LICENSE: Final = "Apache-2.0"
-"""modpack's, where it was not installed from a distribution that says so."""
+"""modpack's license, if its installed metadata names none."""
 PYTHONS_LICENSE: Final = "PSF-2.0"
 _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
-"""What torch's distribution provides."""
+"""The top-level modules of torch's distribution."""
 
 
 Provider: TypeAlias = Callable[[ModuleFacts], RecordedDistribution | None]
-"""Tells the distribution that a module belongs to; None if there is none, or nobody knows."""
+"""Returns the distribution of a module, or None if it is unknown."""
 
 
 def recorded_provider(
     archive: Archive, plan: Plan, verify: Manifest | None, environment: RecordedEnvironment
 ) -> Provider:
-    """What a package records of distributions: those that provided its modules at export.
+    """Return a provider of the distributions that a package records.
 
     Raises:
-        ArchiveError: a record of metadata is damaged.
+        ArchiveError: If a metadata record is damaged.
     """
     interned: dict[str, RecordedDistribution] = {}
     for each in plan.distributions:
@@ -75,7 +75,7 @@ def recorded_provider(
 
 
 def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
-    """What is installed here, for a plan that was made here."""
+    """Return a provider of the installed distributions, for a plan of this process."""
 
     @cache
     def described(found: Distribution) -> RecordedDistribution:
@@ -99,7 +99,7 @@ def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
 def with_distributions(
     modules: Iterable[ModuleFacts], provider_of: Provider
 ) -> Iterator[ModuleFacts]:
-    """Modules with the distribution that each belongs to, its version and license."""
+    """Yield the modules with the name, version, and license of their distributions."""
     for facts in modules:
         found = provider_of(facts)
         if found is not None:
@@ -119,24 +119,24 @@ def with_distributions(
 def distributions_of(
     modules: Iterable[ModuleFacts], graph: DependencyGraph
 ) -> tuple[DistributionFacts, ...]:
-    """The distributions of which a package holds or needs modules, by name."""
+    """Return the distributions with interned or extern modules, by name."""
     at_once = needed_at_once(graph)
     members: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in modules:
         if facts.distribution is not None and facts.action in (Action.INTERN, Action.EXTERN):
             members.setdefault((facts.distribution, facts.version or ""), []).append(facts)
     found = []
-    for (name, version), of_one in sorted(members.items()):
-        interned = [facts for facts in of_one if facts.action is Action.INTERN]
+    for (name, version), group in sorted(members.items()):
+        interned = [facts for facts in group if facts.action is Action.INTERN]
         described = DistributionFacts(
             name,
             version,
-            next((facts.license for facts in of_one if facts.license), None),
-            any(facts.editable for facts in of_one),
+            next((facts.license for facts in group if facts.license), None),
+            any(facts.editable for facts in group),
             len(interned),
-            len(of_one) - len(interned),
+            len(group) - len(interned),
             sum(facts.size_bytes or 0 for facts in interned),
-            not interned and is_optional((facts.module for facts in of_one), at_once),
+            not interned and is_optional((facts.module for facts in group), at_once),
         )
         found.append(described)
     return tuple(found)

@@ -1,8 +1,8 @@
-"""How an archive of ``torch.package`` came to be, as far as its contents tell.
+"""Reconstruction of the plan of a ``torch.package`` archive from its contents.
 
-Such an archive records which modules it holds, mocks and needs as externs. Who imports whom is read
-from the sources, and what saved objects need from their pickles, as text and opcodes: nothing is
-run or unpickled.
+Such an archive records its interned, mocked, and extern modules. The imports are read from the
+sources, and the dependencies of saved objects from the opcodes of their pickles. Nothing is
+executed or unpickled.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from modpack.report.package_info import recorded_modules
 from modpack.security.code_listing import list_code
 from modpack.security.pickle_names import PickleContents
 
-_STAND_INS: Final = "_mock"
-"""The module that torch.package's stand-ins import."""
+_MOCK_RUNTIME: Final = "_mock"
+"""The module that torch.package's mocks import."""
 _ANYTHING: Final = GlobGroup("**")
 
 
 def reconstructed_plan(archive: Archive) -> Plan:
-    """What can be known of how an archive of torch.package came to be.
+    """Return the plan of a torch.package archive, as far as its contents show it.
 
     The rules of its decisions are :data:`.UNRECORDED`. Chains begin at the saved objects, and at
-    modules that nothing leads to from there: somebody saved those by name.
+    modules that these do not reach, which were saved by name.
 
     Args:
-        archive: an archive without a manifest.
+        archive: An archive without a manifest.
 
     Raises:
-        ArchiveError: a record is damaged.
+        ArchiveError: If a record is damaged.
     """
     return _Reconstruction(archive).plan()
 
 
 class _Reconstruction:
-    """Reads one archive."""
+    """The reconstruction of one archive's plan."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
@@ -58,7 +58,7 @@ class _Reconstruction:
         if len(found) > most:
             reason = f"it holds {len(found)} modules, and {most} are allowed"
             raise ArchiveError(archive.path, reason)
-        # Of a module and a package of the same name, Python imports the package.
+        # Python prefers a package to a module of the same name.
         found.sort(key=lambda each: each.is_package)
         self._held = {each.module: each for each in found}
         self._decisions = dict(self._decide())
@@ -78,7 +78,7 @@ class _Reconstruction:
         for module, decision in self._decisions.items():
             self._add_parents(module)
             if decision.action is Action.MOCK:
-                self._graph.add_edge(Edge(module, _STAND_INS, ImportKind.REQUIRED, 1))
+                self._graph.add_edge(Edge(module, _MOCK_RUNTIME, ImportKind.REQUIRED, 1))
         self._mark_what_was_saved()
         return Plan(self._decisions, notes=tuple(self._notes), graph=self._graph)
 
@@ -90,7 +90,7 @@ class _Reconstruction:
             location = Location(module, CodeKind.SOURCE, held.record, held.is_package)
             yield module, _decision(module, held.action, location if is_source else None)
             for folder in parents(module):
-                if folder not in self._held:  # it becomes an empty package
+                if folder not in self._held:  # becomes an empty package
                     location = Location(folder, CodeKind.NAMESPACE, None, True)
                     yield folder, _decision(folder, Action.INTERN, location)
 
@@ -117,7 +117,7 @@ class _Reconstruction:
                 self._graph.add_edge(Edge(module, f"{statement.module}.{name}", kind, line))
 
     def _submodules(self, statement: ImportStatement) -> list[str]:
-        """Those names of ``from package import names`` that are modules, not attributes."""
+        """Return the names of ``from package import names`` that are modules, not attributes."""
         package = self._scans.get(statement.module, ModuleScan())
         names = statement.names
         if names == ("*",):
@@ -131,7 +131,7 @@ class _Reconstruction:
     def _add_parents(self, module: str) -> None:
         self._graph.add_node(module)
         parent = next((each for each in parents(module) if each in self._decisions), None)
-        if parent is not None:  # whose own parents are its own affair
+        if parent is not None:  # which gets an edge to its own parent
             self._graph.add_edge(Edge(module, parent, ImportKind.PARENT))
 
     def _add_notes(self, module: str, scan: ModuleScan) -> None:
@@ -155,7 +155,7 @@ class _Reconstruction:
         self._notes.append(Diagnostic.from_code(code, subject, text, location))
 
     def _mark_what_was_saved(self) -> None:
-        """Mark the interned modules that nothing leads to, those first that nobody imports."""
+        """Mark the unreached interned modules as roots, those without importers first."""
         reached = set(self._graph.reachable_nodes())
         left = sorted(module for module in self._scans if module not in reached)
         for module in sorted(left, key=self._has_importer):

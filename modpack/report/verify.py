@@ -1,4 +1,4 @@
-"""Verifying a package: everything that reading can tell against loading it, at once."""
+"""Verification of packages: all checks that work by reading alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from modpack.report.audit_text import by_severity, code_part, hint_line, left_ou
 from modpack.report.format import indented, table
 from modpack.report.verify_records import (
     PackageMetadata,
-    check_agreement,
+    check_consistency,
     check_manifest_form,
     check_metadata,
     check_storages,
@@ -57,21 +57,21 @@ from modpack.security.code_listing import CodeListing, find_package_violations, 
 from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import ValidSignature, read_envelope
 
-_TOLD_BY_OTHERS: Final = frozenset({"pickle-missing"})
-"""Findings about pickles that digests, or the records of the format, tell better."""
+_REPORTED_BY_OTHER_CHECKS: Final = frozenset({"pickle-missing"})
+"""Codes of pickle findings that the checks of digests and records cover."""
 _MAX_OF_A_CODE: Final = 20
 
 
 @json_keys({"is_passed": "passed"})
 @dataclass(frozen=True)
 class CheckFacts:
-    """One kind of check.
+    """The result of one check.
 
     Attributes:
-        name: what was checked (``digests``).
-        count: how many things were.
-        unit: what they are, in the plural (``records``).
-        is_passed: whether nothing was wrong with any of them.
+        name: The name of the check, such as ``digests``.
+        count: The number of checked items.
+        unit: The kind of items, in the plural, such as ``records``.
+        is_passed: Whether all of them passed.
     """
 
     name: str
@@ -82,17 +82,17 @@ class CheckFacts:
 
 @dataclass(frozen=True)
 class VerifyFacts:
-    """What came of verifying one package.
+    """The result of verifying a package.
 
     Attributes:
-        subject: the package's file.
-        format: ``modpack 1`` or ``torch.package``; empty if it could not be told.
-        digest: the package's digest; empty if it could not be told.
-        size_bytes: of the file, or of all files of a folder; 0 if it could not be told.
-        checks: what was checked, in order.
-        findings: what was found, errors first; codes as in audits.
-        signatures: the signatures that were asked for and hold.
-        code: what of the package is code; None if that could not be told.
+        subject: The package file.
+        format: ``modpack`` and its version, or ``torch.package``. Empty if unknown.
+        digest: The package's digest. Empty if unknown.
+        size_bytes: The size of the file, or of all files of a folder. 0 if unknown.
+        checks: The checks, in order.
+        findings: The findings, the most severe first.
+        signatures: The required signatures that are valid.
+        code: The code in the package. None if it cannot be listed.
     """
 
     subject: str
@@ -106,12 +106,12 @@ class VerifyFacts:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether nothing was found that speaks against loading the package."""
+        """Whether no finding is an error."""
         return all(each.severity is not Severity.ERROR for each in self.findings)
 
 
 def restrictions(policy: TrustPolicy) -> int:
-    """How many things a policy restricts; who must have signed is another check."""
+    """Return the number of restrictions of a policy, without required signatures."""
     patterns = [getattr(policy, field) for field in PATTERN_FIELDS]
     others = (not policy.allow_native, not policy.allow_code)
     return sum(each is not None for each in patterns) + sum(others)
@@ -120,7 +120,7 @@ def restrictions(policy: TrustPolicy) -> int:
 def _check_policy(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
 ) -> Iterator[Diagnostic]:
-    """What a package asks for and a policy does not allow."""
+    """Yield the violations of a trust policy."""
     if policy.allow_code and not policy.require_signature_from:
         yield Diagnostic.from_code(
             "policy-allows-any-code",
@@ -144,7 +144,7 @@ def _check_policy(
 def _unchecked_signatures(
     archive: Archive, path: str | os.PathLike[str] | None
 ) -> Iterator[Diagnostic]:
-    """Signatures that nobody asked for: there is no key to check them with."""
+    """Yield the signatures for which no key was given."""
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:
@@ -154,7 +154,7 @@ def _unchecked_signatures(
         try:
             envelope = read_envelope(each.content, archive.path, each.place)
         except SignatureError as failure:
-            # A file beside the package may be another tool's.
+            # A file next to the package may belong to another tool.
             is_ours = each.place == layout.SIGNATURE
             code = "record-invalid" if is_ours else "signature-unchecked"
             yield Diagnostic.from_code(code, each.place, failure.reason)
@@ -171,32 +171,32 @@ def verify_package(
     keys: Sequence[Signer] = (),
     workers: int | None = None,
 ) -> VerifyFacts:
-    """Verify a package: read all of it, run nothing of it, unpickle nothing.
+    """Verify a package without executing or unpickling its contents.
 
-    The archive's structure; every record against its digest, tensors included; every record of
-    the format by its reader; the records against each other; signatures, and what a policy allows,
-    if there is one. An archive whose structure is damaged cannot be read any further; everything
-    else is told at once. What of the package is code is listed, and not judged.
+    Checks the archive's structure, the digest of every record including tensors, every metadata
+    record, the consistency of the records, signatures, and the trust policy. If the structure is
+    damaged, the other checks are skipped. Otherwise the result lists all findings. The package's
+    code is listed, but not checked.
 
     Args:
-        source: a package file, a binary file object, or the folder of an unzipped package;
-            modpack's, or torch.package's, which has no digests to compare with.
-        policy: what the loader allows.
-        keys: if there are any, a valid signature of one of them is demanded.
-        workers: threads that compute digests; one for each core by default.
+        source: A package file, a binary file object, or the folder of an unzipped package, of
+            modpack or torch.package.
+        policy: The trust policy.
+        keys: The trusted signers. If any are given, a valid signature of one of them is required.
+        workers: The number of threads that compute digests. One per core by default.
 
     Returns:
-        What was checked and found. That the package is refused is no exception.
+        The checks and findings. A rejected package does not raise an exception.
 
     Raises:
-        TypeError: ``source`` is none of these.
-        ValueError: ``workers`` is no number from 1.
-        NotAPackageError: there is no such file, or it is no package at all.
-        UnsupportedVersionError: it is written in a format newer than this modpack.
-        ModpackError: signatures are to be checked, and what checks them is not installed.
+        TypeError: If ``source`` is none of these.
+        ValueError: If ``workers`` is not a positive number.
+        NotAPackageError: If the file does not exist, or is not a package.
+        UnsupportedVersionError: If a newer version of modpack wrote the package.
+        ModpackError: If signatures must be checked, but the required library is not installed.
     """
     if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise ValueError(f"workers must be a number from 1, not {workers!r}")
+        raise ValueError(f"workers must be a positive number, not {workers!r}")
     try:
         archive = open_archive(source)
     except NotAPackageError:
@@ -217,21 +217,21 @@ def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError)
 def _refused_at_once(
     failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
 ) -> VerifyFacts:
-    """What is told of an archive that cannot be opened."""
+    """Return the result for an archive that cannot be opened."""
     subject = failure.record or failure.path
-    told = _from_error("archive-invalid", subject, failure)
+    finding = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.path, "", "", size, (check,), (told,))
+    return VerifyFacts(failure.path, "", "", size, (check,), (finding,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
-    """Bytes of a file, or of all files in a folder; 0 if that cannot be told."""
+    """Return the size of a file, or of all files in a folder; 0 if it cannot be read."""
     place = Path(path)
     try:
         files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
         return sum(file.lstat().st_size for file in files)
-    except OSError:  # it goes away just now
+    except OSError:  # deleted in the meantime
         return 0
 
 
@@ -243,7 +243,7 @@ def _damaged(reasons: Mapping[str, str]) -> list[Diagnostic]:
 
 @dataclass
 class _Verification:
-    """One open package being verified."""
+    """The verification of one open package."""
 
     archive: Archive
     path: str | os.PathLike[str] | None
@@ -258,7 +258,7 @@ class _Verification:
     def facts(self) -> VerifyFacts:
         archive = self.archive
         form = digest = ""
-        self._told("structure", len(archive.names()), "records", ())
+        self._add_check("structure", len(archive.names()), "records", ())
         try:
             manifest = read_manifest(archive)
         except UnsupportedVersionError:
@@ -288,62 +288,62 @@ class _Verification:
     def _check_own(self, manifest: Manifest) -> None:
         archive = self.archive
         form = check_manifest_form(archive, manifest)
-        self._told("manifest", len(manifest.records), "records", form)
+        self._add_check("manifest", len(manifest.records), "records", form)
         damage = find_damage(archive, manifest, archive.names(), self.workers)
-        self._told("digests", len(manifest.records), "records", _damaged(damage))
+        self._add_check("digests", len(manifest.records), "records", _damaged(damage))
         damaged = frozenset(damage)
         own = read_own_records(archive, manifest, damaged)
         texts = list(check_texts(archive, damaged))
-        self._told("records of the format", own.count, "records", [*own.findings, *texts])
-        agreement = list(check_agreement(archive, own, damaged))
+        self._add_check("records", own.count, "records", [*own.findings, *texts])
+        consistency = list(check_consistency(archive, own, damaged))
         if own.plan is not None:
-            agreement += check_metadata(archive, manifest, own.plan, damaged)
+            consistency += check_metadata(archive, manifest, own.plan, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
-        self._told("agreement", decisions, "decisions", agreement)
+        self._add_check("consistency", decisions, "decisions", consistency)
         self._check_objects(manifest, own)
 
     def _check_foreign(self) -> bool:
-        """Check a package of torch.package; tells whether all of it can be read."""
+        """Check a torch.package archive; return whether every record can be read."""
         archive = self.archive
         damaged = self._check_readable()
-        self._told("records of the format", 0, "records", check_texts(archive, damaged))
+        self._add_check("records", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
         text = "torch.package wrote it, which records no digests"
         self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))
         return not damaged
 
     def _check_what_can_be_read(self, failure: ArchiveError) -> None:
-        """Without a manifest to go by, only crc32 can tell what else is damaged."""
+        """Check the CRC-32 of all records, which is all that is possible without a manifest."""
         code = "archive-repacked" if isinstance(failure, RepackedError) else "manifest-invalid"
         record = failure.record or layout.MANIFEST
-        told = _from_error(code, record, failure)
-        self._told("manifest", 0, "records", [told])
+        finding = _from_error(code, record, failure)
+        self._add_check("manifest", 0, "records", [finding])
         self._check_readable()
 
     def _check_readable(self) -> frozenset[str]:
-        """Read every record, which checks it against its crc32; the records that are damaged."""
+        """Return the records that cannot be read, or do not match their CRC-32."""
         names = self.archive.names()
         damage = find_unreadable(self.archive, names, self.workers)
-        self._told("crc32", len(names), "records", _damaged(damage))
+        self._add_check("crc32", len(names), "records", _damaged(damage))
         return frozenset(damage)
 
     def _check_objects(self, manifest: Manifest | None, own: PackageMetadata) -> None:
-        """Whether pickles can be read, and whether their storages are there."""
+        """Check that pickles can be read and that their storages exist."""
         archive = self.archive
         try:
             listing = list_code(archive, manifest)
             findings = list(pickle_findings(archive, manifest, listing))
         except ArchiveError as failure:
-            self._told("pickles", 0, "pickles", self._unread(failure))
+            self._add_check("pickles", 0, "pickles", self._unread(failure))
         else:
             self.code = listing
-            findings = [each for each in findings if each.code not in _TOLD_BY_OTHERS]
-            self._told("pickles", len(listing.pickles), "pickles", findings)
+            findings = [each for each in findings if each.code not in _REPORTED_BY_OTHER_CHECKS]
+            self._add_check("pickles", len(listing.pickles), "pickles", findings)
         count = sum(map(layout.is_storage, archive.names()))
-        self._told("storages", count, "storages", check_storages(archive, own, self.code))
+        self._add_check("storages", count, "storages", check_storages(archive, own, self.code))
 
     def _unread(self, failure: ArchiveError) -> Iterator[Diagnostic]:
-        """A record that keeps the pickles from being read; it may have been told already."""
+        """Yield findings about a record that prevents reading the pickles."""
         record = failure.record or failure.path
         if all(each.subject != record for each in self.findings):
             yield Diagnostic.from_code("record-invalid", record, failure.reason)
@@ -356,15 +356,15 @@ class _Verification:
             self._check_signature("signature", self.keys)
         if policy is not None and policy.require_signature_from:
             asking = "the policy's signers" if self.keys else ""
-            self._check_signature("policy's signature", policy.require_signature_from, asking)
+            self._check_signature("policy-signature", policy.require_signature_from, asking)
         if not (self.keys or (policy is not None and policy.require_signature_from)):
             self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
             findings = _check_policy(self.archive, policy, self.code)
-            self._told("policy", restrictions(policy), "restrictions", findings)
+            self._add_check("policy", restrictions(policy), "restrictions", findings)
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
-        """Look for the signature of one of some signers; ``asking`` is who demands it."""
+        """Check for a signature of one of the signers, which ``asking`` requires."""
         findings = []
         try:
             held = check_signatures(self.archive, signers, self.path)
@@ -374,10 +374,10 @@ class _Verification:
             findings.append(replace(found, message=message))
         else:
             self.signatures |= dict.fromkeys(held)
-        self._told(name, len(signers), "trusted signers", findings)
+        self._add_check(name, len(signers), "trusted signers", findings)
 
-    def _told(self, name: str, count: int, unit: str, findings: Iterable[Diagnostic]) -> None:
-        """Keep what came of one kind of check: its name, how many things were checked, and what."""
+    def _add_check(self, name: str, count: int, unit: str, findings: Iterable[Diagnostic]) -> None:
+        """Add the result of a check."""
         listed = list(findings)
         has_passed = all(each.severity is not Severity.ERROR for each in listed)
         self.checks.append(CheckFacts(name, count, unit, has_passed))
@@ -385,7 +385,7 @@ class _Verification:
 
 
 def verify_report(facts: VerifyFacts) -> RenderableType:
-    """Everything about a verification, the outcome last."""
+    """Return the report of a verification, the verdict last."""
     return Group(
         _head(facts),
         "",
@@ -401,8 +401,8 @@ def verify_report(facts: VerifyFacts) -> RenderableType:
 def _head(facts: VerifyFacts) -> RenderableType:
     size = human_size(facts.size_bytes) if facts.size_bytes else ""
     parts = [facts.format, size, facts.digest]
-    told = ", ".join(printable(part) for part in parts if part)
-    return Text.assemble((printable(facts.subject), "bold"), "  ", (told, "dim"))
+    details = ", ".join(printable(part) for part in parts if part)
+    return Text.assemble((printable(facts.subject), "bold"), "  ", (details, "dim"))
 
 
 def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
@@ -414,7 +414,7 @@ def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
 
 
 def _of_one_code(findings: Sequence[Diagnostic]) -> Iterator[RenderableType]:
-    """Findings with what to do: once for all, or after each if it is not the same for all."""
+    """Yield the findings of one code. A hint that all of them share is shown once."""
     is_same = len({each.hint for each in findings}) == 1
     for each in findings[:_MAX_OF_A_CODE]:
         yield indented(Text(printable(each.summary)), 4)
@@ -440,5 +440,5 @@ def _outcome(facts: VerifyFacts) -> RenderableType:
     if not facts.is_accepted:
         return Text(f"refused: {counted(number[Severity.ERROR], 'error')}", "bold red")
     warnings = number[Severity.WARNING]
-    told = f", with {counted(warnings, 'warning')}" if warnings else ""
-    return Text(f"accepted{told}", "bold green")
+    more = f", with {counted(warnings, 'warning')}" if warnings else ""
+    return Text(f"accepted{more}", "bold green")

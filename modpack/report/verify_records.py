@@ -1,7 +1,7 @@
-"""Whether the records of a package are what they should be, and agree with each other.
+"""Checks of a package's metadata records: their content, and their consistency.
 
-Each record of modpack's own is decoded by its reader, without torch; then they are held against
-each other, against the manifest, and against the storages that are there.
+The readers of the records decode them without torch. Then they are compared with each other, with
+the manifest, and with the storages.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ _MAX_ELEMENTS: Final = 2**63
 _SUFFIX: Final = ".dist-info"
 _MAX_BYTES: Final = 16 << 20
 _SHOWN: Final = 4
-_ANCESTORS_SCRIPTS: Final = ".data/ts_code/"
-"""ScriptModules in packages of torch.package: their keys are the names of records."""
+_TORCH_PACKAGE_SCRIPTS: Final = ".data/ts_code/"
+"""ScriptModules in torch.package archives. Their storage keys are record names."""
 _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("Untyped", "Byte", "Char", "Bool", "QUInt8", "QInt8"), 1),
     **dict.fromkeys(("QUInt4x2", "QUInt2x4"), 1),
@@ -77,7 +77,7 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("Long", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-"""Bytes of one element, by the name of torch's storage class without ``Storage``."""
+"""Element sizes in bytes, by the name of torch's storage class without ``Storage``."""
 _T = TypeVar("_T")
 _NAMESPACES: Final = ("private", "process")
 _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
@@ -88,9 +88,9 @@ _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "Python version"),
     **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
 }
-"""What the small texts look like, and what one that does not is not."""
-_STAND_INS: Final = module_record(layout.RUNTIME_MODULE, False)
-"""The record of what stand-ins are made of: no decision mentions it."""
+"""Patterns of the text records, and names of their values."""
+_MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
+"""The record of the mock runtime, which no decision mentions."""
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
 _SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 _SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
@@ -109,8 +109,8 @@ class SelfTestTensor:
     """A tensor of a recorded output.
 
     Attributes:
-        record: holds its elements.
-        size_bytes: how many bytes these are; None if its type is not known here.
+        record: The record of its elements.
+        size_bytes: The size of its elements. None for unknown dtypes.
     """
 
     record: str
@@ -120,10 +120,10 @@ class SelfTestTensor:
 def _read_output(
     archive: Archive, verify: Manifest, case: CaseRecordNames
 ) -> tuple[SelfTestTensor, ...]:
-    """The tensors of what an example is known to return, in order.
+    """Return the tensors in the recorded output of an example, in order.
 
     Raises:
-        ArchiveError: the record is missing or damaged.
+        ArchiveError: If the record is missing or damaged.
     """
     with decoding(archive, case.output):
         document = read_document(archive, case.output, verify)
@@ -136,10 +136,10 @@ def _read_output(
 
 
 def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecordNames) -> None:
-    """Check what is recorded of the circumstances of an example's run.
+    """Check the recorded conditions of an example's run.
 
     Raises:
-        ArchiveError: the record is missing or damaged.
+        ArchiveError: If the record is missing or damaged.
     """
     with decoding(archive, case.conditions):
         document = read_document(archive, case.conditions, verify)
@@ -164,7 +164,7 @@ def _tensor(value: Json) -> SelfTestTensor:
     for size in as_list(entry["shape"], "a shape"):
         count *= as_number(size, "a size")
         if not 0 <= count < _MAX_ELEMENTS:
-            raise ValueError("a shape is too large for any machine, or negative")
+            raise ValueError("a shape is too large or negative")
     item = ITEM_BYTES.get(as_text(entry["dtype"], "a dtype"))
     record = as_text(entry["record"], "a record")
     return SelfTestTensor(record, None if item is None else item * count)
@@ -172,19 +172,19 @@ def _tensor(value: Json) -> SelfTestTensor:
 
 @dataclass
 class PackageMetadata:
-    """What could be decoded.
+    """The decoded metadata of a package. Records that cannot be decoded are None.
 
     Attributes:
-        count: how many records were.
-        plan: the decisions and their evidence; None if they cannot be told, like all others here.
-        environment: where the package was made.
-        objects: the saved objects.
-        saved: their records.
-        self_test: its self-test; None as well if it was not tried.
-        tensors: the named tensors by object; None as well if they are not recorded.
-        specs: the hooks of each saved object that has some, by its record.
-        outputs: the tensors that the self-test recorded as output, by the record that says so.
-        findings: what is wrong with the others.
+        count: The number of decoded records.
+        plan: The decisions and the import graph.
+        environment: The export environment.
+        objects: The saved objects.
+        saved: The records of the saved objects.
+        self_test: The self-test. None also if the package has none.
+        tensors: The named tensors by object. None also if the package does not record them.
+        specs: The hook specs by saved object.
+        outputs: The tensors in recorded outputs, by record.
+        findings: The findings about records that cannot be decoded.
     """
 
     count: int = 0
@@ -210,12 +210,12 @@ def _inconsistent(record: str, message: str) -> Diagnostic:
 def read_own_records(
     archive: Archive, manifest: Manifest, damaged: frozenset[str]
 ) -> PackageMetadata:
-    """Decode every record of modpack's own.
+    """Decode every metadata record.
 
     Args:
-        archive: the package.
-        manifest: its manifest.
-        damaged: records that have been told about already, and are not read again.
+        archive: The package.
+        manifest: The manifest.
+        damaged: Records that are already reported, and are not read again.
     """
     own = PackageMetadata()
 
@@ -223,7 +223,7 @@ def read_own_records(
         own.findings.append(_invalid(record, reason))
 
     def read(record: str, decode: Callable[[], _T]) -> _T | None:
-        """What a record says, or None and a finding."""
+        """Return a decoded record, or report a finding and return None."""
         if not archive.has(record) or record in damaged:
             return None
         own.count += 1
@@ -236,7 +236,7 @@ def read_own_records(
         return None
 
     def read_needed(record: str, decode: Callable[[], _T]) -> _T | None:
-        """What a record says that every package has."""
+        """Return a decoded record, and report a finding if it is missing."""
         if not archive.has(record) and record not in damaged:
             report(record, "the record is missing, but every package has one")
         return read(record, decode)
@@ -266,7 +266,7 @@ def read_own_records(
 
 
 def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """What is wrong with the small texts that torch.package's archives have as well."""
+    """Yield findings about the text records, which torch.package archives have as well."""
     for record, (form, what) in _TEXT_FORMS.items():
         if archive.has(record) and record not in damaged:
             text = _text(archive, record)
@@ -290,17 +290,17 @@ def _text(archive: Archive, record: str) -> str:
     return archive.read(record).decode("utf-8", "replace")
 
 
-def check_agreement(
+def check_consistency(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Hold the records of a package of modpack's against each other.
+    """Compare the metadata records of a package with each other.
 
-    What could not be decoded is left out: that has been told.
+    Records that cannot be decoded are skipped.
 
     Args:
-        archive: the package.
-        own: its records, decoded.
-        damaged: records whose content is not to be relied upon.
+        archive: The package.
+        own: The decoded records.
+        damaged: The damaged records.
     """
     if own.plan is not None:
         yield from _check_decisions(archive, own.plan, damaged)
@@ -319,7 +319,7 @@ def check_agreement(
 
 
 def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """Each decision about code has its record."""
+    """Check that each decision about code has its record."""
     compiled = {file.owner for file in plan.files if file.kind is FileKind.NATIVE}
     for module, decision in plan.decisions.items():
         wanted = _record_wanted(decision, module in compiled)
@@ -335,7 +335,7 @@ def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> I
 
 
 def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
-    """The records of which one must be there for a decision; none for folders."""
+    """Return the possible records for a decision. Folders have none."""
     both = module_record(decision.module, True), module_record(decision.module, False)
     if decision.action is Action.MOCK:
         return both
@@ -348,8 +348,8 @@ def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
 
 
 def _check_code(archive: Archive, plan: Plan) -> Iterator[Diagnostic]:
-    """Each record that can be imported has its decision."""
-    planned = {file.record for file in plan.files} | {_STAND_INS}
+    """Check that each record that can be imported has its decision."""
+    planned = {file.record for file in plan.files} | {_MOCK_RUNTIME}
     for decision in plan.decisions.values():
         if decision.action in (Action.INTERN, Action.MOCK):
             planned.add(module_record(decision.module, True))
@@ -363,9 +363,9 @@ def _check_code(archive: Archive, plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """What may be imported from outside is what was decided."""
+    """Check that the extern modules are those of the decisions."""
     record = layout.EXTERN_MODULES
-    if record in damaged or _STAND_INS in damaged:
+    if record in damaged or _MOCK_RUNTIME in damaged:
         return
     try:
         listed, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
@@ -375,8 +375,8 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     for module in sorted(decided - listed):
         reason = f"extern {module} is not listed"
         yield _inconsistent(record, reason)
-    if archive.has(_STAND_INS):  # what they need is in no plan
-        scan = scan_source(archive.read(_STAND_INS), layout.RUNTIME_MODULE, False)
+    if archive.has(_MOCK_RUNTIME):  # no plan lists the imports of the mock runtime
+        scan = scan_source(archive.read(_MOCK_RUNTIME), layout.RUNTIME_MODULE, False)
         decided.update(statement.module for statement in scan.imports)
     for module in sorted(listed - decided):
         reason = f"{module} is listed, but not extern"
@@ -386,7 +386,7 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
 def _check_objects(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """The saved objects are there, and what is told of objects is told of those."""
+    """Check that the saved objects exist, and that other records describe only those."""
     objects = own.objects
     for record in own.saved:
         if not archive.has(record) and record not in damaged:
@@ -404,7 +404,7 @@ def _check_objects(
 def _check_hooks(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Hooks have specs and a pickle, and belong to a saved object."""
+    """Check that hooks have specs and a pickle, and belong to a saved object."""
     for record in own.saved:
         specs, pickle = hook_records(record)
         if damaged & {specs, pickle}:
@@ -430,7 +430,7 @@ def _check_hooks(
 def _check_self_tests(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """What was tried is there, with its input and its output."""
+    """Check that each self-test has its inputs and outputs."""
     self_test = own.self_test
     known: set[str] = set()
     saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
@@ -439,13 +439,13 @@ def _check_self_tests(
             text = f"{'/'.join(case.resource)!r} has a self-test, but is not a saved object"
             yield _inconsistent(layout.SELF_TEST, text)
     for records in self_test.records if self_test is not None else ():
-        of_one = (records.inputs, records.conditions, records.output)
-        known.update(of_one)
-        for name in of_one:
+        names = (records.inputs, records.conditions, records.output)
+        known.update(names)
+        for name in names:
             if not archive.has(name) and name not in damaged:
                 yield _inconsistent(layout.SELF_TEST, f"record {name!r} is missing")
     if layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST)):
-        return  # nobody knows what belongs to it
+        return  # its records are unknown
     for name in archive.names():
         if name.startswith(_SELF_TESTS) and name not in known:
             yield _inconsistent(name, "this example belongs to no self-test")
@@ -456,7 +456,7 @@ def _repeated(names: Sequence[str]) -> list[str]:
 
 
 def _check_names(archive: Archive) -> Iterator[Diagnostic]:
-    """Where the format keeps its own, there is nothing else."""
+    """Check that reserved names belong to known records."""
     for name in archive.names():
         if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
             continue
@@ -469,10 +469,7 @@ def _check_names(archive: Archive) -> Iterator[Diagnostic]:
 
 
 def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Diagnostic]:
-    """Whether the manifest is the one text that says what it says.
-
-    Two texts for the same list would be two digests of one package.
-    """
+    """Check that the manifest is in canonical form, so that a package has a single digest."""
     if not _is_canonical(archive, manifest):
         text = "the JSON is not canonical: its keys are not sorted, or it contains blanks"
         yield Diagnostic.from_code("manifest-invalid", layout.MANIFEST, text)
@@ -482,7 +479,7 @@ def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
     content = archive.read(layout.MANIFEST)
     if content == manifest.encoded():
         return True
-    try:  # it may say more than this modpack knows of
+    try:  # a newer manifest may have additional keys
         return canonical_json(read_json(archive, layout.MANIFEST)) == content
     except ValueError:  # infinities, lone surrogates, or far too much
         return False
@@ -491,13 +488,13 @@ def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
 def check_metadata(
     archive: Archive, manifest: Manifest, plan: Plan, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Hold the metadata of distributions against the plan and against the records it lists.
+    """Compare the metadata of distributions with the plan, and with the records that it lists.
 
     Args:
-        archive: the package.
-        manifest: its manifest.
-        plan: what it says about how it was made.
-        damaged: records whose content is not to be relied upon.
+        archive: The package.
+        manifest: The manifest.
+        plan: The recorded plan.
+        damaged: The damaged records.
     """
     for each in plan.distributions:
         if f"{each.folder}/METADATA" not in damaged:
@@ -512,12 +509,12 @@ def check_metadata(
 
 
 def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Diagnostic]:
-    """Name and version stand in the metadata as the plan has them."""
+    """Check name and version in the metadata of a distribution."""
     record = f"{distribution.folder}/METADATA"
     if not archive.has(record) or archive.size(record) > _MAX_BYTES:
         return
-    said = parse_headers(_text(archive, record))
-    name, version = (said.get(each, [""])[0].strip() for each in ("name", "version"))
+    fields = parse_headers(_text(archive, record))
+    name, version = (fields.get(each, [""])[0].strip() for each in ("name", "version"))
     is_same = normalized_distribution(name) == normalized_distribution(distribution.name)
     if not is_same or version != distribution.version:
         text = (
@@ -528,7 +525,7 @@ def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Itera
 
 
 def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Diagnostic]:
-    """What a RECORD lists (PEP 376) is there, with that digest."""
+    """Check the files and digests that a RECORD lists (PEP 376)."""
     if not archive.has(record):
         return
     if archive.size(record) > _MAX_BYTES:
@@ -565,12 +562,12 @@ def _hex(digest: str) -> str:
 def check_storages(
     archive: Archive, own: PackageMetadata, listing: CodeListing | None
 ) -> Iterator[Diagnostic]:
-    """Whether the storages that outputs and pickles refer to are there in full, and used ones only.
+    """Check that referenced storages are complete, and that all storages are referenced.
 
     Args:
-        archive: the package.
-        own: its records, decoded.
-        listing: tells the pickles; None if they cannot be read.
+        archive: The package.
+        own: The decoded records.
+        listing: The pickles. None if they cannot be read.
     """
     for record, tensors in own.outputs.items():
         for tensor in tensors:
@@ -588,11 +585,11 @@ def check_storages(
         return
     pickled = {record: each.storages for record, each in listing.pickles.items()}
     for name in archive.names():
-        if name.startswith(_ANCESTORS_SCRIPTS) and name.endswith(".pkl"):
+        if name.startswith(_TORCH_PACKAGE_SCRIPTS) and name.endswith(".pkl"):
             pickled[name] = read_pickle(archive.read(name)).storages
     used = {tensor.record for tensors in own.outputs.values() for tensor in tensors}
-    for pickle, of_one in pickled.items():
-        for each in of_one:
+    for pickle, storages in pickled.items():
+        for each in storages:
             storage = _record(pickle, each)
             used.add(storage)
             reason = _problem(archive, each, storage)
@@ -607,13 +604,13 @@ def check_storages(
 
 
 def _record(pickle: str, storage: PickledStorage) -> str:
-    """The record of a storage that a pickle refers to."""
-    is_script = pickle.startswith(_ANCESTORS_SCRIPTS)
+    """Return the record of a storage in a pickle."""
+    is_script = pickle.startswith(_TORCH_PACKAGE_SCRIPTS)
     return layout.storage_name(storage.key.removesuffix(".storage") if is_script else storage.key)
 
 
 def _problem(archive: Archive, storage: PickledStorage, record: str) -> str | None:
-    """Why a pickle cannot have a storage; None if it can."""
+    """Return why a storage is unusable, or None."""
     if not layout.is_storage(record) or not archive.has(record):
         return f"storage {record!r:.120} is missing"
     item = _ITEM_BYTES.get(storage.kind.rpartition(".")[2].removesuffix("Storage"))

@@ -56,7 +56,7 @@ def test_the_worst_that_the_self_test_did_with_a_mock_is_told():
 
     assert told(is_tried=False) == "the package has no self-test"
     assert told() == "the self-test did not use it"
-    assert told(LOADED) == "the self-test imported it, and no more"
+    assert told(LOADED) == "the self-test only imported it"
     assert told(LOADED, NAMED) == "the self-test took names from it: spy.log"
     assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called (shop.py:7)"
 

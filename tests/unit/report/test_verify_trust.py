@@ -72,7 +72,7 @@ def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
     assert codes(facts) == ["signature-invalid"]
     assert [each.signer for each in facts.signatures] == ["ada"]
     assert rows(facts)["signature"] == (1, True)
-    assert rows(facts)["policy's signature"] == (1, False)
+    assert rows(facts)["policy-signature"] == (1, False)
     assert facts.findings[0].text.startswith("the policy's signers: ")
 
 
@@ -81,7 +81,7 @@ def test_a_policy_alone_demands_its_signature_in_its_own_row(signed, keys):
         signed, policy=TrustPolicy(allow_code=True, require_signature_from=keys[1].values())
     )
     assert facts.is_accepted
-    assert rows(facts)["policy's signature"] == (2, True)
+    assert rows(facts)["policy-signature"] == (2, True)
     assert "signature" not in rows(facts)
 
 
