@@ -1,7 +1,7 @@
-"""Installed distributions: what each is and claims, and which one a module belongs to.
+"""Installed distributions: their metadata and files, and the distribution of each module.
 
-A script next to an editable project, or a module in a folder of examples, is found because of where
-Python was started. It is loose code: the project's metadata and requirements are not its own.
+A script next to an editable project, or a module in a folder of examples, is importable only
+because of the current folder. It is loose code: the project's metadata does not apply to it.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from modpack.discovery.import_path import (
     Folder,
     FoundDistribution,
     discover,
-    folders_on,
-    is_settled,
-    lies_in,
+    is_mtime_reliable,
+    is_within,
+    read_folders,
     status_of,
 )
 
 if TYPE_CHECKING:
     from importlib_metadata import Distribution as LibraryDistribution
 
-_OF_EGGS = ("requires.txt", "top_level.txt")
+_EGG_FILES = ("requires.txt", "top_level.txt")
 _METADATA = frozenset(
-    {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt", *_OF_EGGS}
+    {"METADATA", "PKG-INFO", "WHEEL", "entry_points.txt", "namespace_packages.txt", *_EGG_FILES}
 )
 _LICENSE = re.compile(r"(LICEN[CS]E|COPYING|COPYRIGHT|NOTICE|AUTHORS)", re.IGNORECASE)
 _LICENSE_FOLDERS = ("licenses", "license_files")
-_TELLING = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_OF_EGGS, *_LICENSE_FOLDERS)
-"""The metadata that is read, files and folders; others come and go with the folder of all."""
-_COMPILED = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
-"""A file of machine code, as a line of a RECORD starts with it."""
-_OUTERMOST = re.compile(r"\n([^/,\n]+)")
-_LISTED = re.compile(r"\n([^,\n]*),")
-_ANOTHER_EXTRA: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
-_OR: Final = re.compile(r"\bor\b")
+_WATCHED_FILES = ("METADATA", "PKG-INFO", "RECORD", ORIGIN, *_EGG_FILES, *_LICENSE_FOLDERS)
+"""Metadata files and folders whose changes are detected. Other changes affect the folder itself."""
+_NATIVE_FILE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*,")
+"""A native extension or library at the start of a RECORD line."""
+_TOP_LEVEL = re.compile(r"\n([^/,\n]+)")
+_LISTED_FILE = re.compile(r"\n([^,\n]*),")
+_EXTRA_MARKER: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
+_OR_MARKER: Final = re.compile(r"\bor\b")
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,10 @@ class DistributionContents:
     """The files of an installed distribution.
 
     Attributes:
-        folder: the folder that ``listed`` is relative to.
-        listed: its files with ``/`` (PEP 376's RECORD); empty if it keeps no list.
-        metadata: the metadata files that mean the same everywhere, by their names. What only
-            tells of this machine is left out: ``direct_url.json``, ``INSTALLER``.
+        folder: Folder that ``listed`` is relative to.
+        listed: Files with ``/`` (RECORD, PEP 376); empty without a RECORD.
+        metadata: Portable metadata files by name. Files about this installation are left out, such
+            as ``direct_url.json`` and ``INSTALLER``.
     """
 
     folder: Path
@@ -77,7 +77,7 @@ class DistributionContents:
 
 
 def metadata_folder(name: str, version: str) -> str:
-    """The folder of a distribution's metadata, as installers name it.
+    """Return the name of a distribution's metadata folder.
 
     >>> metadata_folder("ruamel.yaml", "0.18.6")
     'ruamel_yaml-0.18.6.dist-info'
@@ -85,15 +85,15 @@ def metadata_folder(name: str, version: str) -> str:
     return f"{re.sub(r'[-_.]+', '_', name)}-{version.replace('-', '_')}.dist-info"
 
 
-def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
-    """The folders that an install's path files (``site``) put on the import path.
+def pth_folders(home: Path, files: Iterable[str]) -> frozenset[str] | None:
+    """Return the folders that a distribution's path files (``site``) add to the import path.
 
     Args:
-        home: the folder that it is installed in.
-        files: the names of the files that it has put there.
+        home: Folder that the distribution is installed in.
+        files: Names of its files in that folder.
 
     Returns:
-        The folders; None if it has no path file, or one that runs code, which may do anything.
+        The folders; None if there is no path file, or one that runs code.
     """
     lines = []
     for name in files:
@@ -107,45 +107,45 @@ def folders_on_path(home: Path, files: Iterable[str]) -> frozenset[str] | None:
     return frozenset(os.path.normpath(home / line) for line in lines)
 
 
-def found_through(module: str, place: Path, is_folder: bool) -> str:
-    """The folder on the import path through which a module is found.
+def import_root(module: str, path: Path, is_folder: bool) -> str:
+    """Return the folder on the import path that a module is found in.
 
     Args:
-        module: its path.
-        place: its file, or its folder if it has no code.
-        is_folder: whether it is the folder.
+        module: Module path.
+        path: File of the module, or folder of a namespace package.
+        is_folder: Whether ``path`` is a folder.
 
-    >>> found_through("shop.cart", Path("/code/src/shop/cart.py"), False)
+    >>> import_root("shop.cart", Path("/code/src/shop/cart.py"), False)
     '/code/src'
-    >>> found_through("shop", Path("/code/src/shop/__init__.py"), False)
+    >>> import_root("shop", Path("/code/src/shop/__init__.py"), False)
     '/code/src'
     """
-    is_package = not is_folder and place.name.partition(".")[0] == "__init__"
-    parents = (place.parent if is_package else place).parents
+    is_package = not is_folder and path.name.partition(".")[0] == "__init__"
+    parents = (path.parent if is_package else path).parents
     depth = module.count(".")
     return os.path.normpath(parents[depth]) if depth < len(parents) else ""
 
 
 def required_names(lines: Iterable[str]) -> frozenset[str]:
-    """The normalized names in ``Requires-Dist`` lines that count here, without any extra."""
-    return frozenset(name for name in map(_required_by, lines) if name is not None)
+    """Return the normalized names in ``Requires-Dist`` lines that apply here without extras."""
+    return frozenset(name for name in map(_required_name, lines) if name is not None)
 
 
 @lru_cache(maxsize=4096)
-def _required_by(line: str) -> str | None:
-    """The distribution that a requirement asks for here; None if it does not count.
+def _required_name(line: str) -> str | None:
+    """Return the normalized name in a requirement; None if it does not apply here.
 
-    Kept from one export to the next: parsing is most of what it takes to know a distribution.
+    Cached across exports: parsing requirements takes most of the time to read a distribution.
     """
-    # Nine of ten count for some extra only.
-    if "@" not in line and _ANOTHER_EXTRA.search(line) and not _OR.search(line):
+    # Nine of ten requirements apply only with an extra.
+    if "@" not in line and _EXTRA_MARKER.search(line) and not _OR_MARKER.search(line):
         return None
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
         requirement = Requirement(line)
     except InvalidRequirement:
-        return None  # metadata of an old tool: a requirement that pip ignores as well
+        return None  # invalid metadata of an old tool, which pip ignores as well
     if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
         return normalized(requirement.name)
     return None
@@ -156,10 +156,10 @@ class Distribution:
     """An installed distribution.
 
     Attributes:
-        name: its name as it is installed under.
-        version: its version.
-        editable: whether it is an editable install: its code is the user's own folder.
-        requires: the normalized names of the distributions that it requires.
+        name: Name in its metadata.
+        version: Version.
+        editable: Whether it is an editable install, whose code is in the user's own folder.
+        requires: Normalized names of the distributions that it requires.
     """
 
     name: str
@@ -169,67 +169,67 @@ class Distribution:
 
     @property
     def pin(self) -> str:
-        """What to give to pip: ``numpy==2.1.0``."""
+        """Requirement for pip: ``numpy==2.1.0``."""
         return f"{self.name}=={self.version}"
 
 
 class LazyDistribution:
-    """One installed distribution, its metadata read piece by piece as it is needed.
+    """An installed distribution whose metadata is read on demand.
 
     Args:
-        place: the folder of its metadata, or the file; empty if it has none.
-        library: reads its metadata, where that are no files in a folder.
+        path: Metadata folder or file; empty if there is none.
+        library: Reader for metadata that is not in files.
     """
 
-    def __init__(self, place: str, library: LibraryDistribution | None = None) -> None:
-        self.place = place
+    def __init__(self, path: str, library: LibraryDistribution | None = None) -> None:
+        self.path = path
         self._library = library
-        folder = status_of(place)
-        files = {name: status_of(name) for name in (f"{place}/{each}" for each in _TELLING)}
-        # What is missing cannot come without a trace in a folder that has not changed of late.
-        telling = {f: s for f, s in files.items() if s is not None or not is_settled(folder)}
-        self._statuses = {place: folder, **telling}
-        # Nearly none has it, and reading what is not there takes its time.
-        self._may_have_origin = folder is None or files[f"{place}/{ORIGIN}"] is not None
+        folder = status_of(path)
+        files = {name: status_of(name) for name in (f"{path}/{each}" for each in _WATCHED_FILES)}
+        # A missing file cannot appear unnoticed in a folder whose mtime is reliable.
+        watched = {f: s for f, s in files.items() if s is not None or not is_mtime_reliable(folder)}
+        self._statuses = {path: folder, **watched}
+        # Few distributions have one, and trying to read a missing file takes time.
+        self._may_have_origin = folder is None or files[f"{path}/{ORIGIN}"] is not None
 
     @classmethod
-    def of(cls, found: FoundDistribution) -> LazyDistribution:
-        """The installation, with what is known of it from another time, if it has not changed."""
-        known = _known.get(found.place)
-        if known is None or not known._is_current():
-            known = _known[found.place] = cls(*found)
-        return known
+    def cached(cls, found: FoundDistribution) -> LazyDistribution:
+        """Return the cached distribution if it has not changed; otherwise a new one."""
+        entry = _cache.get(found.path)
+        if entry is None or not entry._is_current():
+            entry = _cache[found.path] = cls(*found)
+        return entry
 
     def _is_current(self) -> bool:
-        """Whether all that was read looks the same now."""
+        """Return whether all watched files are unchanged."""
         then = self._statuses
-        return then[self.place] is not None and all(map(eq, map(status_of, then), then.values()))
+        return then[self.path] is not None and all(map(eq, map(status_of, then), then.values()))
 
-    def _note(self, files: Iterable[str]) -> None:
-        """Note how further files look that are about to be read; other threads may compare."""
+    def _watch(self, files: Iterable[str]) -> None:
+        """Watch further files. The dictionary is replaced because other threads may read it."""
         self._statuses = {**self._statuses, **{file: status_of(file) for file in files}}
 
-    def lists(self, module: str, file: str, is_folder: bool = False) -> bool:
-        """Whether the distribution claims a file, or something in a folder."""
+    def claims(self, module: str, file: str, is_folder: bool = False) -> bool:
+        """Return whether the distribution contains a file, or a file in a folder."""
         if self.source_folder is not None:
             return self._has_source(module, file, is_folder)
-        if not file.startswith(self._home):
+        if not file.startswith(self._prefix):
             return False
-        if not self._roots:  # installed by a tool that keeps no record: all it has is a list
+        if not self._roots:  # no RECORD: only top_level.txt is available
             return root_of(module) in self.top_level
-        listed = file[len(self._home) :].replace(os.sep, "/")
+        listed = file[len(self._prefix) :].replace(os.sep, "/")
         return listed in (self._folders if is_folder else self._listed)
 
     def has_published(self, file: str, content: bytes) -> bool:
-        """Whether an index has a file with this content: it was installed from there like that.
+        """Return whether a file is unchanged since it was installed from an index.
 
-        What was installed from somewhere else, such as a folder, says so (PEP 610); what an
-        index gave away has its digest in the RECORD.
+        Distributions from other sources have an origin file (PEP 610), and RECORD has the digests
+        of unchanged files.
         """
         has_origin = self._may_have_origin and self.text(ORIGIN)
-        if has_origin or not file.startswith(self._home):
+        if has_origin or not file.startswith(self._prefix):
             return False
-        listed = file[len(self._home) :].replace(os.sep, "/")
+        listed = file[len(self._prefix) :].replace(os.sep, "/")
         row = re.search(f"\n{re.escape(listed)},sha256=([\\w-]+)", self._record())
         if row is None:
             return False
@@ -237,53 +237,53 @@ class LazyDistribution:
         return row[1] == digest.decode("ascii").rstrip("=")
 
     def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
-        """Whether something in the folder of an editable install is importable through it."""
-        if not lies_in(os.path.normcase(file), self._source_home):
-            return False  # as of most: paths are not made of all that is asked for
-        place = Path(file)
-        if in_site_packages(place):
+        """Return whether a file of an editable install's folder is importable through it."""
+        if not is_within(os.path.normcase(file), self._source_prefix):
+            return False  # checked first, because creating a Path takes longer
+        path = Path(file)
+        if is_in_site_packages(path):
             return False
         if self.top_level:
             return root_of(module) in self.top_level
         known = self._on_path
-        return known is None or found_through(module, place, is_folder) in known
+        return known is None or import_root(module, path, is_folder) in known
 
-    def may_have(self, folder: str) -> bool:
-        """Whether the distribution can claim files in a folder."""
+    def may_claim(self, folder: str) -> bool:
+        """Return whether the distribution may contain files in a folder."""
         if self.source_folder is not None:
             return True
-        if not lies_in(folder, self._home):
+        if not is_within(folder, self._prefix):
             return False
-        inside = folder[len(self._home) :].replace(os.sep, "/")
+        inside = folder[len(self._prefix) :].replace(os.sep, "/")
         if not inside or not self._roots:
             return True
-        # Nearly all distributions fail here, by the outermost folder.
+        # The top-level folder excludes nearly all distributions.
         return inside.partition("/")[0] in self._roots and inside in self._folders
 
     @cached_property
-    def _lists_compiled_code(self) -> bool:
-        return _COMPILED.search(self._record()) is not None
+    def _lists_native_code(self) -> bool:
+        return _NATIVE_FILE.search(self._record()) is not None
 
     @property
-    def has_compiled_code(self) -> bool:
-        """Whether it lists a file of machine code."""
+    def has_native_code(self) -> bool:
+        """Whether the distribution contains a native extension or library."""
         if self._roots:
-            return self._lists_compiled_code
+            return self._lists_native_code
         files = (file for root in self.top_level for file in (self.folder / root).rglob("*"))
-        return any(_COMPILED.search(f"{file},") for file in files)
+        return any(_NATIVE_FILE.search(f"{file},") for file in files)
 
     @cached_property
-    def described(self) -> Distribution | None:
-        """What its metadata says; None if that cannot be read, as after a broken install."""
-        said = self._headers
-        name, version = said.get("name", [""])[0], said.get("version", [""])[0]
+    def distribution(self) -> Distribution | None:
+        """Name, version, and requirements; None if the metadata cannot be read."""
+        fields = self._headers
+        name, version = fields.get("name", [""])[0], fields.get("version", [""])[0]
         if not name or not version:
             return None
-        lines = said.get("requires-dist") or ()
-        if not lines and self.text("requires.txt"):  # of an egg
+        lines = fields.get("requires-dist") or ()
+        if not lines and self.text("requires.txt"):  # an egg
             from importlib_metadata import PathDistribution
 
-            lines = (self._library or PathDistribution(Path(self.place))).requires or ()
+            lines = (self._library or PathDistribution(Path(self.path))).requires or ()
         return Distribution(name, version, self.source_folder is not None, required_names(lines))
 
     @cached_property
@@ -292,18 +292,18 @@ class LazyDistribution:
 
     @property
     def license(self) -> str | None:
-        """The license that its metadata states; None if it states none."""
+        """License in the metadata; None if there is none."""
         return license_of(self._headers)
 
     @cached_property
     def contents(self) -> DistributionContents:
-        """Its files and its metadata; an egg's have the names that a wheel's have."""
-        places = os.walk(self.place)
-        self._note(f"{place}/{name}" for place, names, _ in places for name in names)
+        """Files and metadata. An egg's ``PKG-INFO`` is named ``METADATA``."""
+        folders = os.walk(self.path)
+        self._watch(f"{path}/{name}" for path, names, _ in folders for name in names)
         listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
         metadata = {}
-        home = Path(self.place)
-        for file in sorted(home.rglob("*")) if self.place and home.is_dir() else ():
+        home = Path(self.path)
+        for file in sorted(home.rglob("*")) if self.path and home.is_dir() else ():
             name = file.relative_to(home).as_posix()
             top = name.partition("/")[0]
             is_license = top in _LICENSE_FOLDERS if "/" in name else bool(_LICENSE.match(name))
@@ -313,41 +313,41 @@ class LazyDistribution:
 
     @cached_property
     def folder(self) -> Path:
-        """What its record is relative to."""
+        """Folder that the RECORD is relative to."""
         if self._library is None:
-            return Path(self.place).parent
+            return Path(self.path).parent
         return Path(str(self._library.locate_file(""))).absolute()
 
     @cached_property
-    def _home(self) -> str:
-        """The folder as paths of files in it begin: asked of each folder of the plan."""
+    def _prefix(self) -> str:
+        """Folder with a trailing separator, as a prefix of its files' paths."""
         return f"{self.folder}{os.sep}"
 
     @cached_property
-    def _source_home(self) -> str:
-        """The folder of an editable install as paths of files in it begin."""
+    def _source_prefix(self) -> str:
+        """Folder of an editable install with a trailing separator."""
         return os.path.normcase(os.path.join(self.source_folder or "", ""))  # noqa: PTH118
 
     @cached_property
     def _roots(self) -> frozenset[str]:
-        """The outermost folders, and files, that it lists; nothing if it has no record."""
-        return frozenset(_OUTERMOST.findall(self._record()))
+        """Top-level folders and files in RECORD; empty without one."""
+        return frozenset(_TOP_LEVEL.findall(self._record()))
 
     @cached_property
     def _on_path(self) -> frozenset[str] | None:
-        """The folders that an editable install puts on the import path, if it says so."""
-        names = (f"{self._home}{name}" for name in self._roots if name.endswith(".pth"))
-        self._note(names)
-        return folders_on_path(self.folder, self._roots)
+        """Folders that an editable install adds to the import path, if known."""
+        names = (f"{self._prefix}{name}" for name in self._roots if name.endswith(".pth"))
+        self._watch(names)
+        return pth_folders(self.folder, self._roots)
 
     @cached_property
     def _listed(self) -> frozenset[str]:
-        """Its files; a set, because each module of a distribution is looked up."""
-        return frozenset(_LISTED.findall(self._record()))
+        """Files in RECORD, as a set for fast lookups."""
+        return frozenset(_LISTED_FILE.findall(self._record()))
 
     @cached_property
     def _folders(self) -> frozenset[str]:
-        """The folders that these are in, at any depth."""
+        """All folders that contain files in RECORD."""
         folders: set[str] = set()
         for folder in {name.rpartition("/")[0] for name in self._listed}:
             while folder and folder not in folders:
@@ -356,64 +356,64 @@ class LazyDistribution:
         return frozenset(folders)
 
     def _record(self) -> str:
-        """Its RECORD (PEP 376), each line behind a line feed; empty if it has none.
+        """Return RECORD (PEP 376) with a line feed before each line; empty if there is none.
 
-        It is not kept: those of large distributions have megabytes.
+        The text is not cached, because those of large distributions have megabytes.
         """
         listed = self.text("RECORD")
         return "\n" + listed if listed else ""
 
     @cached_property
     def top_level(self) -> frozenset[str]:
-        """The modules that an old tool says it has installed."""
+        """Top-level modules according to ``top_level.txt``."""
         return frozenset(self.text("top_level.txt").split())
 
     @cached_property
     def origin(self) -> Mapping[str, Any]:
-        """What pip was given to install it (PEP 610); empty if it came from an index."""
+        """Direct URL origin (PEP 610); empty for a distribution from an index."""
         try:
             origin = json.loads(self.text(ORIGIN) or "{}") if self._may_have_origin else {}
-        except ValueError:  # not as PEP 610 has it
+        except ValueError:  # violates PEP 610
             return {}
         return origin if isinstance(origin, dict) else {}
 
     @cached_property
     def source_folder(self) -> Path | None:
-        """The folder of an editable install; None for all others."""
+        """Source folder of an editable install; None for others."""
         try:
             if not self.origin.get("dir_info", {}).get("editable", False):
                 return None
-            from urllib.request import url2pathname  # it brings networking along
+            from urllib.request import url2pathname  # imports networking modules
 
             return Path(url2pathname(urlsplit(self.origin["url"]).path))
-        except (ValueError, KeyError, AttributeError):  # not as PEP 610 has it
+        except (ValueError, KeyError, AttributeError):  # violates PEP 610
             return None
 
     def text(self, name: str) -> str:
-        """The text of a file of its metadata; empty if it cannot be read."""
+        """Return the text of a metadata file; empty if it cannot be read."""
         try:
             if self._library is not None:
                 return self._library.read_text(name) or ""
-            # As importlib_metadata does, but without a path of each, which takes as long as
-            # reading. An old tool's metadata may be one file.
-            place = f"{self.place}/{name}" if name else self.place
-            with open(place, encoding="utf-8") as file:  # noqa: PTH123
+            # Like importlib_metadata, but without Path objects, which take as long as reading.
+            # Metadata in the egg-info format may be a single file.
+            path = f"{self.path}/{name}" if name else self.path
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123
                 return file.read()
         except (OSError, ValueError):
             return ""
 
 
-def in_site_packages(file: Path) -> bool:
-    """Whether a file is where tools install."""
+def is_in_site_packages(file: Path) -> bool:
+    """Return whether a file is in a site-packages folder."""
     return any(part in ("site-packages", "dist-packages") for part in file.parts)
 
 
-_known: dict[str, LazyDistribution] = {}
-"""What this process has seen, by the folder of metadata."""
+_cache: dict[str, LazyDistribution] = {}
+"""Distributions seen in this process, by metadata folder."""
 
 
-def _is_elsewhere(root: str) -> bool:
-    """Whether a file of the user's has the name of a standard library module and wins."""
+def _is_stdlib_shadowed(root: str) -> bool:
+    """Return whether a file outside of the standard library shadows a module of it."""
     loaded = sys.modules.get(root)
     if loaded is None:
         spec = PathFinder.find_spec(root) if root not in sys.builtin_module_names else None
@@ -421,44 +421,44 @@ def _is_elsewhere(root: str) -> bool:
         spec = getattr(loaded, "__spec__", None)
     origin = getattr(spec, "origin", None)
     if not isinstance(origin, str) or not os.path.isfile(origin):  # noqa: PTH113
-        return False  # built in, frozen, zipped, or not there at all
-    return not _is_in_standard_library(origin)
+        return False  # built in, frozen, in a zip archive, or missing
+    return not _is_in_stdlib(origin)
 
 
-def _is_in_standard_library(file: str) -> bool:
-    """Whether a file lies where Python's own are."""
-    return _is_folder_of_python(os.path.dirname(file))  # noqa: PTH120 - asked for each module
+def _is_in_stdlib(file: str) -> bool:
+    """Return whether a file is in the standard library."""
+    return _is_stdlib_folder(os.path.dirname(file))  # noqa: PTH120 - called for each module
 
 
 @lru_cache(maxsize=1024)
-def _is_folder_of_python(folder: str) -> bool:
+def _is_stdlib_folder(folder: str) -> bool:
     home = Path(os.__file__).parent
-    return Path(folder).is_relative_to(home) and not in_site_packages(Path(folder))
+    return Path(folder).is_relative_to(home) and not is_in_site_packages(Path(folder))
 
 
 class DistributionIndex:
-    """The installed distributions, by the files that they list as theirs.
+    """An index of the installed distributions by their files.
 
-    Asking each distribution's RECORD (PEP 376) for one file is much cheaper than
-    ``packages_distributions()``, which reads all of them line by line, and exact: a loose file
-    that has the name of an installed module belongs to nobody. Metadata is read on first use.
+    Searching each RECORD (PEP 376) for one file is much faster than ``packages_distributions()``,
+    which reads all of them line by line. It is also exact: a loose file with the name of an
+    installed module has no distribution. Metadata is read on first use.
 
     Args:
-        path: the folders in which distributions are looked for; ``sys.path`` if None.
+        path: Folders that are searched for distributions. Default: ``sys.path``.
     """
 
     def __init__(self, path: Sequence[str] | None = None) -> None:
         self._path = path
         self._owners: dict[tuple[str, str], Distribution | None] = {}
-        self._is_shadowed = cache(_is_elsewhere)
+        self._is_shadowed = cache(_is_stdlib_shadowed)
         self._closures: dict[str, frozenset[str]] = {}
         self._named: dict[str, LazyDistribution | None] = {}
-        self._met_before: dict[str, LazyDistribution] = {}
+        self._entries: dict[str, LazyDistribution] = {}
         self._candidates: dict[str, tuple[LazyDistribution, ...]] = {}
         self._editable: dict[str, Sequence[FoundDistribution]] = {}
 
     def owner(self, module: str, location: Location | None) -> Owner:
-        """Who is responsible for a module, where it was found."""
+        """Return the owner of a module at its location."""
         if is_stdlib(module) and not self._is_shadowed(root_of(module)):
             return Owner.STDLIB
         if root_of(module) in RUNTIME_ROOTS:
@@ -467,93 +467,93 @@ class DistributionIndex:
         if distribution is not None and not distribution.editable:
             return Owner.INSTALLED
         file = location.file if location is not None and distribution is None else None
-        # Its tests are no names of it: a user's own package may well be called ``test``.
-        is_python_s = file is not None and _is_in_standard_library(file)
-        return Owner.STDLIB if is_python_s else Owner.LOCAL
+        # ``test`` is not a standard-library name, because a user's package may have this name.
+        is_stdlib_file = file is not None and _is_in_stdlib(file)
+        return Owner.STDLIB if is_stdlib_file else Owner.LOCAL
 
     def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
-        """The distribution that provides a module; None for loose code."""
+        """Return the distribution that provides a module; None for loose code."""
         if location is None:
             return None
         key = module, location.file or "\0".join(location.search)
         if key not in self._owners:
-            self._owners[key] = self._search(module, location)
+            self._owners[key] = self._find_owner(module, location)
         return self._owners[key]
 
     def named(self, name: str) -> Distribution | None:
-        """The installed distribution of that name (PEP 503); None if there is none."""
+        """Return the installed distribution of a name (PEP 503); None if there is none."""
         entry = self._entry_named(normalized(name))
-        return entry.described if entry is not None else None
+        return entry.distribution if entry is not None else None
 
-    def is_compiled(self, distribution: Distribution) -> bool:
-        """Whether a distribution has installed compiled code."""
+    def has_native_code(self, distribution: Distribution) -> bool:
+        """Return whether a distribution contains a native extension or library."""
         entry = self.installation_of(distribution)
-        return entry is not None and entry.has_compiled_code
+        return entry is not None and entry.has_native_code
 
     def contents_of(self, distribution: Distribution) -> DistributionContents | None:
-        """The files of an installed distribution; None if it is not installed (any more)."""
+        """Return the files of a distribution; None if it is not installed."""
         entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
     def license_of(self, distribution: Distribution) -> str | None:
-        """The license that an installed distribution's metadata states; None if none."""
+        """Return the license in a distribution's metadata; None if there is none."""
         entry = self.installation_of(distribution)
         return entry.license if entry is not None else None
 
     def installation_of(self, distribution: Distribution) -> LazyDistribution | None:
-        """Where a distribution is installed; the first place, if there are several."""
+        """Return the installation of a distribution; the first one if there are several."""
         first = self._entry_named(normalized(distribution.name))
-        if first is not None and first.described == distribution:
+        if first is not None and first.distribution == distribution:
             return first
         entries = self.installations()
-        return next((entry for entry in entries if entry.described == distribution), None)
+        return next((entry for entry in entries if entry.distribution == distribution), None)
 
     def installations(self) -> Iterator[LazyDistribution]:
-        """All that is installed, in the order of the path."""
-        return map(self._met, self._found)
+        """Return all installed distributions in the order of the path."""
+        return map(self._entry, self._all_found)
 
     def _entry_named(self, name: str) -> LazyDistribution | None:
-        """The first distribution of a name: found by its folder's, not by reading all metadata."""
+        """Return the first distribution of a name, found by the name of its metadata folder."""
         if name not in self._named:
             if self._folders is None:
                 found = discover(self._path, name)
             else:
-                found = [each for folder in self._folders for each in folder.named.get(name, ())]
-            entries = map(self._met, found)
-            self._named[name] = next((e for e in entries if e.described is not None), None)
+                found = [each for folder in self._folders for each in folder.by_name.get(name, ())]
+            entries = map(self._entry, found)
+            self._named[name] = next((e for e in entries if e.distribution is not None), None)
         return self._named[name]
 
     @cached_property
     def _folders(self) -> Sequence[Folder] | None:
-        """What is installed when that is first asked; None if it is not in folders alone."""
-        return folders_on(self._path)
+        """Folders of the path on first use; None if distributions are not only in folders."""
+        return read_folders(self._path)
 
     @cached_property
-    def _found(self) -> Sequence[FoundDistribution]:
+    def _all_found(self) -> Sequence[FoundDistribution]:
         if self._folders is None:
             return discover(self._path)
         return [each for folder in self._folders for each in folder.found]
 
-    def _met(self, found: FoundDistribution) -> LazyDistribution:
-        """An installation; whether what is known of it still holds is asked once."""
-        if not found.place:  # it is not in files
-            return LazyDistribution.of(found)
-        if found.place not in self._met_before:
-            self._met_before[found.place] = LazyDistribution.of(found)
-        return self._met_before[found.place]
+    def _entry(self, found: FoundDistribution) -> LazyDistribution:
+        """Return a distribution whose cached state is checked once for this index."""
+        if not found.path:  # not in files
+            return LazyDistribution.cached(found)
+        if found.path not in self._entries:
+            self._entries[found.path] = LazyDistribution.cached(found)
+        return self._entries[found.path]
 
     def is_published(self, file: str, content: bytes) -> bool:
-        """Whether an index has a file with this content, where others can get it as well."""
-        place = normalize_path(file)
-        return any(entry.has_published(place, content) for entry in self._claiming(place))
+        """Return whether a file is unchanged since it was installed from an index."""
+        path = normalize_path(file)
+        return any(entry.has_published(path, content) for entry in self._claiming(path))
 
     def required_closure(self, distribution: Distribution) -> frozenset[str]:
-        """The normalized names of all that a distribution requires, directly or not."""
+        """Return the normalized names of a distribution's direct and indirect requirements."""
         if distribution.name not in self._closures:
-            self._closures[distribution.name] = self._close(distribution)
+            self._closures[distribution.name] = self._compute_closure(distribution)
         return self._closures[distribution.name]
 
-    def _close(self, distribution: Distribution) -> frozenset[str]:
+    def _compute_closure(self, distribution: Distribution) -> frozenset[str]:
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
@@ -565,46 +565,47 @@ class DistributionIndex:
         return frozenset(reached)
 
     def _claiming(self, file: str) -> tuple[LazyDistribution, ...]:
-        """The distributions that may have installed a file: the same for all files beside it."""
-        folder = os.path.dirname(file)  # noqa: PTH120 - asked for every module
+        """Return the distributions that may contain a file, cached by its folder."""
+        folder = os.path.dirname(file)  # noqa: PTH120 - called for every module
         if folder not in self._candidates:
-            near = map(self._met, self._near(folder))
-            self._candidates[folder] = tuple(entry for entry in near if entry.may_have(folder))
+            near = map(self._entry, self._candidates_for(folder))
+            self._candidates[folder] = tuple(entry for entry in near if entry.may_claim(folder))
         return self._candidates[folder]
 
-    def _near(self, folder: str) -> Iterable[FoundDistribution]:
-        """Those that may have put files into a folder; no other one has.
+    def _candidates_for(self, folder: str) -> Iterable[FoundDistribution]:
+        """Return the distributions that may contain files in a folder.
 
-        Most distributions have nothing to do with most folders: they are installed elsewhere, and
-        are not editable. Of those nothing is looked at but whether they might be.
+        Most are installed in another folder and are not editable. For those, only the existence of
+        an origin file is checked.
         """
         if self._folders is None:
-            return self._found
+            return self._all_found
         return chain.from_iterable(
-            each.found if lies_in(folder, each.home) else self._editable_in(each)
+            each.found if is_within(folder, each.prefix) else self._editable_in(each)
             for each in self._folders
         )
 
     def _editable_in(self, folder: Folder) -> Sequence[FoundDistribution]:
-        """Those in a folder that may be editable: of each, that is asked once in an export."""
-        if folder.home not in self._editable:
-            files = ((f"{each.place}/{ORIGIN}", each) for each in folder.found)
+        """Return the distributions in a folder that may be editable, checked once per index."""
+        if folder.prefix not in self._editable:
+            files = ((f"{each.path}/{ORIGIN}", each) for each in folder.found)
             found = [each for file, each in files if os.access(file, os.F_OK)]
-            self._editable[folder.home] = found
-        return self._editable[folder.home]
+            self._editable[folder.prefix] = found
+        return self._editable[folder.prefix]
 
-    def _search(self, module: str, location: Location) -> Distribution | None:
-        """Who claims a module's file; of a folder without code, whoever claims something in it.
+    def _find_owner(self, module: str, location: Location) -> Distribution | None:
+        """Return the distribution that contains a module's file, or files of a namespace package.
 
-        Such a folder may have parts in several places: it is nobody's as soon as one of them is.
+        A namespace package has no distribution if one of its folders belongs to none.
         """
         if location.file:
-            return self._claimant(module, normalize_path(location.file), False)
-        owners = [self._claimant(module, normalize_path(each), True) for each in location.search]
+            return self._find_claimant(module, normalize_path(location.file), False)
+        folders = map(normalize_path, location.search)
+        owners = [self._find_claimant(module, each, True) for each in folders]
         return None if None in owners else next(iter(owners), None)
 
-    def _claimant(self, module: str, place: str, is_folder: bool) -> Distribution | None:
-        for entry in self._claiming(place):
-            if entry.lists(module, place, is_folder) and entry.described is not None:
-                return entry.described
+    def _find_claimant(self, module: str, path: str, is_folder: bool) -> Distribution | None:
+        for entry in self._claiming(path):
+            if entry.claims(module, path, is_folder) and entry.distribution is not None:
+                return entry.distribution
         return None

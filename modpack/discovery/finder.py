@@ -1,6 +1,6 @@
-"""The environments that modules are taken from: this interpreter, and a user's own importer.
+"""Module sources: this interpreter, and custom importers.
 
-In this interpreter modules are found, and what is loaded is looked at, without running anything.
+In this interpreter, modules are found and live modules are inspected without running code.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 def is_a(value: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
-    """Whether an object is of a class, by its type alone.
+    """Return whether an object is an instance of a class, based on its type alone.
 
-    ``isinstance`` also believes what an object calls its ``__class__``; a proxy, as of a context
-    variable or of a module to be loaded later, runs code to answer, or fails.
+    ``isinstance`` also uses the object's ``__class__``. Proxies, such as those of context variables
+    or lazily loaded modules, run code to return it, or fail.
 
     >>> is_a(True, int), is_a(int, type)
     (True, True)
@@ -37,42 +37,41 @@ def is_a(value: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
 
 
 def is_blocked(module: str) -> bool:
-    """Whether ``sys.modules`` says that a module must not be imported (None in its place)."""
+    """Return whether ``sys.modules`` blocks the import of a module with None."""
     return module in sys.modules and sys.modules[module] is None
 
 
-class _GivesSource(Protocol):
+class _SourceLoader(Protocol):
     def get_source(self, fullname: str) -> str | None: ...
 
 
-class _NamesFile(Protocol):
+class _FileLoader(Protocol):
     def get_filename(self, name: str) -> str: ...
 
 
 class HostEnvironment(ModuleSource):
-    """Finds modules where this interpreter would find them, without importing them.
+    """The modules of this interpreter, found without importing them.
 
-    ``importlib.util.find_spec("a.b")`` imports ``a``; this asks the finders on
-    ``sys.meta_path`` directly, with the folders of the parent, so that nothing runs.
-    A module that is already loaded is looked up in ``sys.modules`` first, because it may
-    have extended its own ``__path__``.
+    ``importlib.util.find_spec("a.b")`` imports ``a``. This class calls the finders in
+    ``sys.meta_path`` directly, with the folders of the parent, so no module code runs. It checks
+    ``sys.modules`` first, because a loaded module may have extended its ``__path__``.
     """
 
     def __init__(self) -> None:
         self._found: dict[str, Location | None] = {}
-        self._loaders: dict[str, _GivesSource] = {}
+        self._loaders: dict[str, _SourceLoader] = {}
 
     def locate(self, module: str) -> Location | None:
-        """Find a module, or return None. Results are kept for the life of this object."""
+        """Find a module, or return None. Results are cached."""
         if module not in self._found:
-            self._found[module] = self._search(module)
+            self._found[module] = self._find(module)
         return self._found[module]
 
     def read_source(self, location: Location) -> bytes:
-        """The source of a located module, byte for byte where it is a file.
+        """Return the source of a located module; the exact bytes if it is a file.
 
         Raises:
-            OSError: the file cannot be read.
+            OSError: If the file cannot be read.
         """
         loader = self._loaders.get(location.module)
         if loader is not None:
@@ -81,7 +80,7 @@ class HostEnvironment(ModuleSource):
             return file.read()
 
     def live_attribute(self, module: str, name: str) -> str | None:
-        """What a loaded module binds a name to, without triggering its ``__getattr__``."""
+        """Return what a loaded module binds a name to, without calling its ``__getattr__``."""
         bound = module_dict(sys.modules.get(module))
         if name not in bound:
             return None
@@ -91,26 +90,26 @@ class HostEnvironment(ModuleSource):
         return "submodule" if is_submodule else "attribute"
 
     def defining_module(self, module: str, name: str) -> str | None:
-        """Where a class or function lives that a loaded module binds, lazily or not."""
+        """Return the module that defines a class or function that a loaded module binds."""
         value = module_dict(sys.modules.get(module)).get(name)
         if not isinstance(value, (type, FunctionType)):
             return None
-        home = module_dict(value).get("__module__") if isinstance(value, type) else None
-        home = value.__module__ if home is None else home
-        return home if isinstance(home, str) and home in sys.modules else None
+        name = module_dict(value).get("__module__") if isinstance(value, type) else None
+        name = value.__module__ if name is None else name
+        return name if isinstance(name, str) and name in sys.modules else None
 
     def loaded(self) -> Collection[str]:
-        """What ``sys.modules`` holds."""
+        """Return the names in ``sys.modules``."""
         return sys.modules.keys()
 
-    def _search(self, module: str) -> Location | None:
+    def _find(self, module: str) -> Location | None:
         if is_blocked(module):
             return None
         try:
             spec = _loaded_spec(module) or self._find_spec(module)
-        except ImportError:  # a finder's way to say that nobody may import it
+        except ImportError:  # a finder forbids the import
             return None
-        return None if spec is None else self._described(module, spec)
+        return None if spec is None else self._location(module, spec)
 
     def _find_spec(self, module: str) -> ModuleSpec | None:
         parent = module.rpartition(".")[0]
@@ -121,14 +120,14 @@ class HostEnvironment(ModuleSource):
                 return None
             path = list(package.search)
         for finder in sys.meta_path:
-            spec = _ask(finder, module, path)
+            spec = _find_spec_with(finder, module, path)
             if spec is not None:
                 return spec
         return None
 
-    def _described(self, module: str, spec: ModuleSpec) -> Location:
+    def _location(self, module: str, spec: ModuleSpec) -> Location:
         search = _folders(spec.submodule_search_locations)
-        spec = _as_loaded(module, spec)
+        spec = _with_loader_origin(module, spec)
         kind = self._kind(module, spec)
         file = spec.origin if spec.has_location or kind is CodeKind.SOURCE else None
         is_package = spec.submodule_search_locations is not None
@@ -143,18 +142,18 @@ class HostEnvironment(ModuleSource):
         if origin.endswith(tuple(importlib.machinery.BYTECODE_SUFFIXES)):
             return CodeKind.BYTECODE
         is_source = origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES))
-        if is_source and os.path.isfile(origin):  # noqa: PTH113 - asked of every module
+        if is_source and os.path.isfile(origin):  # noqa: PTH113 - called for every module
             return CodeKind.SOURCE
         if spec.submodule_search_locations is not None and not spec.has_location:
             return CodeKind.NAMESPACE
         return self._kind_by_loader(module, spec)
 
     def _kind_by_loader(self, module: str, spec: ModuleSpec) -> CodeKind:
-        """Sources that are no files: zipped eggs, and whatever else a loader can read."""
+        """Return SOURCE if the loader has a source that is not a file, as in a zip archive."""
         loader = spec.loader
         if loader is None or not hasattr(loader, "get_source"):
             return CodeKind.UNKNOWN
-        reader = cast(_GivesSource, loader)
+        reader = cast(_SourceLoader, loader)
         try:
             found = reader.get_source(module) is not None
         except (ImportError, OSError):
@@ -166,10 +165,10 @@ class HostEnvironment(ModuleSource):
 
 
 class ImportedEnvironment(ModuleSource):
-    """Asks an importer for its modules: the one kind of environment that has to import them.
+    """The modules of a custom importer. The only module source that has to import modules.
 
     Args:
-        importer: an importer that modpack knows nothing else about.
+        importer: Custom importer.
     """
 
     def __init__(self, importer: Importer) -> None:
@@ -190,12 +189,12 @@ class ImportedEnvironment(ModuleSource):
         return Location(module, CodeKind.SOURCE, file, is_package)
 
     def read_source(self, location: Location) -> bytes:
-        """The source, as :mod:`inspect` finds it."""
+        """Return the source that :mod:`inspect` finds."""
         found = self._get(location.module)
         return inspect.getsource(found).encode() if found is not None else b""
 
     def live_attribute(self, module: str, name: str) -> str | None:
-        """What the importer's module binds a name to."""
+        """Return what the importer's module binds a name to."""
         bound = getattr(self._get(module), "__dict__", {})
         if name not in bound:
             return None
@@ -210,21 +209,21 @@ class ImportedEnvironment(ModuleSource):
             return None
 
 
-def _ask(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
+def _find_spec_with(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
     if finder is PathFinder:
-        return _search_folders(module, sys.path if path is None else path)
+        return _find_in_folders(module, sys.path if path is None else path)
     find = getattr(finder, "find_spec", None)
     return cast("ModuleSpec | None", find(module, path, None)) if find is not None else None
 
 
-def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None:
-    """What PathFinder finds; it cannot say that of a PEP 420 folder in an unloaded package."""
+def _find_in_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None:
+    """Find a spec like PathFinder, which fails for PEP 420 folders in an unloaded package."""
     portions: list[str] = []
     for folder in folders:
         if not isinstance(folder, str):
-            continue  # as the import system does
-        here = folder or current_folder()
-        finder = _finder_of(str(here)) if here is not None else None
+            continue  # like the import system
+        folder_path = folder or current_folder()
+        finder = _path_entry_finder(str(folder_path)) if folder_path is not None else None
         spec = finder.find_spec(module) if finder is not None else None
         if spec is not None and spec.loader is not None:
             return spec
@@ -236,8 +235,8 @@ def _search_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None
     return spec
 
 
-def _finder_of(folder: str) -> PathEntryFinderProtocol | None:
-    """What looks into a folder, also if it was not there when Python asked for it."""
+def _path_entry_finder(folder: str) -> PathEntryFinderProtocol | None:
+    """Return the finder for a folder, even if Python has cached that the folder was missing."""
     cache = sys.path_importer_cache
     if cache.get(folder, folder) is None and os.path.exists(folder):  # noqa: PTH110 - as above
         cache.pop(folder, None)
@@ -245,14 +244,14 @@ def _finder_of(folder: str) -> PathEntryFinderProtocol | None:
 
 
 def _loaded_spec(module: str) -> ModuleSpec | None:
-    """The spec of a loaded module, with the folders that it has by now."""
+    """Return the spec of a loaded module, with its current ``__path__``."""
     contents = module_dict(sys.modules.get(module))
     spec = contents.get("__spec__")
     if not isinstance(spec, ModuleSpec) or spec.name != module:
         return None
     path = cast("Iterable[str] | None", contents.get("__path__"))
     if spec.submodule_search_locations is None and not path:
-        return spec  # with a __path__ it is a package, whatever its spec forgot to say
+        return spec  # a module with a __path__ is a package, even if its spec says otherwise
     current = ModuleSpec(module, spec.loader, origin=spec.origin, is_package=True)
     current.submodule_search_locations = list(
         _folders(path) or _folders(spec.submodule_search_locations)
@@ -261,12 +260,12 @@ def _loaded_spec(module: str) -> ModuleSpec | None:
     return current
 
 
-def _as_loaded(module: str, spec: ModuleSpec) -> ModuleSpec:
-    """A spec whose origin is the source that its loader reads: a loader may be replaced later."""
+def _with_loader_origin(module: str, spec: ModuleSpec) -> ModuleSpec:
+    """Return a spec whose origin is the file that its loader reads, if they differ."""
     loader, origin = spec.loader, spec.origin
     if hasattr(loader, "get_filename"):
-        with contextlib.suppress(ImportError):  # it is the loader of another module
-            origin = cast("_NamesFile", loader).get_filename(module)
+        with contextlib.suppress(ImportError):  # a loader for another module
+            origin = cast("_FileLoader", loader).get_filename(module)
     suffixes = tuple(importlib.machinery.SOURCE_SUFFIXES)
     if origin == spec.origin or not isinstance(origin, str) or not origin.endswith(suffixes):
         return spec

@@ -1,4 +1,4 @@
-"""What is installed in the folders of the import path: listed again when a folder changes."""
+"""The distributions in the folders of the import path, with a cache that detects changes."""
 
 from __future__ import annotations
 
@@ -20,162 +20,166 @@ if TYPE_CHECKING:
     from importlib_metadata import Distribution as LibraryDistribution
 
 Status: TypeAlias = tuple[int, int, int, int, int]
-"""Device, inode, bytes, nanoseconds of the last change; and of the last that anybody made to it or
-to what is said of it, which nobody can set back."""
+"""Device, inode, size in bytes, mtime, and ctime in nanoseconds. Programs can reset the mtime, but
+not the ctime."""
 
 ORIGIN: Final = "direct_url.json"
-"""Says where a distribution was installed from (PEP 610): that of an editable one is its code."""
-_COARSEST: Final = 2_000_000_000
-"""Nanoseconds that clocks of file systems may take to go on (FAT's)."""
+"""File with the URL or folder that a distribution was installed from (PEP 610)."""
+_MAX_CLOCK_STEP: Final = 2_000_000_000
+"""Coarsest timestamp resolution of a file system in nanoseconds (FAT)."""
 _MAX_FOLDERS: Final = 128
-_OF_FOLDERS: Final = ("importlib_metadata", "_frozen_importlib_external")
-"""Where the finders come from that look into the folders of a path."""
+_FOLDER_FINDERS: Final = ("importlib_metadata", "_frozen_importlib_external")
+"""Modules of the finders that search the folders of a path."""
 
 
 def status_of(path: str) -> Status | None:
-    """What changes when a file or a folder does; None if it is not there."""
+    """Return the status of a file or a folder, for change detection; None if it is missing."""
     try:
-        status = os.stat(path)  # noqa: PTH116 - asked of everything that is installed
+        status = os.stat(path)  # noqa: PTH116 - called for every distribution
     except (OSError, ValueError):
         return None
     times = status.st_mtime_ns, status.st_ctime_ns
     return status.st_dev, status.st_ino, status.st_size, *times
 
 
-def is_settled(status: Status | None) -> bool:
-    """Whether another change from now on will certainly change the status.
+def is_mtime_reliable(status: Status | None) -> bool:
+    """Return whether any further change is certain to change the status.
 
-    Two changes shortly after each other may get the same time.
+    Two changes in short succession may get the same timestamp.
     """
-    return status is not None and time.time_ns() - status[3] > _COARSEST
+    return status is not None and time.time_ns() - status[3] > _MAX_CLOCK_STEP
 
 
-def lies_in(folder: str, home: str) -> bool:
-    """Whether a folder is another one, which is written with a separator, or lies in it."""
-    return f"{folder}{os.sep}".startswith(home)
+def is_within(folder: str, prefix: str) -> bool:
+    """Return whether a folder is, or is in, another one, given with a trailing separator."""
+    return f"{folder}{os.sep}".startswith(prefix)
 
 
 class FoundDistribution(NamedTuple):
-    """A distribution that is installed.
+    """An installed distribution.
 
     Attributes:
-        place: the folder of its metadata, or the file; empty if it has none.
-        library: reads its metadata, where that are no files in a folder.
+        path: Metadata folder or file; empty if there is none.
+        library: Reader for metadata that is not in files.
     """
 
-    place: str
+    path: str
     library: LibraryDistribution | None = None
 
 
 @dataclass
 class Folder:
-    """What is installed in a folder, and how the folder looked then.
+    """The distributions in a folder, at a status of the folder.
 
     Attributes:
-        status: how it looked.
-        is_certain: whether it looks otherwise as soon as anything else is in it.
-        home: its name with a separator at its end; empty if it is an archive.
-        found: what is installed in it.
+        status: Status of the folder.
+        is_reliable: Whether any further change is certain to change the status.
+        prefix: Path with a trailing separator; empty for an archive.
+        found: Distributions in the folder.
     """
 
     status: Status | None
-    is_certain: bool
-    home: str
+    is_reliable: bool
+    prefix: str
     found: Sequence[FoundDistribution]
 
     @cached_property
-    def named(self) -> Mapping[str, Sequence[FoundDistribution]]:
-        """What is installed by normalized names, as the folders of metadata have them."""
-        named: dict[str, list[FoundDistribution]] = {}
+    def by_name(self) -> Mapping[str, Sequence[FoundDistribution]]:
+        """Distributions by the normalized names of their metadata folders."""
+        by_name: dict[str, list[FoundDistribution]] = {}
         for each in self.found:
-            named.setdefault(_name_in(each.place), []).append(each)
-        return named
+            by_name.setdefault(_distribution_name(each.path), []).append(each)
+        return by_name
 
 
-def folders_on(path: Sequence[str] | None) -> Sequence[Folder] | None:
-    """The folders of an import path, ``sys.path`` if None, as they are now.
+def read_folders(path: Sequence[str] | None) -> Sequence[Folder] | None:
+    """Return the current folders of an import path. Default: ``sys.path``.
 
-    What was listed before is listed again only where a folder has changed: listing a hundred
-    distributions takes as long as saving a small model.
+    Only changed folders are listed again: listing a hundred distributions takes as long as saving a
+    small model.
 
     Returns:
-        None if another finder, such as that of a loaded package, has anything to tell of:
-        then :func:`discover` what is installed.
+        The folders; None if another finder has distributions, which :func:`discover` returns.
     """
     finders = [f for f in sys.meta_path if hasattr(f, "find_distributions")]
-    others = [f for f in finders if getattr(f, "__module__", "") not in _OF_FOLDERS]
+    others = [f for f in finders if getattr(f, "__module__", "") not in _FOLDER_FINDERS]
     if others:
         context = _context(path, None)
         if any(True for finder in others for _ in finder.find_distributions(context)):
             return None
-    here = current_folder()
+    current = current_folder()
     entries: Iterable[object] = sys.path if path is None else path
     folders = (entry for entry in entries if isinstance(entry, str))
-    return [_looked_at(each) for each in folders if here is not None or each.startswith(os.sep)]
+    return [
+        _read_folder(each) for each in folders if current is not None or each.startswith(os.sep)
+    ]
 
 
 def discover(path: Sequence[str] | None, name: str | None = None) -> list[FoundDistribution]:
-    """What all finders know of, in the order of the path; of one name if that is given."""
+    """Return the distributions of all finders in path order, optionally only those of a name."""
     from importlib_metadata import Distribution  # takes 4 ms
 
     found = Distribution.discover(context=_context(path, name))
     return [FoundDistribution(str(getattr(each, "_path", "")), each) for each in found]
 
 
-def _looked_at(entry: str) -> Folder:
-    """What is installed in a folder of the path; an empty name is the current folder."""
+def _read_folder(entry: str) -> Folder:
+    """Return a folder of the import path; an empty name is the current folder."""
     folder = entry if entry.startswith(os.sep) else str(Path(entry).absolute())
     status = status_of(folder)
-    known = _folders.get(folder)
-    if known is None or known.status != status or not known.is_certain:
-        home, found = _listed(folder) if status is not None else ("", [])
-        known = Folder(status, is_settled(status), home, found)
-        if len(_folders) >= _MAX_FOLDERS:
-            _folders.clear()
-        _folders[folder] = known
-    return known
+    cached = _folder_cache.get(folder)
+    if cached is None or cached.status != status or not cached.is_reliable:
+        prefix, found = _list_folder(folder) if status is not None else ("", [])
+        cached = Folder(status, is_mtime_reliable(status), prefix, found)
+        if len(_folder_cache) >= _MAX_FOLDERS:
+            _folder_cache.clear()
+        _folder_cache[folder] = cached
+    return cached
 
 
-def _listed(folder: str) -> tuple[str, list[FoundDistribution]]:
+def _list_folder(folder: str) -> tuple[str, list[FoundDistribution]]:
     try:
         names = os.listdir(folder)  # noqa: PTH208 - site-packages may have thousands
     except OSError:  # an archive
         from importlib_metadata import MetadataPathFinder
 
-        MetadataPathFinder.invalidate_caches()  # it goes by the time alone, and rounds it
+        MetadataPathFinder.invalidate_caches()  # its check uses only a rounded mtime
         return "", discover([folder])
-    home = f"{Path(folder)}{os.sep}"  # making a path of each takes longer than listing them
+    prefix = f"{Path(folder)}{os.sep}"  # creating Path objects takes longer than listing
     suffixes = (".dist-info", ".egg-info")
     is_egg = folder.lower().endswith(".egg")
     found = [
-        FoundDistribution(home + name)
+        FoundDistribution(prefix + name)
         for name in names
         if name.lower().endswith(suffixes) or (is_egg and name.lower() == "egg-info")
     ]
-    return home, found
+    return prefix, found
 
 
 def _context(path: Sequence[str] | None, name: str | None) -> DistributionFinder.Context:
-    """What is asked for, in importlib.metadata's terms; what is not said may be anything."""
+    """What is criteria for, in importlib.metadata's terms; what is not said may be anything."""
     from importlib.metadata import DistributionFinder
 
-    asked: dict[str, Any] = {} if path is None else {"path": list(path)}
+    criteria: dict[str, Any] = {} if path is None else {"path": list(path)}
     if name is not None:
-        asked["name"] = name
-    return DistributionFinder.Context(**asked)
+        criteria["name"] = name
+    return DistributionFinder.Context(**criteria)
 
 
-def _name_in(place: str) -> str:
-    """The name of a distribution as the name of its folder, or file, begins.
+def _distribution_name(path: str) -> str:
+    """Return the normalized name of a distribution from its metadata folder or file.
 
-    >>> _name_in("/lib/Fake_Dist-1.5.dist-info"), _name_in("/lib/old-2-py3.11.egg/EGG-INFO")
+    >>> (
+    ...     _distribution_name("/lib/Fake_Dist-1.5.dist-info"),
+    ...     _distribution_name("/lib/old-2-py3.11.egg/EGG-INFO"),
+    ... )
     ('fake-dist', 'old')
     """
-    folder, _, name = place.replace(os.sep, "/").rpartition("/")
+    folder, _, name = path.replace(os.sep, "/").rpartition("/")
     if name.lower() == "egg-info":
         name = folder.rpartition("/")[2]
     return normalized(name.rpartition(".")[0].partition("-")[0])
 
 
-_folders: dict[str, Folder] = {}
-"""What this process has listed, by folder."""
+_folder_cache: dict[str, Folder] = {}
+"""Folders that this process has listed, by path."""

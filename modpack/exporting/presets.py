@@ -69,7 +69,7 @@ class Portability:
     def __init__(self, index: DistributionIndex, native: bool = False) -> None:
         self._index = index
         self._native = native
-        self._is_native = cache(index.is_compiled)
+        self._is_native = cache(index.has_native_code)
         self._reasons: dict[str, str] = {}
         self._visited: set[str] = set()
         # Reversed, so that torch comes before the distributions that require it.

@@ -156,7 +156,7 @@ class RuleSuggester:
             return None, None
         license = self.index.license_of(found)
         provider = RecordedDistribution(found.name, found.version, found.editable, license)
-        return provider, self.index.is_compiled(found)
+        return provider, self.index.has_native_code(found)
 
     def _is_open(self, module: str, plan: Plan, suggested: Collection[tuple[str, ...]]) -> bool:
         """Return whether a module with a problem still needs a rule."""

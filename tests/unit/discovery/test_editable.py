@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery.distributions import folders_on_path, found_through
+from modpack.discovery.distributions import import_root, pth_folders
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def site(tmp_path: Path) -> Path:
 
 
 def test_the_lines_of_path_files_are_folders_relative_to_theirs(site):
-    found = folders_on_path(site, ["own.pth", "own-1.0.dist-info"])
+    found = pth_folders(site, ["own.pth", "own-1.0.dist-info"])
     assert found == {"/code/shop/src", str(site.parent / "beside")}
 
 
@@ -29,7 +29,7 @@ def test_the_lines_of_path_files_are_folders_relative_to_theirs(site):
     ids=", ".join,
 )
 def test_nothing_is_known_where_no_path_file_says_it_or_code_does(site, files):
-    assert folders_on_path(site, files) is None
+    assert pth_folders(site, files) is None
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_nothing_is_known_where_no_path_file_says_it_or_code_does(site, files):
     ],
 )
 def test_a_module_is_found_through_the_folder_above_its_path(module, place, is_folder):
-    assert found_through(module, Path(place), is_folder) == "/src"
+    assert import_root(module, Path(place), is_folder) == "/src"
 
 
 def test_a_module_with_more_names_than_folders_is_found_through_none():
-    assert found_through("a.b.c", Path("/c.py"), False) == ""
+    assert import_root("a.b.c", Path("/c.py"), False) == ""

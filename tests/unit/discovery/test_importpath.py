@@ -29,13 +29,13 @@ def site(tmp_path: Path) -> Path:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The folders that were listed."""
     folders: list[str] = []
-    original = importpath._listed
+    original = importpath._list_folder
 
     def listing(folder: str) -> object:
         folders.append(folder)
         return original(folder)
 
-    monkeypatch.setattr(importpath, "_listed", listing)
+    monkeypatch.setattr(importpath, "_list_folder", listing)
     return folders
 
 
@@ -193,5 +193,5 @@ def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
         for name in ("METADATA", "RECORD", "requires.txt", "missing", ""):
             assert installation.text(name) == (expected[place].read_text(name) or "")
         assert installation.folder == Path(str(expected[place].locate_file("")))
-    described = found[str(places[2])].described
+    described = found[str(places[2])].distribution
     assert described is not None and described.requires == {"numpy"}

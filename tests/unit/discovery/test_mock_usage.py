@@ -73,34 +73,40 @@ def told(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
         ("class A:\n    run = tracker.init()", ("init", 3, "call")),
         ("x = [tracker.init(i) for i in range(3)]", ("init", 2, "call")),
         ("x = list(tracker.init(i) for i in range(3))", ("init", 2, "call")),
-        ("x = tracker.LEVEL", ("LEVEL", 2, "value")),
-        ("x = [1][tracker.LEVEL]", ("LEVEL", 2, "value")),
-        ("x = tracker is None", ("", 2, "value")),
-        ("def f(x=tracker.LEVEL): pass", ("LEVEL", 2, "value")),
-        ("def f(*, x=tracker.LEVEL): pass", ("LEVEL", 2, "value")),
-        ("f = lambda x=tracker.LEVEL: 1", ("LEVEL", 2, "value")),
-        ("if tracker.ON:\n    x = 1", ("ON", 2, "value")),
+        ("x = tracker.LEVEL", ("LEVEL", 2, "module-level")),
+        ("x = [1][tracker.LEVEL]", ("LEVEL", 2, "module-level")),
+        ("x = tracker is None", ("", 2, "module-level")),
+        ("def f(x=tracker.LEVEL): pass", ("LEVEL", 2, "module-level")),
+        ("def f(*, x=tracker.LEVEL): pass", ("LEVEL", 2, "module-level")),
+        ("f = lambda x=tracker.LEVEL: 1", ("LEVEL", 2, "module-level")),
+        ("if tracker.ON:\n    x = 1", ("ON", 2, "module-level")),
         ("def f(x: tracker.Run): pass", ("Run", 2, "annotation")),
         ("def f(x) -> tracker.Run: pass", ("Run", 2, "annotation")),
         ("def f(*x: 'list[tracker.Run]'): pass", ("Run", 2, "annotation")),
         ("x: tracker.Run", ("Run", 2, "annotation")),
         ("x: 'tracker.Run | None' = None", ("Run", 2, "annotation")),
         ("def f():\n    x: tracker.Run = None", ("Run", 3, "annotation")),
-        ("def f():\n    tracker.log()", ("log", 3, "function")),
-        ("async def f():\n    await tracker.log()", ("log", 3, "function")),
-        ("f = lambda: tracker.log()", ("log", 2, "function")),
-        ("x = (tracker.log(i) for i in range(3))", ("log", 2, "function")),
-        ("def f():\n    return [tracker.log(i) for i in range(3)]", ("log", 3, "function")),
-        ("def f():\n    class A(tracker.Base): pass", ("Base", 3, "function")),
-        ("def f(x):\n    return isinstance(x, tracker.Run)", ("Run", 3, "check")),
-        ("def f(x):\n    return isinstance(x, (int, tracker.Run))", ("Run", 3, "check")),
-        ("def f(x):\n    return tracker is not None", ("", 3, "check")),
-        ("def f(x):\n    return hasattr(tracker, 'log')", ("", 3, "check")),
-        ("def f():\n    try: g()\n    except tracker.CommError: pass", ("CommError", 4, "check")),
-        ("def f():\n    try: g()\n    except tracker.Timeout: pass", ("Timeout", 4, "function")),
-        ("def f(x):\n    return x > tracker.LEVEL", ("LEVEL", 3, "function")),
-        ("def f():\n    if tracker: pass", ("", 3, "function")),
-        ("def f():\n    return getattr(tracker, 'log')(1)", ("log", 3, "function")),
+        ("def f():\n    tracker.log()", ("log", 3, "function-body")),
+        ("async def f():\n    await tracker.log()", ("log", 3, "function-body")),
+        ("f = lambda: tracker.log()", ("log", 2, "function-body")),
+        ("x = (tracker.log(i) for i in range(3))", ("log", 2, "function-body")),
+        ("def f():\n    return [tracker.log(i) for i in range(3)]", ("log", 3, "function-body")),
+        ("def f():\n    class A(tracker.Base): pass", ("Base", 3, "function-body")),
+        ("def f(x):\n    return isinstance(x, tracker.Run)", ("Run", 3, "type-check")),
+        ("def f(x):\n    return isinstance(x, (int, tracker.Run))", ("Run", 3, "type-check")),
+        ("def f(x):\n    return tracker is not None", ("", 3, "type-check")),
+        ("def f(x):\n    return hasattr(tracker, 'log')", ("", 3, "type-check")),
+        (
+            "def f():\n    try: g()\n    except tracker.CommError: pass",
+            ("CommError", 4, "type-check"),
+        ),
+        (
+            "def f():\n    try: g()\n    except tracker.Timeout: pass",
+            ("Timeout", 4, "function-body"),
+        ),
+        ("def f(x):\n    return x > tracker.LEVEL", ("LEVEL", 3, "function-body")),
+        ("def f():\n    if tracker: pass", ("", 3, "function-body")),
+        ("def f():\n    return getattr(tracker, 'log')(1)", ("log", 3, "function-body")),
     ],
 )
 def test_a_use_is_told_by_what_is_done_with_the_name(source, expected):
@@ -209,7 +215,7 @@ def test_a_name_is_followed_however_it_is_bound(source, name):
     ],
 )
 def test_what_comes_of_a_mock_is_followed_to_the_function_that_uses_it(source, name):
-    uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function"]
+    uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function-body"]
     assert name in [use.name for use in uses]
 
 
@@ -223,7 +229,7 @@ def test_nothing_comes_of_a_call_in_a_function_for_it_raises():
             run.log(image.size)
             return image
     """
-    assert told(found(source)) == [("read", 5, "function"), ("init", 6, "function")]
+    assert told(found(source)) == [("read", 5, "function-body"), ("init", 6, "function-body")]
 
 
 def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
@@ -236,7 +242,7 @@ def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
         def g():
             return log()
     """
-    assert told(found(source)) == [("log", 5, "function")]
+    assert told(found(source)) == [("log", 5, "function-body")]
 
 
 def test_a_submodule_that_is_mocked_itself_is_told_as_such():
@@ -276,7 +282,7 @@ def test_names_that_only_the_star_import_of_a_mock_can_have_bound():
         def f(x):
             return log(len(x), SIZE)
     """
-    assert told(found(source)) == [("log", 5, "function")]
+    assert told(found(source)) == [("log", 5, "function-body")]
 
 
 # -- from module to module --------------------------------------------------------------------
@@ -290,7 +296,7 @@ def test_a_name_is_followed_through_three_modules():
         "net": "from three import hand_on\ndef f():\n    hand_on()",
     }
     (use,) = [use for use in found(modules) if use.importer == "net"]
-    assert (use.name, use.kind.value, use.via) == ("log", "function", ("one", "two", "three"))
+    assert (use.name, use.kind.value, use.via) == ("log", "function-body", ("one", "two", "three"))
 
 
 @pytest.mark.parametrize(
@@ -370,7 +376,7 @@ def test_find_uses_of_attribute_set_on_a_name_bound_further_below_finds_them(sta
                     x.run = tracker.log
             x = None
     """
-    assert told(found(source)) == [("log", 7, "function")]
+    assert told(found(source)) == [("log", 7, "function-body")]
 
 
 @pytest.fixture
@@ -445,7 +451,7 @@ def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
 
 def live(modules: Mapping[str, str] | str, entries: Collection[tuple[str, str]] = NET) -> bool:
     """Whether the one use in a function of these modules is live."""
-    (use,) = [u for u in found(modules, entries=entries) if u.kind.value == "function"]
+    (use,) = [u for u in found(modules, entries=entries) if u.kind.value == "function-body"]
     return use.is_live
 
 

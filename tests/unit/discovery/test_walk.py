@@ -221,7 +221,7 @@ def test_a_failing_decision_does_not_block_the_walk_for_ever():
             raise Stopped
         return original(name)
 
-    walk.walker._decide = decide
+    walk.walker._decide_by_rule = decide
     with pytest.raises(Stopped):
         walk.from_main("import a")
     walk.walker.provide("second", b"import b", False, True)
