@@ -1,1 +1,1 @@
-"""What may be trusted: which names are data, what pickles name, which records are code."""
+"""Static security checks: code records, pickled names and hooks, import effects, signatures."""

@@ -1,9 +1,8 @@
-"""What a module does to the world around it while it is imported, as far as its source shows.
+"""Side effects that importing a module has, as far as its source shows them.
 
-Only what is written plainly is found: calls by their names, through aliases of imports, and what
-the module's own functions do that it calls meanwhile. Whoever wants to hide something can; this is
-for the eyes of those who read what they are about to run, and no sandbox. Most sources have none
-of the words that effects take, and need no parsing.
+Static analysis finds calls by name, through import aliases, and in the module's own functions that
+it calls during import. An attacker can hide effects: this helps reviewers and is not a sandbox.
+Most sources contain none of the relevant words and are not parsed.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from modpack.discovery.syntax import (
 
 
 class EffectKind(str, Enum):
-    """What is done to the world."""
+    """The kind of a side effect."""
 
     PROCESS = "process"
-    """Another program is started."""
+    """Starts a process."""
     NETWORK = "network"
-    """Something is asked for, or offered, over a network."""
+    """Uses the network."""
     WRITE = "write"
-    """Files are written, moved or removed."""
+    """Writes, moves, or removes files."""
     EVAL = "eval"
-    """A text is run as code, or serialized objects are loaded, which can run any."""
+    """Executes text as code, or deserializes objects, which can execute any code."""
     NATIVE = "native"
-    """Machine code is loaded by hand."""
+    """Loads a native library."""
 
 
 _EFFECTS: Final[Mapping[EffectKind, Mapping[str, str]]] = {
@@ -86,7 +85,7 @@ _EFFECTS: Final[Mapping[EffectKind, Mapping[str, str]]] = {
         "torch.classes": "load_library",
     },
 }
-"""What counts, by its module; ``*`` are the modules of which every call does, but the harmless."""
+"""Functions with effects, by module. For modules under ``*``, all calls except harmless ones."""
 _MODULES: Final = {
     module: kind for kind, names in _EFFECTS.items() for module in names["*"].split()
 }
@@ -107,51 +106,53 @@ _HARMLESS_STARTS: Final = ("ctypes.c_", "ctypes.wintypes.")
 METHODS: Final = frozenset(
     {"write_text", "write_bytes", "symlink_to", "hardlink_to", "touch", "extractall"}
 )
-"""Methods whose names tell enough: those of paths and archives."""
+"""Methods of paths and archives whose names are specific enough."""
 OPENERS: Final = frozenset({"open", "io.open", "builtins.open", "codecs.open", "os.fdopen"})
-"""They write only if they are asked to."""
+"""Functions that write only with a writing mode."""
 _IN_WORDS: Final = f"{string.ascii_letters}{string.digits}_".encode()
-_APART: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
-"""Leaves words, with blanks between them: to split that takes a quarter of looking for words."""
-_NO_ASCII: Final = re.compile(r"[^\x00-\x7f]")
-_TELLING: Final = (
+_SPLIT_TABLE: Final = bytes(byte if byte in _IN_WORDS else 32 for byte in range(256))
+"""Replaces bytes outside words by spaces. Splitting takes a quarter of the time of searching."""
+_NON_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_EFFECT_NAMES: Final = (
     {*METHODS, *OPENERS, *KINDS, *_MODULES}
     | {"code.interact", "code.InteractiveConsole", "code.InteractiveInterpreter"}
-) - {"code"}  # many sources have that word
-_GROUPS: Final = tuple(frozenset(name.encode().split(b".")) for name in _TELLING)
-"""Words of which one group is in every source that does something."""
+) - {"code"}  # a word in many sources
+_GROUPS: Final = tuple(frozenset(name.encode().split(b".")) for name in _EFFECT_NAMES)
+"""Every source with effects contains all words of at least one group."""
 _WORDS: Final = frozenset[bytes]().union(*_GROUPS)
 
 
 def _may_have_effects(source: str | bytes) -> bool:
-    """Whether a source may do something; that it says so by its words is all that is looked at."""
+    """Return whether a source contains the words of any effect."""
     data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
-    if _is_spelt_oddly(data):
+    if _may_hide_words(data):
         return True
-    told = _WORDS.intersection(data.translate(_APART).split())
-    return any(group <= told for group in _GROUPS)
+    found = _WORDS.intersection(data.translate(_SPLIT_TABLE).split())
+    return any(group <= found for group in _GROUPS)
 
 
-def _is_spelt_oddly(data: bytes) -> bool:
-    """Whether a source may mean other words than it seems to (PEP 263, PEP 3131)."""
+def _may_hide_words(data: bytes) -> bool:
+    """Return whether encoding or Unicode normalization may change words (PEP 263, PEP 3131)."""
     start = b"\n".join(data[:1000].split(b"\n", 2)[:2])
     if b"coding" in start and b"utf-8" not in start.lower():
         return True
     if data.isascii():
         return False
-    odd = "".join(set(_NO_ASCII.findall(data.decode("utf-8", "replace"))))
-    return any(unicodedata.normalize("NFKC", each).isascii() for each in odd if each.isidentifier())
+    non_ascii = "".join(set(_NON_ASCII.findall(data.decode("utf-8", "replace"))))
+    return any(
+        unicodedata.normalize("NFKC", each).isascii() for each in non_ascii if each.isidentifier()
+    )
 
 
 class ImportEffect(NamedTuple):
-    """One call that runs when a module is imported.
+    """One call with a side effect that runs when a module is imported.
 
     Attributes:
-        kind: what it does.
-        call: what is called, by its full name (``subprocess.run``).
+        kind: Kind of the effect.
+        call: Full name of the called function (``subprocess.run``).
         line: 1-based line in the source.
-        within: the module's own function or class that is called at import and holds the call;
-            empty if it stands at module level or in a class body.
+        within: Function or class of the module that contains the call and is called at import.
+            Empty at module level and in class bodies.
     """
 
     kind: EffectKind
@@ -161,19 +162,19 @@ class ImportEffect(NamedTuple):
 
 
 _WRITING_MODES: Final = frozenset("wax+")
-_DEEPEST: Final = 4
-"""Calls in each other that a name is followed through: ``getattr(__import__("os"), "system")``."""
+_MAX_DEPTH: Final = 4
+"""Maximum nesting of calls in a resolved name: ``getattr(__import__("os"), "system")``."""
 _CONSTRUCTORS: Final = ("__new__", "__init__", "__post_init__", "__call__")
 
 
 def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
-    r"""What a module's source does to the world when it is imported; nothing is executed.
+    r"""Return the side effects of importing a module, without executing it.
 
     Args:
-        source: text, or bytes as they lie in a file (PEP 263).
+        source: Text, or the bytes of a file (PEP 263).
 
     Returns:
-        The calls in source order; none for a source that does not parse.
+        The calls in source order. Empty for a source that does not parse.
 
     >>> import_effects("import os as o\ndef f(): o.system('ls')\nf()")
     (ImportEffect(kind=<EffectKind.PROCESS: 'process'>, call='os.system', line=2, within='f'),)
@@ -183,117 +184,117 @@ def import_effects(source: str | bytes) -> tuple[ImportEffect, ...]:
 
 
 def read_effects(source: str | bytes) -> tuple[ImportEffect, ...] | ScanFailure:
-    """The same as :func:`import_effects`, or why a source cannot be read.
+    """Return what :func:`import_effects` returns, or why the source cannot be read.
 
     Args:
-        source: text, or bytes as they lie in a file (PEP 263).
+        source: Text, or the bytes of a file (PEP 263).
     """
     if not _may_have_effects(source):
         return ()
     if is_large(source):
-        return ScanFailure("it is too large to be looked through")
+        return ScanFailure("the source is too large to scan")
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
         return parsed
-    found = dict.fromkeys(_Import(parsed.tree).effects())
+    found = dict.fromkeys(_ImportTracer(parsed.tree).find_effects())
     return tuple(sorted(found, key=lambda effect: (effect.line, effect.call)))
 
 
-class _Import:
-    """The import of one module, followed through what it calls of its own."""
+class _ImportTracer:
+    """Traces the import of one module, including calls of its own functions and classes."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._names: dict[str, str] = {}
         self._own: dict[str, ast.AST] = {}
-        self._waiting: list[tuple[ast.AST, str]] = []
+        self._pending: list[tuple[ast.AST, str]] = []
         self._followed: set[int] = set()
 
-    def effects(self) -> Iterator[ImportEffect]:
+    def find_effects(self) -> Iterator[ImportEffect]:
         for node in ast.walk(self._tree):
-            self._learn(node)
-        self._waiting = [(node, "") for node in reversed(self._tree.body)]
-        while self._waiting:
-            node, within = self._waiting.pop()
-            yield from self._look(node, within)
+            self._collect_names(node)
+        self._pending = [(node, "") for node in reversed(self._tree.body)]
+        while self._pending:
+            node, within = self._pending.pop()
+            yield from self._visit(node, within)
 
-    def _learn(self, node: ast.AST) -> None:
-        """Take in what names mean; wherever they are bound, for scopes hardly matter here."""
+    def _collect_names(self, node: ast.AST) -> None:
+        """Record what names refer to. Scopes are ignored, because they rarely matter here."""
         if isinstance(node, ast.Import):
             for alias in node.names:
-                meant = alias.name if alias.asname else alias.name.partition(".")[0]
-                self._names.setdefault(alias.asname or meant, meant)
+                target = alias.name if alias.asname else alias.name.partition(".")[0]
+                self._names.setdefault(alias.asname or target, target)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             for alias in node.names:
                 self._names.setdefault(alias.asname or alias.name, f"{node.module}.{alias.name}")
         elif isinstance(node, ast.Assign) and isinstance(node.value, (ast.Name, ast.Attribute)):
-            meant_by = self._name_of(node.value)
-            for target in node.targets:
-                if isinstance(target, ast.Name) and meant_by:
-                    self._names.setdefault(target.id, meant_by)
+            name = self._resolve_name(node.value)
+            for assigned in node.targets:
+                if isinstance(assigned, ast.Name) and name:
+                    self._names.setdefault(assigned.id, name)
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             self._own.setdefault(node.name, node)
 
-    def _look(self, node: ast.AST, within: str) -> Iterator[ImportEffect]:
+    def _visit(self, node: ast.AST, within: str) -> Iterator[ImportEffect]:
         if isinstance(node, ast.If) and (is_type_checking(node.test) or is_main_guard(node)):
-            self._waiting += [(each, within) for each in reversed(node.orelse)]
+            self._pending += [(each, within) for each in reversed(node.orelse)]
             return
         if isinstance(node, ast.Call):
-            yield from self._called(node, within)
+            yield from self._visit_call(node, within)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             for decorator in node.decorator_list:
-                self._follow(self._name_of(decorator) or "")
-        self._waiting += [(each, within) for each in reversed(list(_running_parts(node)))]
+                self._follow(self._resolve_name(decorator) or "")
+        self._pending += [(each, within) for each in reversed(list(_executed_children(node)))]
 
-    def _called(self, call: ast.Call, within: str) -> Iterator[ImportEffect]:
-        name = self._name_of(call.func)
+    def _visit_call(self, call: ast.Call, within: str) -> Iterator[ImportEffect]:
+        name = self._resolve_name(call.func)
         if name is not None and name in self._own:
             self._follow(name)
             return
-        kind = _kind_of(name, call)
+        kind = _classify_call(name, call)
         if kind is not None:
-            told = name or f"(...).{getattr(call.func, 'attr', '')}"
-            yield ImportEffect(kind, told, call.lineno, within)
+            label = name or f"(...).{getattr(call.func, 'attr', '')}"
+            yield ImportEffect(kind, label, call.lineno, within)
 
     def _follow(self, name: str) -> None:
-        """Go on with what one of the module's own functions, or of a class's, does."""
+        """Continue in a function or class of the module."""
         own = self._own.get(name)
         if own is None or id(own) in self._followed:
             return
         self._followed.add(id(own))
         if isinstance(own, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            self._waiting += [(each, name) for each in reversed(own.body)]
+            self._pending += [(each, name) for each in reversed(own.body)]
         elif isinstance(own, ast.ClassDef):
             for each in own.body:
                 if isinstance(each, ast.FunctionDef) and each.name in _CONSTRUCTORS:
                     label = f"{name}.{each.name}"
-                    self._waiting += [(inner, label) for inner in reversed(each.body)]
+                    self._pending += [(inner, label) for inner in reversed(each.body)]
 
-    def _name_of(self, node: ast.AST, depth: int = 0) -> str | None:
-        """The full name of what an expression stands for; None if that is not written plainly."""
+    def _resolve_name(self, node: ast.AST, depth: int = 0) -> str | None:
+        """Return the full name that an expression refers to, or None if it cannot be resolved."""
         attributes: list[str] = []
         while isinstance(node, ast.Attribute):
             attributes.append(node.attr)
             node = node.value
-        base = self._base_name(node, depth) if depth < _DEEPEST else None
+        base = self._resolve_base(node, depth) if depth < _MAX_DEPTH else None
         return None if base is None else ".".join([base, *reversed(attributes)])
 
-    def _base_name(self, node: ast.AST, depth: int) -> str | None:
+    def _resolve_base(self, node: ast.AST, depth: int) -> str | None:
         if isinstance(node, ast.Name):
             return self._names.get(node.id, node.id)
         if not isinstance(node, ast.Call):
             return None
-        called = self._name_of(node.func, depth + 1)
+        called = self._resolve_name(node.func, depth + 1)
         constants = [each.value for each in node.args if isinstance(each, ast.Constant)]
         texts = [each for each in constants if isinstance(each, str)]
         if called in ("__import__", "importlib.import_module") and texts:
             return texts[0]
         if called == "getattr" and len(node.args) > 1 and texts:
-            return f"{self._name_of(node.args[0], depth + 1)}.{texts[0]}"
+            return f"{self._resolve_name(node.args[0], depth + 1)}.{texts[0]}"
         return None
 
 
-def _kind_of(name: str | None, call: ast.Call) -> EffectKind | None:
+def _classify_call(name: str | None, call: ast.Call) -> EffectKind | None:
     if name is None or "." in name:
         if isinstance(call.func, ast.Attribute) and call.func.attr in METHODS:
             return EffectKind.WRITE
@@ -319,8 +320,8 @@ def _opens_for_writing(call: ast.Call) -> bool:
     return mode is not None
 
 
-def _running_parts(node: ast.AST) -> Iterator[ast.AST]:
-    """The parts of a node that run when it does: not what is in functions."""
+def _executed_children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the children of a node that are executed with it, which excludes function bodies."""
     if not isinstance(node, FUNCTIONS):
         yield from ast.iter_child_nodes(node)
         return

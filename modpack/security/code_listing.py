@@ -1,7 +1,7 @@
-"""What of a package is code: records, names in its pickles; and what of it a policy does not allow.
+"""The code in a package, in records and in pickled names, and violations of a trust policy.
 
-Nothing is unpickled, imported or executed, and nothing is judged: code is called code, whatever it
-does. What is left are tensors, texts and plain values.
+Nothing is unpickled, imported, or executed. The listing does not judge what code does. The rest of
+a package consists of tensors, texts, and plain values.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from modpack.pickling.allowlist import is_dangerous
 from modpack.security.pickle_names import PickleContents, PickledName, PickleReader
 
 PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
-"""Where TorchScript and exported programs lie: in packages of modpack, and of torch.package."""
+"""Folders of TorchScript and exported programs in packages of modpack and torch.package."""
 
 _PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")
 _PICKLE_STARTS: Final = (*(bytes((0x80, each)) for each in range(6)), b"(", b"]", b"}", b")", b"c")
 _HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
 _SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 _NATIVE_HEAD: Final = 4096
-_SHOWN: Final = 5
+_MAX_SHOWN: Final = 5
 
 
 class CodeListing(NamedTuple):
-    """What of a package is code.
+    """The code in a package.
 
     Attributes:
-        objects: the records of the saved objects that the package tells of.
-        sources: the records with Python's source code.
-        native: those with machine code.
-        programs: those with programs that torch runs: TorchScript, exported programs.
-        pickles: what the pickles refer to, by record; those that hold nothing but data, too.
+        objects: Records of the saved objects that the package lists.
+        sources: Records with Python source code.
+        native: Records with native code.
+        programs: Records with programs for torch: TorchScript and exported programs.
+        pickles: Contents of all pickles by record, including those with data only.
     """
 
     objects: tuple[str, ...]
@@ -49,10 +49,10 @@ class CodeListing(NamedTuple):
     pickles: Mapping[str, PickleContents]
 
     def names(self, added: Iterable[str] = ()) -> Mapping[str, tuple[PickledName, ...]]:
-        """The names that are not data, by the record of the pickle.
+        """Return the names in pickles that are not data, by record.
 
         Args:
-            added: full names that count as data.
+            added: Full names that count as data.
         """
         known = frozenset(added)
         found = {
@@ -63,30 +63,30 @@ class CodeListing(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the package holds data alone, and all of it could be read."""
+        """Whether the package contains only data, and all of it could be read."""
         unreadable = any(each.unreadable is not None for each in self.pickles.values())
         return not (self.sources or self.native or self.programs or self.names() or unreadable)
 
 
 def list_code(archive: Archive, manifest: Manifest | None) -> CodeListing:
-    """List what of a package is code.
+    """List the code in a package.
 
-    Pickles beside its saved objects are found by their names, or if they can be read as such and
-    name something.
+    Records other than saved objects count as pickles by their suffix, or if they parse as a
+    pickle that names a global.
 
     Args:
-        archive: an opened package.
-        manifest: its manifest; None for a package of torch.package, which lists no objects.
+        archive: An open package.
+        manifest: Its manifest, or None for a package of torch.package, which lists no objects.
 
     Raises:
-        ArchiveError: a record is damaged.
+        ArchiveError: If a record is damaged.
     """
     if manifest is None:
-        return archive.cached(_list_undeclared)
+        return archive.cached(_list_all)
     return _list_code(archive, object_records(archive, read_objects(archive, manifest)))
 
 
-def _list_undeclared(archive: Archive) -> CodeListing:
+def _list_all(archive: Archive) -> CodeListing:
     return _list_code(archive, ())
 
 
@@ -95,22 +95,22 @@ def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
     return CodeListing(
         objects,
         tuple(name for name in names if name.endswith(".py") and not name.startswith(PROGRAMS)),
-        tuple(_native_records(archive)),
+        tuple(_find_native_records(archive)),
         tuple(name for name in names if name.startswith(PROGRAMS)),
-        dict(_pickles(archive, names, objects)),
+        dict(_read_pickles(archive, names, objects)),
     )
 
 
-def _native_records(archive: Archive) -> Iterator[str]:
-    """The records that hold machine code, by their names or by how they begin."""
+def _find_native_records(archive: Archive) -> Iterator[str]:
+    """Yield the records with native code, by name or by their first bytes."""
     for name in archive.names():
-        if not layout.is_storage(name) and is_machine_code(
-            name, archive.read_start(name, _NATIVE_HEAD)
-        ):
+        if layout.is_storage(name):
+            continue
+        if is_machine_code(name, archive.read_start(name, _NATIVE_HEAD)):
             yield name
 
 
-def _pickles(
+def _read_pickles(
     archive: Archive, names: Iterable[str], objects: tuple[str, ...]
 ) -> Iterator[tuple[str, PickleContents]]:
     readers = {}
@@ -134,27 +134,27 @@ def _pickles(
 def find_package_violations(
     archive: Archive, policy: TrustPolicy, code: CodeListing | None
 ) -> tuple[PolicyViolation, ...]:
-    """Everything that a package asks for and a policy does not allow; nothing is executed.
+    """Return everything in a package that a policy does not allow, without executing it.
 
     Args:
-        archive: the package; its records are as its manifest says.
-        policy: what the loader allows.
-        code: what of the package is code; None if the policy allows code.
+        archive: The package, with verified records.
+        policy: The trust policy.
+        code: The code in the package, or None if the policy allows code.
 
     Raises:
-        ModpackError: a record is damaged.
+        ModpackError: If a record is damaged.
     """
     return violations(
         policy,
-        code=() if code is None else tuple(_code_kinds(code, policy.allow_pickle_globals)),
+        code=() if code is None else tuple(_describe_code(code, policy.allow_pickle_globals)),
         externs=read_externs(archive),
         hook_kinds=_hook_kinds(archive),
-        native_records=() if policy.allow_native else tuple(_native_records(archive)),
+        native_records=() if policy.allow_native else tuple(_find_native_records(archive)),
     )
 
 
 def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
-    """The names of all hooks, by kind."""
+    """Return the names of all hooks, by kind."""
     found: dict[str, list[str]] = {}
     for name in archive.names():
         if name.startswith(_SPECS_START) and name.endswith(_SPECS_END):
@@ -164,18 +164,18 @@ def _hook_kinds(archive: Archive) -> Mapping[str, list[str]]:
     return found
 
 
-def _code_kinds(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:
-    """What of a package is code, in some words for each kind."""
+def _describe_code(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:
+    """Yield a short description of each kind of code."""
     unreadable = [r for r, each in listing.pickles.items() if each.unreadable is not None]
     kinds = (
         ("Python source", listing.sources),
-        ("machine code", listing.native),
+        ("native library", listing.native),
         ("program for torch", listing.programs),
         ("pickle that cannot be read", unreadable),
     )
     for kind, found in kinds:
         if found:
-            yield f"{counted(len(found), kind)} ({listed(found, _SHOWN)})"
+            yield f"{counted(len(found), kind)} ({listed(found, _MAX_SHOWN)})"
     for record, names in listing.names(added).items():
         worst_first = sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
-        yield f"{record} names {listed(list(map(str, worst_first)), _SHOWN)}"
+        yield f"{record} names {listed(list(map(str, worst_first)), _MAX_SHOWN)}"

@@ -1,8 +1,8 @@
-"""The hooks that a package's pickles restore, beside those that its hook specs show.
+"""Comparison of a package's hook specs with the hooks that its pickles restore.
 
-Hook specs are text for people, and the pickle is what runs. This reads the pickle without
-unpickling it, and describes each hook by its own content: whether a function is imported under
-its name or made from its source, and from which. Whoever edits the specs does not change that.
+Hook specs are for display, but the pickle determines which code runs. This module reads the pickle
+without unpickling it. It describes each hook by its content: whether a function is imported by
+name or created from source, and from which source. Edited specs do not match this description.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from modpack.pickling.pickle_machine import MalformedError
 from modpack.security.pickle_names import CallResult, Pairs, Persistent, PickledName, PickleTree
 
 _FUNCTION: Final = PickledName(rebuild.MODULE, "make_function")
-_FILLED: Final = PickledName(rebuild.MODULE, "fill_function")
+_FILL: Final = PickledName(rebuild.MODULE, "fill_function")
 _METHOD: Final = PickledName(rebuild.MODULE, "make_method")
 _DEFINED: Final = PickledName(rebuild.MODULE, "defined")
 _CLASS: Final = PickledName(rebuild.MODULE, "make_class")
@@ -31,17 +31,17 @@ _PARTS: Final = "modpack.hooks.graph_parts"
 _COMM: Final = PickledName(rebuild.MODULE, "CommHook")
 _SCRIPTS: Final = ("__main__", "__mp_main__")
 _MARK: Final = "__modpack_script__"
-"""By this, a module of definitions says which script they are from."""
+"""The name in a definitions module that stores its original script."""
 _BOUND: Final = " (bound)"
 
 
 class HookDisagreement(NamedTuple):
-    """A hook whose spec does not show what the pickle restores.
+    """A hook whose spec does not match the pickle.
 
     Attributes:
-        hook: The name of the hook.
-        reason: What differs, in one sentence.
-        pickled: What the pickle restores; None if that cannot be told.
+        hook: Name of the hook.
+        reason: The difference, in one sentence.
+        pickled: The callable that the pickle restores, or None if unknown.
     """
 
     hook: str
@@ -52,9 +52,9 @@ class HookDisagreement(NamedTuple):
 def find_disagreements(
     archive: Archive, record: str, specs: Sequence[HookSpec]
 ) -> Iterator[HookDisagreement]:
-    """Return the hooks of a saved object whose specs do not show what its pickle restores.
+    """Yield the hooks of a saved object whose specs do not match its pickle.
 
-    Nothing where a record is missing: whoever checks that records are there reports it.
+    Missing records are ignored, because other checks report them.
 
     Args:
         archive: The package.
@@ -66,52 +66,52 @@ def find_disagreements(
     if not (archive.has(record) and archive.has(pickle_record)):
         return
     try:
-        hooks = list(_pickled_hooks(archive.read(record), archive.read(pickle_record)))
+        hooks = list(_read_hooks(archive.read(record), archive.read(pickle_record)))
     except MalformedError as failure:
         reason = f"{pickle_record!r} cannot be read ({failure})"
         yield from (HookDisagreement(name, reason) for name in known or [pickle_record])
         return
     sources = _Sources(archive)
     for name in known.keys() - {name for name, _, _ in hooks}:
-        yield HookDisagreement(name, "the pickle has no such hook")
+        yield HookDisagreement(name, "the pickle does not contain this hook")
     for name, kind, hook in hooks:
-        differs, pickled = _compared(hook, kind, known.get(name), sources)
-        if differs is not None:
-            yield HookDisagreement(name, differs, pickled)
+        reason, pickled = _compare(hook, kind, known.get(name), sources)
+        if reason is not None:
+            yield HookDisagreement(name, reason, pickled)
 
 
-def _compared(
+def _compare(
     hook: Any, kind: str, spec: HookSpec | None, sources: _Sources
 ) -> tuple[str | None, CallableSpec | None]:
-    """How a spec differs from a hook in the pickle, if it does, and what the hook is."""
+    """Return how a spec differs from a pickled hook, if it does, and the hook's callable."""
     try:
-        found = _Described(hook, sources)
+        found = _HookDescription(hook, sources)
         if spec is None:
-            return "the hook specs do not show it", found.callable
+            return "the hook has no spec", found.callable
         if not (spec.kind.startswith("graph.") if _is_part(hook) else spec.kind == kind):
-            return f"its spec says {spec.kind!r}, and the pickle {kind!r}", found.callable
-        return found.differs_from(spec), found.callable
+            return f"its spec has the kind {spec.kind!r}, the pickle {kind!r}", found.callable
+        return found.compare_with(spec), found.callable
     except (TypeError, ValueError, IndexError, AttributeError, RecursionError):
-        return "the pickle does not store it as modpack does", None
+        return "the pickle stores the hook in an unknown form", None
 
 
-def _pickled_hooks(data: bytes, appended: bytes) -> Iterator[tuple[str, str, Any]]:
-    """The name, the kind and the callable of each hook.
+def _read_hooks(data: bytes, appended: bytes) -> Iterator[tuple[str, str, Any]]:
+    """Yield the name, kind, and callable of each hook.
 
     Raises:
-        MalformedError: If they are not stored as modpack stores them.
+        MalformedError: If the hooks are not stored in modpack's form.
     """
     tree = PickleTree()
     tree.read_one(data)
     for payload in tree.read_all(appended):
         listed = payload.get("hooks") if isinstance(payload, Pairs) else None
         if listed is None and isinstance(payload, Pairs):
-            continue  # what was saved along with the object
+            continue  # additional objects of the same save
         if not isinstance(listed, list):
-            raise MalformedError("there is no list of hooks where it should be")
+            raise MalformedError("the list of hooks is missing")
         for each in listed:
             if type(each) is not tuple or len(each) != 6 or type(each[0]) is not str:
-                raise MalformedError("a hook is not stored as modpack stores it")
+                raise MalformedError("a hook has an unknown form")
             yield each[0], str(each[1]), each[5]
 
 
@@ -122,8 +122,8 @@ class _Sources:
         self._archive = archive
         self._read: dict[str, str] = {}
 
-    def of(self, module: str) -> str:
-        """The source of a module; empty if the package has none."""
+    def read(self, module: str) -> str:
+        """Return the source of a module, or an empty string if the package has none."""
         if module not in self._read:
             names = [module_record(module, is_package) for is_package in (True, False)]
             found = [self._archive.read(name) for name in names if self._archive.has(name)]
@@ -131,23 +131,23 @@ class _Sources:
         return self._read[module]
 
     def is_script(self, module: str) -> bool:
-        """Whether a module contains definitions of a script, which run under another name."""
-        return _MARK in self.of(module)
+        """Return whether a module contains a script's definitions, which have another name."""
+        return _MARK in self.read(module)
 
     def is_class(self, name: str) -> bool:
-        """Whether a module that was read defines a class at its top level."""
-        return self._have(rf"^class {re.escape(name)}\b")
+        """Return whether a module that was read defines a class at its top level."""
+        return self._search(rf"^class {re.escape(name)}\b")
 
     def is_decorated(self, name: str) -> bool:
-        """Whether a module that was read decorates a function: its wrapper may be elsewhere."""
+        """Return whether a module that was read decorates a function, and may thus wrap it."""
         definition = rf"(?:async )?def {re.escape(name)}\b"
-        return self._have(rf"^[ \t]*@.*\n(?:[ \t]*[@)].*\n)*[ \t]*{definition}")
+        return self._search(rf"^[ \t]*@.*\n(?:[ \t]*[@)].*\n)*[ \t]*{definition}")
 
-    def _have(self, pattern: str) -> bool:
+    def _search(self, pattern: str) -> bool:
         return any(re.search(pattern, each, re.MULTILINE) for each in self._read.values())
 
-    def has(self, text: str) -> bool:
-        """Whether a module that was read contains a text, at any indentation."""
+    def contains(self, text: str) -> bool:
+        """Return whether a module that was read contains a text, at any indentation."""
         return any(
             textwrap.indent(text, " " * width) in source or text in source
             for source in self._read.values()
@@ -155,103 +155,107 @@ class _Sources:
         )
 
 
-class _One(NamedTuple):
-    """One callable behind a hook.
+class _Callable(NamedTuple):
+    """One callable of a hook.
 
     Attributes:
-        way: How it travels, as specs say it; empty if the pickle does not tell.
-        names: The names that a spec may show; one that begins or ends with ``*`` is open there.
-        texts: The sources that the pickle contains for it.
+        way: How it is stored, in the words of specs. Empty if the pickle does not determine it.
+        names: Names that a spec may show, in which ``*`` is a wildcard.
+        texts: Its sources in the pickle.
         is_in_module: Whether a packaged module may contain its source instead.
-        below: What it consists of: functions in there may be shown as well.
-        short: The name of the function in that module, if there is one.
+        node: Its node in the pickle. A spec may show functions in it as well.
+        short_name: Name of the function in its module, if any.
     """
 
     way: Way | Literal[""]
     names: tuple[str, ...]
     texts: tuple[str, ...] = ()
     is_in_module: bool = False
-    below: Any = None
-    short: str = ""
+    node: Any = None
+    short_name: str = ""
 
 
-class _Described:
-    """What the pickle says of one hook."""
+class _HookDescription:
+    """The description of one hook in a pickle."""
 
     def __init__(self, hook: Any, sources: _Sources) -> None:
         self._sources = sources
-        self._ones = {label: self._one(each) for label, each in _functions(hook).items()}
-        ways = {one.way for one in self._ones.values()}
+        self._callables = {k: self._describe(each) for k, each in _find_callables(hook).items()}
+        ways = {each.way for each in self._callables.values()}
         self._way = ways.pop() if len(ways) == 1 else "object"
         self._hook = hook
 
     @property
     def callable(self) -> CallableSpec:
-        """What runs, in the form of a spec."""
-        ones = list(self._ones.values())
-        if not self._ones:
+        """The callable, in the form of a spec."""
+        callables = list(self._callables.values())
+        if not callables:
             return CallableSpec("object", str(getattr(self._hook, "function", self._hook)))
-        texts = [textwrap.dedent(text) for one in ones for text in one.texts]
-        names = ", ".join(one.names[0].lstrip("*.").replace("*.", "") for one in ones)
+        texts = [textwrap.dedent(text) for each in callables for text in each.texts]
+        names = ", ".join(each.names[0].lstrip("*.").replace("*.", "") for each in callables)
         return CallableSpec(self._way or "object", names, "\n\n".join(texts) or None)
 
-    def differs_from(self, spec: HookSpec) -> str | None:
-        """How the spec shows another callable, in one sentence; None if it does not."""
-        called = spec.callable
-        if not self._ones:
-            return None if called.source is None else "the pickle has no source for it"
-        ones = list(self._ones.values())
-        if self._way and called.by != self._way:
-            return f"its spec says {called.by!r}, and the pickle does not restore it like that"
-        names = called.name.split(", ") if len(ones) > 1 else [called.name]
-        if len(names) != len(ones) or not all(map(_is_named, names, ones)):
-            return f"its spec shows {called.name!r:.200}, and the pickle restores another callable"
-        if not self._shows_all(called.source or ""):
-            return "its spec shows another source than the pickle contains"
+    def compare_with(self, spec: HookSpec) -> str | None:
+        """Return how the spec differs, in one sentence, or None if it does not."""
+        shown = spec.callable
+        callables = list(self._callables.values())
+        if not callables:
+            return None if shown.source is None else "the pickle has no source for the hook"
+        if self._way and shown.by != self._way:
+            return f"its spec says {shown.by!r}, but the pickle restores the hook differently"
+        names = shown.name.split(", ") if len(callables) > 1 else [shown.name]
+        if len(names) != len(callables) or not all(map(_is_named, names, callables)):
+            return f"its spec shows {shown.name!r:.200}, but the pickle restores another callable"
+        if not self._accounts_for_all(shown.source or ""):
+            return "the source in its spec differs from the pickle"
         return None
 
-    def _shows_all(self, source: str) -> bool:
-        """Whether a source consists of the texts of the callables, and of all of them."""
-        if len(self._ones) == 1:
-            return all(self._shows(one, source) for one in self._ones.values())
-        sections = dict.fromkeys(self._ones, "")
+    def _accounts_for_all(self, source: str) -> bool:
+        """Return whether a source consists of the texts of all callables."""
+        if len(self._callables) == 1:
+            return all(self._accounts_for(each, source) for each in self._callables.values())
+        sections = dict.fromkeys(self._callables, "")
         pieces = re.split(rf"(?:^|\n\n)# ({'|'.join(sections)})\n", source)
         if pieces[0]:
             return False
         sections.update(zip(pieces[1::2], pieces[2::2], strict=True))
-        return all(self._shows(one, sections[label]) for label, one in self._ones.items())
+        return all(
+            self._accounts_for(each, sections[label]) for label, each in self._callables.items()
+        )
 
-    def _shows(self, one: _One, source: str) -> bool:
-        """Whether a source consists of the texts of one callable."""
-        for text in one.texts:
+    def _accounts_for(self, described: _Callable, source: str) -> bool:
+        """Return whether a source consists of the texts of one callable."""
+        for text in described.texts:
             forms = (textwrap.dedent(text), text)
             fitting = [f for f in forms if source == f or source.startswith(f + "\n\n")]
             if not fitting:
                 return False
             source = source[len(fitting[0]) :].removeprefix("\n\n")
-        if one.is_in_module and source:
-            return self._are_elsewhere(source, one)
-        return not source and (bool(one.texts) or one.way != "source")
+        if described.is_in_module and source:
+            return self._is_found_elsewhere(source, described)
+        return not source and (bool(described.texts) or described.way != "source")
 
-    def _are_elsewhere(self, source: str, one: _One) -> bool:
-        """Whether packaged modules, or the pickle, contain the parts of a source."""
+    def _is_found_elsewhere(self, source: str, described: _Callable) -> bool:
+        """Return whether packaged modules or the pickle contain all parts of a source."""
+        name = described.short_name
         parts, is_own_shown = source.split("\n\n"), False
-        is_open = bool(one.short) and self._sources.is_decorated(one.short)
-        others = _all_texts(one.below)
-        while parts:  # a function may have empty lines: the longest part that fits counts
+        is_open = bool(name) and self._sources.is_decorated(name)
+        others = _all_texts(described.node)
+        while parts:  # functions may contain empty lines, so the longest matching part counts
             joined = ("\n\n".join(parts[:size]) for size in range(len(parts), 0, -1))
-            found = next((t for t in joined if t in others or self._sources.has(t)), None)
+            found = next((t for t in joined if t in others or self._sources.contains(t)), None)
             if found is None and not is_open:
                 return False
-            is_own_shown |= f"def {one.short}(" in (found or "")
+            is_own_shown |= f"def {name}(" in (found or "")
             parts = parts[(found or "").count("\n\n") + 1 :]
-        return is_own_shown or bool(one.texts) or not (is_open or one.way == "source")
+        is_from_source = is_open or described.way == "source"
+        return is_own_shown or bool(described.texts) or not is_from_source
 
-    def _one(self, node: Any) -> _One:
+    def _describe(self, node: Any) -> _Callable:
         if isinstance(node, PickledName):
             return self._named(node.module, node.name)
         if not isinstance(node, CallResult):
-            return _One("object", _names_like(node), (), True, node)
+            return _Callable("object", _names_like(node), (), True, node)
         if node.function == _DEFINED:
             module = getattr(node.arguments[0], "identity", ("", ""))
             return self._named(str(module[-1]), str(node.arguments[1]))
@@ -260,31 +264,31 @@ class _Described:
             names = tuple(f"{each}.{qualname}" for each in (module, *_modules_of(node)))
             texts = _texts(node)
             if module not in _SCRIPTS and not self._sources.is_script(module):
-                return _One("source", names, texts)
-            for home in (module, *_modules_below(node.arguments[2])):
-                self._sources.of(home)
-            return _One("source", (f"*.{qualname}", *names), texts, True, node)
+                return _Callable("source", names, texts)
+            for each in (module, *_defining_modules(node.arguments[2])):
+                self._sources.read(each)
+            return _Callable("source", (f"*.{qualname}", *names), texts, True, node)
         if node.function == _PARTIAL:
-            inner = self._one(_state_of_partial(node)[0])
+            inner = self._describe(_state_of_partial(node)[0])
             names = tuple(f"partial of {name}" for name in inner.names)
             texts = _texts(node)
             return inner._replace(way="object", names=names, texts=texts)
         if node.function == _METHOD:
-            inner = self._one(node.arguments[0])
+            inner = self._describe(node.arguments[0])
             names = tuple(name + _BOUND for name in inner.names)
             return inner._replace(way="object", names=names)
         if node.function == _ATTRIBUTE and len(node.arguments) == 2:
             return self._attribute(node, *node.arguments)
         return self._instance(node)
 
-    def _attribute(self, node: CallResult, owner: Any, name: Any) -> _One:
-        """A method of an object, or a function in a class."""
+    def _attribute(self, node: CallResult, owner: Any, name: Any) -> _Callable:
+        """Describe a method of an object, or a function in a class."""
         kind = owner if isinstance(owner, PickledName) else _class_of(owner)
-        self._sources.of(kind.module)
-        plain = re.sub(r"^_[^_]\w*?(?=__)", "", str(name))  # as its class spells a private one
+        self._sources.read(kind.module)
+        plain = re.sub(r"^_[^_]\w*?(?=__)", "", str(name))  # the name before mangling
         names = (f"*.{name}{_BOUND}", f"*.{plain}{_BOUND}", f"*>.*{_BOUND}")
         is_of_class = isinstance(owner, PickledName)
-        return _One(
+        return _Callable(
             "" if is_of_class else "object",
             (*names, f"*.{name}") if is_of_class else names,
             (),
@@ -293,33 +297,31 @@ class _Described:
             plain,
         )
 
-    def _named(self, module: str, name: str) -> _One:
+    def _named(self, module: str, name: str) -> _Callable:
         if self._sources.is_script(module):
             first, _, last = name.rpartition(".")
             if not first and self._sources.is_class(name):
-                return _One("reference", (f"*.{name}",))
-            return _One("source", (f"*.{name}",), (), True, None, last)
-        return _One("reference", (f"{module}.{name}", f"None.{name}"))
+                return _Callable("reference", (f"*.{name}",))
+            return _Callable("source", (f"*.{name}",), (), True, None, last)
+        return _Callable("reference", (f"{module}.{name}", f"None.{name}"))
 
-    def _instance(self, node: CallResult) -> _One:
+    def _instance(self, node: CallResult) -> _Callable:
         kind = _class_of(node)
         texts = _texts(node.get("__wrapped__"))
         if self._sources.is_script(kind.module):
-            return _One("object", (f"instance of *.{kind.name}",), texts, True)
-        if node.is_instance and isinstance(
-            node.function, CallResult
-        ):  # of a class that is made, too
+            return _Callable("object", (f"instance of *.{kind.name}",), texts, True)
+        if node.is_instance and isinstance(node.function, CallResult):  # of a generated class
             names = tuple(f"instance of *.{each}" for each in _words(node.function.arguments))
-            return _One("object", names, texts, True, node)
+            return _Callable("object", names, texts, True, node)
         if node.is_instance:
-            return _One("object", (f"instance of {kind}",), texts, False)
+            return _Callable("object", (f"instance of {kind}",), texts, False)
         names = (f"instance of {kind}", *_names_like(node))
         is_class = node.function == _CLASS
-        return _One("reference" if is_class else "object", names, (), True, node)
+        return _Callable("reference" if is_class else "object", names, (), True, node)
 
 
-def _functions(hook: Any) -> Mapping[str, Any]:
-    """The user's callables behind a hook, by the argument that took them."""
+def _find_callables(hook: Any) -> Mapping[str, Any]:
+    """Return the user's callables of a hook, by parameter name."""
     if not isinstance(hook, CallResult) or not isinstance(hook.function, PickledName):
         return {"hook": hook}
     if _is_part(hook):
@@ -335,7 +337,7 @@ def _functions(hook: Any) -> Mapping[str, Any]:
 
 
 def _texts(node: Any) -> tuple[str, ...]:
-    """The sources of the functions that a callable is made of, as descriptions list them."""
+    """Return the sources of a callable's functions, in the order of specs."""
     found: dict[str, None] = {}
     todo, seen = [node], set()
     while todo:
@@ -350,30 +352,30 @@ def _texts(node: Any) -> tuple[str, ...]:
             todo.append(part.arguments[0])
         elif part.function == _FUNCTION:
             found[part.arguments[0][0]] = None
-            if part.states or any(function != _FILLED for function, _ in part.calls):
-                found["# The pickle changes this function after it has made it."] = None
-            todo.extend(_values(_filling(part).get("cells")))
+            if part.states or any(function != _FILL for function, _ in part.calls):
+                found["# The pickle modifies this function after creating it."] = None
+            todo.extend(_values(_fill_state(part).get("cells")))
             todo.append(_wrapped(part))
             if part.arguments[1][2] in _SCRIPTS:
-                todo.extend(_values(_filling(part).get("globals")))
+                todo.extend(_values(_fill_state(part).get("globals")))
         else:
             todo.append(part.get("__wrapped__"))
     return tuple(found)
 
 
 def _all_texts(node: Any) -> frozenset[str]:
-    """The sources of all functions that the pickle contains below a node, as specs show them."""
-    made = [
-        each for each in _below(node) if isinstance(each, CallResult) and each.function == _FUNCTION
+    """Return the sources of all functions in a node, also in the form that specs show."""
+    functions = [
+        each for each in _walk(node) if isinstance(each, CallResult) and each.function == _FUNCTION
     ]
-    texts = [each.arguments[0][0] for each in made]
+    texts = [each.arguments[0][0] for each in functions]
     return frozenset((*texts, *map(textwrap.dedent, texts)))
 
 
 def _names_like(node: Any) -> tuple[str, ...]:
-    """Patterns for the names of an object of which the pickle says only how it is made again."""
+    """Return patterns for the names of an object of which the pickle contains only a reduction."""
     found: dict[str, None] = {}
-    for each in _below(node):
+    for each in _walk(node):
         if isinstance(each, PickledName):
             root = each.module.partition(".")[0]
             names = (f"*.{each.name}", f"instance of *.{each.name}")
@@ -386,8 +388,8 @@ def _names_like(node: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _below(node: Any) -> Iterator[Any]:
-    """A node and everything that it consists of, each once."""
+def _walk(node: Any) -> Iterator[Any]:
+    """Yield a node and all nodes in it, each once."""
     todo, seen = [node], set()
     while todo:
         part = todo.pop()
@@ -406,16 +408,16 @@ def _below(node: Any) -> Iterator[Any]:
             todo.append(part.identity)
 
 
-def _modules_below(home: Any) -> Iterator[str]:
-    """The modules that the home of a function refers to."""
-    if isinstance(home, Persistent) and type(home.identity) is tuple and len(home.identity) == 2:
-        yield str(home.identity[1])
-    elif isinstance(home, CallResult) and type(home.arguments) is tuple and home.arguments:
-        yield from _modules_below(home.arguments[0])
+def _defining_modules(node: Any) -> Iterator[str]:
+    """Yield the module to which a function's globals belong."""
+    if isinstance(node, Persistent) and type(node.identity) is tuple and len(node.identity) == 2:
+        yield str(node.identity[1])
+    elif isinstance(node, CallResult) and type(node.arguments) is tuple and node.arguments:
+        yield from _defining_modules(node.arguments[0])
 
 
 def _words(arguments: Any) -> Iterator[str]:
-    """The texts among some arguments that may be names."""
+    """Yield the strings in arguments, which may be names."""
     if type(arguments) is str:
         yield arguments
     elif type(arguments) in (tuple, list):
@@ -424,21 +426,21 @@ def _words(arguments: Any) -> Iterator[str]:
 
 
 def _modules_of(function: CallResult) -> Iterator[str]:
-    """Other modules that a description may name for a function: that of its wrapped function."""
-    inside = _wrapped(function)
-    if isinstance(inside, CallResult) and inside.function == _FUNCTION:
-        yield inside.arguments[1][2]
-    elif isinstance(inside, PickledName):
-        yield inside.module
+    """Yield the module of a wrapped function, which a spec may show for its wrapper."""
+    wrapped = _wrapped(function)
+    if isinstance(wrapped, CallResult) and wrapped.function == _FUNCTION:
+        yield wrapped.arguments[1][2]
+    elif isinstance(wrapped, PickledName):
+        yield wrapped.module
 
 
 def _wrapped(function: CallResult) -> Any:
-    attributes = _filling(function).get("attributes")
+    attributes = _fill_state(function).get("attributes")
     return attributes.get("__wrapped__") if attributes else None
 
 
-def _filling(function: CallResult) -> Pairs:
-    """What the pickle puts into a function after it has made it."""
+def _fill_state(function: CallResult) -> Pairs:
+    """Return the state that the pickle sets on a function after creating it."""
     state = function.calls[-1][1] if function.calls else None
     return state if isinstance(state, Pairs) else Pairs()
 
@@ -448,7 +450,7 @@ def _values(pairs: Any) -> list[Any]:
 
 
 def _state_of_partial(node: CallResult) -> tuple[Any, ...]:
-    """The function, the arguments and the arguments by name of a partial."""
+    """Return the function, arguments, and keyword arguments of a partial."""
     state = node.states[-1] if node.states else None
     if type(state) is tuple and len(state) == 4:
         return state
@@ -456,7 +458,7 @@ def _state_of_partial(node: CallResult) -> tuple[Any, ...]:
 
 
 def _class_of(node: Any) -> PickledName:
-    """The class of an object, as far as its reduction tells."""
+    """Return the class of an object, as far as its reduction shows."""
     if isinstance(node, CallResult):
         first = node.arguments[0] if type(node.arguments) is tuple and node.arguments else None
         is_maker = isinstance(node.function, PickledName) and node.function.module == "copyreg"
@@ -466,8 +468,8 @@ def _class_of(node: Any) -> PickledName:
     return PickledName("", "")
 
 
-def _is_named(name: str, one: _One) -> bool:
-    return any(_matches(name, pattern) for pattern in one.names)
+def _is_named(name: str, described: _Callable) -> bool:
+    return any(_matches(name, pattern) for pattern in described.names)
 
 
 def _is_part(hook: Any) -> bool:
@@ -480,5 +482,5 @@ def _is_part(hook: Any) -> bool:
 def _matches(name: str, pattern: str) -> bool:
     if "*" in pattern:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
-    # a package that was loaded and saved again: its modules were in a private namespace
+    # In a re-exported package, the modules were in a private namespace.
     return name == pattern or pattern.endswith(f".{name}")
