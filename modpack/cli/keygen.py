@@ -35,11 +35,11 @@ def keygen_command(name: str, passphrase: bool, force: bool, as_json: bool) -> N
         raise click.UsageError(
             f"{name} would contain the private key. Pass a name that does not end with .pub."
         )
-    from modpack.security.signing_keys import generate, refuse_taken, write_pair
+    from modpack.security.signing_keys import generate, require_unused, write_pair
 
     key = generate()
     if not force:
-        refuse_taken(name)  # before asking for a passphrase
+        require_unused(name)  # before asking for a passphrase
     secret = ask_passphrase(name, is_new=True) if passphrase else None
     private, public = write_pair(key, name, passphrase=secret, overwrite=force)
     if as_json:

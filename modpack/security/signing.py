@@ -1,7 +1,7 @@
-"""Signing packages, and finding and checking their signatures.
+"""Signing of packages, and verification of their signatures.
 
-An embedded signature is a record of the package. A detached one is a file next to the package, with
-its name and ``.sig``.
+An embedded signature is a record of the package. A detached signature is a file next to the
+package, with the suffix ``.sig`` appended to its name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SUFFIX: Final = ".sig"
 
 
 class FoundSignature(NamedTuple):
-    """An envelope, as it was found: not checked.
+    """A signature envelope that was not verified yet.
 
     Attributes:
-        place: the record or the file that it was found in.
-        content: the envelope.
+        place: The record or file that contains it.
+        content: The envelope.
     """
 
     place: str
@@ -45,11 +45,11 @@ def find_signatures(
     """Return the embedded and the detached envelope of a package, as far as they exist.
 
     Args:
-        archive: the package.
-        path: its file or folder; None if it has none.
+        archive: The package.
+        path: Its file or folder, or None if it has none.
 
     Raises:
-        SignatureError: one of them is too large, or cannot be read.
+        SignatureError: If an envelope is too large or cannot be read.
     """
     contents = [(layout.SIGNATURE, _read_embedded(archive))]
     if path is not None:
@@ -61,24 +61,24 @@ def find_signatures(
 def check_signatures(
     archive: Archive, signers: Sequence[Signer], path: str | os.PathLike[str] | None = None
 ) -> tuple[ValidSignature, ...]:
-    """Which of the signers vouch for a package.
+    """Verify that at least one of the signers signed a package.
 
-    The signature is over the package's digest, which is the manifest's. Whether the records are as
-    the manifest says has to be checked as well.
+    A signature covers the package digest, which is the digest of the manifest. The caller must
+    also check the records against the manifest.
 
     Args:
-        archive: the package.
-        signers: who may vouch for it; one of them has to. None of them asks for nothing.
-        path: the package's file or folder; None if it has none.
+        archive: The package.
+        signers: Trusted signers, of whom one must have signed. If empty, nothing is verified.
+        path: The package's file or folder, or None if it has none.
 
     Returns:
         The valid signatures, embedded before detached.
 
     Raises:
-        SignatureError: there is no signature, or none that holds.
-        KeyFileError: a signer's key is no Ed25519 public key.
-        ArchiveError: the package is damaged.
-        ModpackError: the extra ``sign`` is not installed.
+        SignatureError: If there is no valid signature.
+        KeyFileError: If a signer's key is not an Ed25519 public key.
+        ArchiveError: If the package is damaged.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     if not signers:
         return ()
@@ -86,28 +86,30 @@ def check_signatures(
     if read_manifest(archive) is None:
         raise SignatureError(
             archive.path,
-            f"a signature of {wanted} is demanded, and archives of torch.package cannot be "
-            "signed, since no manifest says what belongs to them. Remedy: export the model with "
-            "modpack",
+            f"a signature of {wanted} is required, but torch.package archives cannot be signed, "
+            "because they have no manifest",
+            hint="Export the model with modpack.",
         )
     found = find_signatures(archive, path)
     if not found:
         raise SignatureError(
             archive.path,
-            f"it carries no signature, and one of {wanted} is demanded. Remedy: get it from "
-            "whoever signed it (modpack sign), with its .sig file if there is one",
+            f"the package is not signed, and a signature of {wanted} is required",
+            hint="Ask the publisher for a signed package (modpack sign), or for its .sig file.",
         )
     digest = package_digest(archive)
-    held: list[ValidSignature] = []
-    reasons: list[str] = []
+    valid: list[ValidSignature] = []
+    failures: list[SignatureError] = []
     for each in found:
         try:
-            held += check(each.content, digest, signers, archive.path, each.place)
+            valid += check(each.content, digest, signers, archive.path, each.place)
         except SignatureError as failure:
-            reasons.append(failure.reason)
-    if not held:
-        raise SignatureError(archive.path, "; ".join(reasons))
-    return tuple(held)
+            failures.append(failure)
+    if not valid:
+        hints = dict.fromkeys(failure.hint for failure in failures if failure.hint)
+        reason = "; ".join(failure.reason for failure in failures)
+        raise SignatureError(archive.path, reason, hint=" ".join(hints))
+    return tuple(valid)
 
 
 def sidecar_path(path: str | os.PathLike[str]) -> Path:
@@ -122,24 +124,24 @@ def sidecar_path(path: str | os.PathLike[str]) -> Path:
     return file.with_name(file.name + _SUFFIX)
 
 
-def _read_detached(file: Path, source: str) -> bytes | None:
-    """Return the content of a signature file; None if the file does not exist.
+def _read_detached(file: Path, path: str) -> bytes | None:
+    """Return the content of a signature file, or None if it does not exist.
 
     Raises:
-        SignatureError: it is too large, or cannot be read.
+        SignatureError: If the file is too large or cannot be read.
     """
     try:
         if not stat.S_ISREG(file.stat().st_mode):
-            raise SignatureError(source, f"the signature {file} is no regular file")
+            raise SignatureError(path, f"the signature {file} is not a regular file")
         with file.open("rb") as opened:
             content = opened.read(MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as failure:
         reason = f"the signature {file} cannot be read: {failure.strerror}"
-        raise SignatureError(source, reason) from failure
+        raise SignatureError(path, reason) from failure
     if len(content) > MAX_BYTES:
-        raise SignatureError(source, f"the signature {file} is larger than {MAX_BYTES} bytes")
+        raise SignatureError(path, f"the signature {file} is larger than {MAX_BYTES} bytes")
     return content
 
 
@@ -158,7 +160,7 @@ def _read_embedded(archive: Archive) -> bytes | None:
         ) from failure
     if manifest is not None and manifest.format >= layout.CANONICAL_ZIP_FROM:
         if read_envelope(content, archive.path, layout.SIGNATURE).encoded() != content:
-            reason = f"the signature {layout.SIGNATURE} is not written as modpack writes it"
+            reason = f"the signature {layout.SIGNATURE} is not in the form that modpack writes"
             raise SignatureError(archive.path, reason)
     return content
 
@@ -167,10 +169,10 @@ class SignedPackage(NamedTuple):
     """A package that was signed.
 
     Attributes:
-        digest: what was signed: the package's digest.
-        file: the file that was written: the package, or the detached signature.
-        is_embedded: whether the signature is a record of the package.
-        key_ids: of all signatures that are there now.
+        digest: The package digest, which was signed.
+        file: The written file: the package, or the detached signature.
+        is_embedded: Whether the signature is a record of the package.
+        key_ids: Keys of all signatures in the envelope.
     """
 
     digest: str
@@ -188,27 +190,27 @@ def sign_package(
     replace: bool = False,
     workers: int = 1,
 ) -> SignedPackage:
-    """Vouches for a package, after comparing all of its records with its manifest.
+    """Sign a package after checking all its records against its manifest.
 
     Args:
-        path: its file, or the folder of an unzipped one.
-        private: the key.
-        embed: whether the signature becomes a record of the package; else it becomes a file
-            next to it, with the package's name and ``.sig``.
-        output: what to write instead: the package with its signature, or the signature.
-        replace: whether signatures that are there already are dropped; else they stay.
-        workers: threads that compare records at the same time.
+        path: The package's file, or the folder of an unzipped one.
+        private: The private key.
+        embed: Whether to write the signature as a record of the package. Otherwise it is a file
+            next to it, with ``.sig`` appended to the package's name.
+        output: File to write instead of the package or the ``.sig`` file.
+        replace: Whether to remove existing signatures. By default they are kept.
+        workers: Number of threads that check records.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
-        SignatureError: torch.package wrote it, or the signature that is there does not allow
-            another one.
-        TargetError: the signature cannot be written.
-        ModpackError: the extra ``sign`` is not installed.
+        ArchiveError: If the file is not a package, or is damaged.
+        SignatureError: If torch.package wrote the package, or no signature can be added to the
+            existing ones.
+        TargetError: If the signature cannot be written.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     file = os.fspath(path)
     with open_archive(file) as archive:
-        digest = _checked_digest(archive, workers)
+        digest = _verified_digest(archive, workers)
         if replace:
             existing = None
         elif embed:
@@ -222,35 +224,40 @@ def sign_package(
         if embed:
             target = _write_embedded(archive, file, envelope, output)
         else:
-            target = os.fspath(output) if output is not None else _own(sidecar_path(file))
+            target = (
+                os.fspath(output) if output is not None else _require_no_link(sidecar_path(file))
+            )
             write_atomically(target, envelope)
     return SignedPackage(digest, target, embed, key_ids)
 
 
-def _own(target: Path) -> str:
-    """A path that nobody has named and that is written to: no link may lead elsewhere."""
+def _require_no_link(target: Path) -> str:
+    """Check that a path that the user did not name is not a symlink; return it."""
     if target.is_symlink():
-        raise TargetError(str(target), "it is a link. Remedy: remove it, or say where to write")
+        raise TargetError(
+            f"cannot write {target}: this is a symlink", hint="Remove it, or pass --output."
+        )
     return str(target)
 
 
-def _checked_digest(archive: Archive, workers: int) -> str:
-    """The package's digest, of which all contents have been seen to be as it says."""
+def _verified_digest(archive: Archive, workers: int) -> str:
+    """Return the package digest after checking all records against the manifest."""
     manifest = read_manifest(archive)
     if manifest is None:
         raise SignatureError(
             archive.path,
-            "torch.package wrote it, and no manifest says what belongs to it: a signature could "
-            "not tell its tensors. Remedy: export the model with modpack",
+            "torch.package wrote this package. It has no manifest, so a signature would not cover "
+            "its tensors",
+            hint="Export the model with modpack.",
         )
     digest = package_digest(archive)
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
-        raise ArchiveError(archive.path, f"it is damaged and was not signed: {listed}")
+        raise ArchiveError(archive.path, f"the package is damaged and was not signed: {listed}")
     if archive.has_changed():
-        reason = "it was changed while it was looked at. Remedy: sign it when nobody writes to it"
-        raise ArchiveError(archive.path, reason)
+        reason = "the package changed while it was checked"
+        raise ArchiveError(archive.path, reason, hint="Sign it when no process writes to it.")
     return digest
 
 
@@ -262,11 +269,11 @@ def _write_embedded(
         write_with_signature(archive, path, envelope, target)
         return target
     if output is not None:
-        reason = "it is a folder, whose signature is written into it. Remedy: leave --output out"
-        raise SignatureError(path, reason)
-    place = archive.record_path(layout.SIGNATURE)
-    if Path(place).is_symlink():  # what it leads to would be overwritten
-        reason = f"its signature {layout.SIGNATURE} is a link. Remedy: remove that"
-        raise SignatureError(path, reason)
-    write_atomically(place, envelope)
+        reason = "the signature of an unzipped package is written into its folder"
+        raise SignatureError(path, reason, hint="Remove --output.")
+    target = archive.record_path(layout.SIGNATURE)
+    if Path(target).is_symlink():  # writing would replace the file that it points to
+        reason = f"the signature {layout.SIGNATURE} is a symlink"
+        raise SignatureError(path, reason, hint="Remove it.")
+    write_atomically(target, envelope)
     return path

@@ -1,9 +1,9 @@
-"""What a signature says and how it is written: an in-toto statement in a DSSE envelope.
+"""The signature format: an in-toto statement in a DSSE envelope.
 
-The statement (https://in-toto.io/Statement/v1) has nothing but what it is about, so that the same
-package gives the same statement at any time and on any machine. The envelope is JSON (DSSE,
-version 1), and may come from anywhere: reading it checks its form and nothing else. Nothing in it
-is believed before one of the trusted keys has signed it; key ids only tell which keys to try.
+The statement (https://in-toto.io/Statement/v1) contains only its subject, so it depends on nothing
+but the package. The envelope (DSSE version 1) is untrusted JSON, and reading it checks only its
+form. Its content is trusted only after a signature by a trusted key was verified. Key IDs only
+select the keys to try.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from modpack.security.signing_keys import PrivateKey, key_id, public_bytes, requ
 
 _STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
-"""That whoever signed vouches for a package, and that the digest is that of its manifest."""
+"""States that the signer published the package, and that the digest is that of its manifest."""
 _PREDICATE: Final = {"digestOf": layout.MANIFEST}
 _MAX_SHOWN: Final = 3
 _MAX_CHARACTERS: Final = 80
@@ -36,11 +36,11 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
 class Subject(NamedTuple):
-    """What a statement is about.
+    """The subject of a statement.
 
     Attributes:
-        name: what the file was called when it was signed.
-        digest: the package's digest.
+        name: File name of the package when it was signed.
+        digest: Package digest.
     """
 
     name: str
@@ -48,12 +48,11 @@ class Subject(NamedTuple):
 
 
 def _encode_statement(name: str, digest: str) -> bytes:
-    """The statement that whoever signs it vouches for a package.
+    """Return the statement for a package.
 
     Args:
-        name: what the package's file is called; it helps people, and is not checked. What is no
-            text in it becomes a question mark.
-        digest: the package's digest, the sha256 of its manifest in hex.
+        name: File name of the package, for display only. Bytes that are not text become ``?``.
+        digest: Package digest: the SHA-256 of its manifest, in hex.
     """
     return canonical_json(
         {
@@ -66,52 +65,53 @@ def _encode_statement(name: str, digest: str) -> bytes:
 
 
 def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
-    """What a statement is about.
+    """Return the subjects of a statement.
 
     Raises:
-        ValueError: it is no statement about packages; the text says why, in a part of a sentence.
+        ValueError: If this is not a statement about packages. The text is a clause with the reason.
     """
     document = _strict_json(payload)
     if not isinstance(document, dict) or document.get("_type") != _STATEMENT_TYPE:
-        raise ValueError("what was signed is no in-toto statement of version 1")
+        raise ValueError("the payload is not an in-toto statement of version 1")
     if document.get("predicateType") != _PREDICATE_TYPE:
         raise ValueError(
-            f"its statement is of the type {_shown(document.get('predicateType'))}, which does not "
-            "vouch for a package"
+            f"the statement has the type {_shown(document.get('predicateType'))}, which is not "
+            "that of package signatures"
         )
     if document.get("predicate") != _PREDICATE:
-        raise ValueError("its predicate does not say that the digest is that of the manifest")
+        raise ValueError("the predicate does not declare the digest to be that of the manifest")
     subjects = document.get("subject")
     if not isinstance(subjects, list) or not subjects:
-        raise ValueError("its statement has no subject")
+        raise ValueError("the statement has no subject")
     return tuple(map(_subject, subjects))
 
 
 def _strict_json(content: bytes) -> object:
-    """A JSON value that has one reading.
+    """Return an unambiguous JSON value.
 
     Raises:
-        ValueError: it is none; or has a key twice, a number that is none, or too many levels.
+        ValueError: If the JSON is invalid, is nested too deeply, or has a duplicate key, NaN, or
+            Infinity.
     """
     try:
         return json.loads(
             content.decode("utf-8"),
             object_pairs_hook=_without_duplicates,
-            parse_constant=_no_number,
+            parse_constant=_reject_constant,
         )
     except RecursionError as failure:
-        raise ValueError("its JSON has too many levels") from failure
+        raise ValueError("the JSON is nested too deeply") from failure
 
 
 def _shown(value: object) -> str:
-    """A value of a document of unknown origin, for messages: short, and text only."""
+    """Return an untrusted value for messages, shortened."""
     if not isinstance(value, str):
-        return "no text"
+        return "not a string"
     return repr(value if len(value) <= _MAX_CHARACTERS else value[:_MAX_CHARACTERS] + "...")
 
 
 def _plain(name: str) -> str:
-    """A name that UTF-8 can hold; those of files may have bytes that are no text."""
+    """Return a name that can be encoded as UTF-8, unlike file names with undecodable bytes."""
     return name.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -121,27 +121,27 @@ def _subject(value: object) -> Subject:
         sha256 = digest.get("sha256") if isinstance(digest, dict) else None
         if isinstance(name, str) and isinstance(sha256, str) and _SHA256.fullmatch(sha256):
             return Subject(_plain(name), sha256)
-    raise ValueError("a subject of its statement has no sha256")
+    raise ValueError("a subject of the statement has no SHA-256")
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     document = dict(pairs)
     if len(document) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("duplicate key")
     return document
 
 
-def _no_number(text: str) -> object:
-    raise ValueError(f"{text} is no number")
+def _reject_constant(text: str) -> object:
+    raise ValueError(f"{text} is not valid JSON")
 
 
 @json_keys({"key_id": "keyid", "value": "sig"})
 class EnvelopeSignature(NamedTuple):
-    """One signature, as an envelope states it: not checked.
+    """One unverified signature in an envelope.
 
     Attributes:
-        key_id: names the key, if it is the signer's habit; else empty.
-        value: the signature.
+        key_id: Identifier of the key, or empty if the envelope does not name it.
+        value: The signature.
     """
 
     key_id: str
@@ -149,94 +149,94 @@ class EnvelopeSignature(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What an envelope states: not checked.
+    """The unverified content of an envelope.
 
     Attributes:
-        payload: what was signed.
-        signatures: by whom.
+        payload: The signed statement.
+        signatures: The signatures.
     """
 
     payload: bytes
     signatures: tuple[EnvelopeSignature, ...]
 
     def encoded(self) -> bytes:
-        """The one text for it that modpack writes, with one signature of each key."""
+        """Return the canonical encoding, with one signature per key."""
         by_key = {each.key_id: each for each in self.signatures}
         ordered = self._replace(signatures=tuple(by_key[key] for key in sorted(by_key)))
         document = {"payloadType": _PAYLOAD_TYPE, **record_to_json(ordered)}
         return canonical_json(document) + b"\n"
 
 
-def read_envelope(content: bytes, source: str, place: str = "its signature") -> Envelope:
-    """What an envelope states; nothing of it is checked but its form.
+def read_envelope(content: bytes, path: str, place: str = "its signature") -> Envelope:
+    """Return the content of an envelope, of which only the form is checked.
 
     Args:
-        content: the envelope, as JSON.
-        source: the package, for messages.
-        place: where the envelope was found, for messages.
+        content: The envelope as JSON.
+        path: The package, for messages.
+        place: The record or file of the envelope, for messages.
 
     Raises:
-        SignatureError: it is no envelope of an in-toto statement.
+        SignatureError: If this is not an envelope of an in-toto statement.
     """
     try:
         if len(content) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+            raise ValueError(f"larger than {MAX_BYTES} bytes")
         if not content.strip():
-            raise ValueError("it is empty")
-        return _envelope(_strict_json(content))
+            raise ValueError("no content")
+        return _decode_envelope(_strict_json(content))
     except ValueError as failure:
-        raise SignatureError(source, f"{place} is no envelope: {failure}") from failure
+        raise SignatureError(path, f"{place} is not a valid envelope: {failure}") from failure
 
 
-def _envelope(document: object) -> Envelope:
+def _decode_envelope(document: object) -> Envelope:
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("not a JSON object")
     payload_type, signatures = document.get("payloadType"), document.get("signatures")
     if payload_type != _PAYLOAD_TYPE:
-        raise ValueError(f"its payloadType is {_shown(payload_type)}, not {_PAYLOAD_TYPE!r}")
+        raise ValueError(f"the payloadType is {_shown(payload_type)}, not {_PAYLOAD_TYPE!r}")
     if not isinstance(signatures, list) or not signatures:
-        raise ValueError("it has no signatures")
+        raise ValueError("no signatures")
     if len(signatures) > _MAX_SIGNATURES:
-        raise ValueError(f"it has more than {_MAX_SIGNATURES} signatures")
-    read = tuple(_signature(each) for each in signatures)
+        raise ValueError(f"more than {_MAX_SIGNATURES} signatures")
+    read = tuple(_decode_signature(each) for each in signatures)
     named = [each.key_id for each in read if each.key_id]
     for each in named:
         if named.count(each) > 1:
-            raise ValueError(f"it has two signatures of the key {_short(each)}")
-    return Envelope(_base64(document.get("payload"), "its payload"), read)
+            raise ValueError(f"two signatures of the key {_short(each)}")
+    return Envelope(_decode_base64(document.get("payload"), "the payload"), read)
 
 
-def _signature(value: object) -> EnvelopeSignature:
+def _decode_signature(value: object) -> EnvelopeSignature:
     if not isinstance(value, dict):
-        raise ValueError("a signature in it is no JSON object")
+        raise ValueError("a signature is not a JSON object")
     key_id = value.get("keyid") or ""
     if not isinstance(key_id, str) or not key_id.isprintable():
-        raise ValueError("the keyid of a signature in it is no plain text")
-    return EnvelopeSignature(key_id, _base64(value.get("sig"), "a signature in it"))
+        raise ValueError("the keyid of a signature is not printable text")
+    return EnvelopeSignature(key_id, _decode_base64(value.get("sig"), "a signature"))
 
 
-def _base64(value: object, what: str) -> bytes:
-    """What a text stands for; DSSE allows both alphabets."""
+def _decode_base64(value: object, label: str) -> bytes:
+    """Decode base64 in the standard or URL-safe alphabet, which DSSE both allows."""
     try:
         if not isinstance(value, str):
-            raise ValueError("no text")
+            raise ValueError("not a string")
         return base64.b64decode(value.translate(_URL_SAFE), validate=True)
     except ValueError as failure:
-        raise ValueError(f"{what} is no base64") from failure
+        raise ValueError(f"{label} is not valid base64") from failure
 
 
 def _short(key_id: str) -> str:
-    """The beginning of a key id, for messages."""
+    """Return a shortened key ID for messages."""
     return f"{key_id[:16]}..." if len(key_id) > 16 else key_id
 
 
 class ValidSignature(NamedTuple):
-    """A signature that holds.
+    """A verified signature.
 
     Attributes:
-        key_id: names the key: the sha256 of its SubjectPublicKeyInfo, in hex.
-        place: the record or the file in which the signature was found.
-        signer: the name under which the key is known.
+        key_id: Identifier of the key: the SHA-256 of its SubjectPublicKeyInfo, in hex.
+        place: The record or file that contains the signature.
+        signer: Name of the trusted signer.
     """
 
     key_id: str
@@ -249,23 +249,23 @@ def sign(
     name: str,
     private: PrivateKey,
     existing: bytes | None = None,
-    source: str = "",
+    path: str = "",
 ) -> bytes:
-    """An envelope in which a key vouches for a package. The same arguments give the same bytes.
+    """Return an envelope with a signature of a package. The same arguments give the same bytes.
 
     Args:
-        digest: the package's digest.
-        name: what its file is called.
-        private: the key.
-        existing: an envelope for the same package, whose signatures stay.
-        source: the package, for messages; by default ``name``.
+        digest: Package digest.
+        name: File name of the package.
+        private: The private key.
+        existing: An envelope for the same package, whose signatures are kept.
+        path: The package, for messages. By default ``name``.
 
     Raises:
-        SignatureError: the existing envelope is damaged, or says something else.
-        ModpackError: the extra ``sign`` is not installed.
+        SignatureError: If the existing envelope is invalid or for another package.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     if existing is not None:
-        envelope = _continued(existing, digest, source or name)
+        envelope = _read_existing(existing, digest, path or name)
     else:
         envelope = Envelope(_encode_statement(name, digest), ())
     with requiring_sign_extra():
@@ -274,53 +274,53 @@ def sign(
 
     public = SSlibKey.from_crypto(private.secret.public_key(), private.key_id)
     signed = Dsse(envelope.payload, _PAYLOAD_TYPE, {}).sign(CryptoSigner(private.secret, public))
-    made = EnvelopeSignature(private.key_id, bytes.fromhex(signed.signature))
-    return envelope._replace(signatures=(*envelope.signatures, made)).encoded()
+    signature = EnvelopeSignature(private.key_id, bytes.fromhex(signed.signature))
+    return envelope._replace(signatures=(*envelope.signatures, signature)).encoded()
 
 
 def check(
     envelope: bytes,
     digest: str,
     signers: Sequence[Signer],
-    source: str,
+    path: str,
     place: str = "its signature",
 ) -> tuple[ValidSignature, ...]:
-    """Which of the signers vouch for a package.
+    """Verify that at least one of the signers signed a package.
 
     Args:
-        envelope: the envelope, as JSON.
-        digest: the package's digest.
-        signers: who may vouch; one of them has to.
-        source: the package, for messages.
-        place: where the envelope was found.
+        envelope: The envelope as JSON.
+        digest: Package digest.
+        signers: Trusted signers, of whom one must have signed.
+        path: The package, for messages.
+        place: The record or file of the envelope.
 
     Returns:
-        The signatures that hold, in the order of ``signers``; at least one.
+        The valid signatures, in the order of ``signers``; at least one.
 
     Raises:
-        SignatureError: none does: the envelope is damaged, nobody of the signers signed it, it was
-            changed afterwards, or it is for another package.
-        KeyFileError: a signer's key is no Ed25519 public key.
-        ModpackError: the extra ``sign`` is not installed.
+        SignatureError: If there is no valid signature: the envelope is damaged, no trusted signer
+            signed it, it was changed after signing, or it is for another package.
+        KeyFileError: If a signer's key is not an Ed25519 public key.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     try:
-        found = read_envelope(envelope, source, place)
+        found = read_envelope(envelope, path, place)
     except SignatureError as failure:
-        remedy = "get the signature again from whoever signed it (modpack sign)"
-        raise SignatureError(source, f"{failure.reason}. Remedy: {remedy}") from failure
+        hint = "Ask the publisher for the signature again (modpack sign)."
+        raise SignatureError(path, failure.reason, hint=hint) from failure
     trusted: dict[str, tuple[Signer, bytes]] = {}
     for signer in signers:
         key = public_bytes(signer.public_key, f"the key of {signer.name!r}")
         trusted[key_id(key)] = signer, key
-    held = [key_id for key_id, (_, key) in trusted.items() if _is_signed(found, key_id, key)]
-    if not held:
-        raise SignatureError(source, _why_not_held(found, place, trusted))
-    _require_about(found, digest, source, place)
-    return tuple(ValidSignature(key_id, place, trusted[key_id][0].name) for key_id in held)
+    valid = [key_id for key_id, (_, key) in trusted.items() if _is_signed_by(found, key_id, key)]
+    if not valid:
+        raise _no_valid_signature(found, path, place, trusted)
+    _require_subject(found, digest, path, place)
+    return tuple(ValidSignature(key_id, place, trusted[key_id][0].name) for key_id in valid)
 
 
-def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:
-    """Whether one of an envelope's signatures was made with a key."""
+def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
+    """Return whether an envelope has a valid signature of a key."""
     with requiring_sign_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from securesystemslib.dsse import Envelope as Dsse
@@ -338,60 +338,62 @@ def _is_signed(envelope: Envelope, key_id: str, public: bytes) -> bool:
     return False
 
 
-def _why_not_held(
-    envelope: Envelope, place: str, trusted: Mapping[str, tuple[Signer, bytes]]
-) -> str:
+def _no_valid_signature(
+    envelope: Envelope, path: str, place: str, trusted: Mapping[str, tuple[Signer, bytes]]
+) -> SignatureError:
     claimed = [each.key_id for each in envelope.signatures if each.key_id in trusted]
     if claimed:
         signer = trusted[claimed[0]][0]
-        return (
-            f"{place} does not hold: it names the key of {signer.name!r} ({_short(claimed[0])}), "
-            "which did not sign what it says now. Either what was signed or the signature was "
-            "changed. Remedy: get the package again from whoever signed it"
+        reason = (
+            f"{place} is invalid: it names the key of {signer.name!r} ({_short(claimed[0])}), but "
+            "that key did not sign this content. The content or the signature was changed"
         )
-    others = [_short(each.key_id) or "one without a name" for each in envelope.signatures]
+        return SignatureError(path, reason, hint="Ask the publisher for the package again.")
+    others = [_short(each.key_id) or "an unnamed one" for each in envelope.signatures]
     keys = f"key{'s' if len(others) > 1 else ''} {', '.join(others)}"
     known = ", ".join(
         f"{signer.name!r} ({_short(key_id)})" for key_id, (signer, _) in trusted.items()
     )
-    return (
-        f"{place} is of nobody who is trusted: it was made with the {keys}, and trusted is "
-        f"{known}. Remedy: trust that key, if you know whose it is"
+    reason = (
+        f"{place} is not from a trusted signer: it was made with the {keys}, and the trusted keys "
+        f"are {known}"
     )
+    return SignatureError(path, reason, hint="Trust that key if you know its owner.")
 
 
-def _require_about(envelope: Envelope, digest: str, source: str, place: str) -> tuple[Subject, ...]:
-    """What a statement is about, a package of this digest among it."""
+def _require_subject(envelope: Envelope, digest: str, path: str, place: str) -> tuple[Subject, ...]:
+    """Return the subjects of a statement, one of which must have this digest."""
     try:
         subjects = _decode_statement(envelope.payload)
     except ValueError as failure:
-        raise SignatureError(source, f"{place} says nothing about packages: {failure}") from failure
+        raise SignatureError(path, f"{place} is not for a package: {failure}") from failure
     if any(each.digest == digest for each in subjects):
         return subjects
     signed = ", ".join(f"{each.digest[:16]}..." for each in subjects)
-    digests = f"signed was the digest {signed}, and its digest is {digest[:16]}..."
-    if Path(source).name in dict(subjects):
-        raise SignatureError(source, f"it was changed after it was signed: {digests} ({place})")
+    digests = f"the signed digest is {signed}, and the package digest is {digest[:16]}..."
+    if Path(path).name in dict(subjects):
+        reason = f"the package was changed after it was signed: {digests} ({place})"
+        raise SignatureError(path, reason)
     names = ", ".join(_shown(each.name) for each in subjects[:_MAX_SHOWN])
     more = ", ..." if len(subjects) > _MAX_SHOWN else ""
     raise SignatureError(
-        source,
-        f"{place} is for another package, which was called {names}{more} when it was signed "
-        f"(or this one was renamed, and changed): {digests}",
+        path,
+        f"{place} is for another package, named {names}{more} when it was signed (or this package "
+        f"was renamed and changed): {digests}",
     )
 
 
-def _continued(existing: bytes, digest: str, source: str) -> Envelope:
-    """An existing envelope, if it may be signed once more."""
-    place = "the signature that is there"
+def _read_existing(existing: bytes, digest: str, path: str) -> Envelope:
+    """Return an existing envelope if another signature can be added to it."""
+    place = "the existing signature"
     try:
-        envelope = read_envelope(existing, source, place)
-        subjects = _require_about(envelope, digest, source, place)
+        envelope = read_envelope(existing, path, place)
+        subjects = _require_subject(envelope, digest, path, place)
         if envelope.payload != _encode_statement(*subjects[0]):
-            raise SignatureError(source, f"{place} says more than who vouches for the package")
+            raise SignatureError(path, f"{place} has a statement that modpack does not write")
         if not all(each.key_id for each in envelope.signatures):
-            raise SignatureError(source, f"{place} does not say with which key it was made")
+            raise SignatureError(path, f"{place} does not name its key")
     except SignatureError as failure:
-        reason = f"{failure.reason}. Remedy: --replace signs anew and drops it"
-        raise SignatureError(source, reason) from failure
+        hint = "Pass --replace to remove it and sign again."
+        raise SignatureError(path, failure.reason, hint=hint) from failure
     return envelope

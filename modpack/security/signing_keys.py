@@ -1,8 +1,9 @@
-"""Ed25519 keys to sign with: made, written, and read again.
+"""Ed25519 signing keys: generating, writing, and reading them.
 
-A private key is a PEM file in PKCS #8 form that its owner alone can read, a public one a PEM file
-in SubjectPublicKeyInfo form, as ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout``
-write them. Files are told apart without any cryptography; all else needs the extra ``sign``.
+A private key is a PKCS #8 PEM file that only its owner can read. A public key is a
+SubjectPublicKeyInfo PEM file. ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout``
+write the same formats. Identifying files needs no cryptography; everything else needs the extra
+``sign``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
 _PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
 _OWNER_ONLY: Final = 0o600
 _FOR_ALL: Final = 0o644
-_MAKE_ONE: Final = "Remedy: make a pair with modpack keygen"
+_GENERATE: Final = "Generate a key pair with modpack keygen."
 
 
 def _read_key_file(path: Path) -> str:
@@ -40,46 +41,46 @@ def _read_key_file(path: Path) -> str:
         reason = getattr(failure, "strerror", None) or str(failure)
         raise KeyFileError(str(path), f"the key cannot be read: {reason}") from failure
     if len(content) > _MAX_BYTES:
-        raise KeyFileError(str(path), f"it is too large for a key. {_MAKE_ONE}")
+        raise KeyFileError(str(path), "the file is too large for a key", hint=_GENERATE)
     try:
         return content.decode("ascii")
     except UnicodeDecodeError as failure:
-        raise KeyFileError(str(path), f"it is no key in PEM form. {_MAKE_ONE}") from failure
+        raise KeyFileError(str(path), "not a key in PEM format", hint=_GENERATE) from failure
 
 
-def public_bytes(text: str, source: str) -> bytes:
-    """The 32 bytes of an Ed25519 public key.
+def public_bytes(text: str, path: str) -> bytes:
+    """Return the 32 bytes of an Ed25519 public key.
 
     Args:
-        text: the key, as PEM.
-        source: whose key it is, or its file; for messages.
+        text: The key as PEM.
+        path: Its file, or a description of its owner, for messages.
 
     Raises:
-        KeyFileError: it is none.
+        KeyFileError: If the text is not an Ed25519 public key.
     """
-    with _telling(source):
+    with _reporting_key(path):
         return public_key_bytes(text)
 
 
-def _require_private(text: str, source: str) -> str:
-    """The label of a private key in PKCS #8 form."""
-    with _telling(source):
+def _require_private(text: str, path: str) -> str:
+    """Return the PEM label of a private key in PKCS #8 format."""
+    with _reporting_key(path):
         label, _ = pem_block(text)
     if label == PUBLIC_LABEL:
         raise KeyFileError(
-            source,
-            "it is a public key, with which nothing can be signed. Remedy: give the private one, "
-            "which modpack keygen writes as NAME, without .pub",
+            path,
+            "this is a public key, and signing needs the private key",
+            hint="Pass the private key, which modpack keygen writes as NAME without .pub.",
         )
     if label not in _PRIVATE_LABELS:
-        raise KeyFileError(source, f"it holds a {label}, and no private key. {_MAKE_ONE}")
+        raise KeyFileError(path, f"the file contains a {label}, not a private key", hint=_GENERATE)
     return label
 
 
 def key_id(public: bytes) -> str:
-    """What a key is called: the sha256 of its SubjectPublicKeyInfo in DER, in hex.
+    """Return a key's identifier: the SHA-256 of its SubjectPublicKeyInfo in DER, in hex.
 
-    ``openssl pkey -pubin -in NAME.pub -outform DER | sha256sum`` tells the same.
+    ``openssl pkey -pubin -in NAME.pub -outform DER | sha256sum`` prints the same.
 
     >>> key_id(bytes(32))[:16]
     '722abd12e99a5367'
@@ -88,58 +89,58 @@ def key_id(public: bytes) -> str:
 
 
 def normalized(public: bytes) -> str:
-    """A public key as PEM, always the same text for the same key."""
+    """Return the canonical PEM encoding of a public key."""
     content = base64.b64encode(ED25519 + public).decode("ascii")
     return f"-----BEGIN {PUBLIC_LABEL}-----\n{content}\n-----END {PUBLIC_LABEL}-----\n"
 
 
 @contextmanager
-def _telling(source: str) -> Iterator[None]:
-    """Say which key it is about, when something is wrong with one."""
+def _reporting_key(path: str) -> Iterator[None]:
+    """Convert a ValueError about a key into a KeyFileError."""
     try:
         yield
     except ValueError as failure:
-        raise KeyFileError(source, str(failure)) from failure
+        raise KeyFileError(path, str(failure)) from failure
 
 
 @contextmanager
 def requiring_sign_extra() -> Iterator[None]:
-    """Say which extra of modpack is missing or broken, where an import fails for that.
+    """Convert failing imports of the extra ``sign`` into an error that names it.
 
-    Nothing but imports of what is in the extra belongs into it.
+    The block must contain only imports of the extra's libraries.
 
     Raises:
-        ModpackError: it is missing, or cannot be imported.
+        ModpackError: If the extra is missing or cannot be imported.
     """
     try:
         yield
-    except (ImportError, AttributeError, OSError) as failure:  # what imports of broken wheels raise
+    except (ImportError, AttributeError, OSError) as failure:  # raised by imports of broken wheels
         if isinstance(failure, ModuleNotFoundError) and _is_missing(failure.name or ""):
             raise ModpackError(
-                f"signatures need securesystemslib[crypto] 1.1 or newer ({failure}). "
-                "Remedy: pip install 'modpack[sign]'"
+                f"signatures need securesystemslib[crypto] 1.1 or newer ({failure})",
+                hint="Run: pip install 'modpack[sign]'",
             ) from failure
         raise ModpackError(
-            "signatures need securesystemslib[crypto] 1.1 or newer, and what is installed cannot "
-            f"be imported ({type(failure).__name__}: {failure}). Remedy: "
-            "pip install --force-reinstall 'securesystemslib[crypto]>=1.1'"
+            "signatures need securesystemslib[crypto] 1.1 or newer, and the installed version "
+            f"cannot be imported ({type(failure).__name__}: {failure})",
+            hint="Run: pip install --force-reinstall 'securesystemslib[crypto]>=1.1'",
         ) from failure
 
 
 def _is_missing(module: str) -> bool:
-    """Whether a library of the extra is not there at all, rather than a part of it."""
+    """Return whether a whole library of the extra is missing, not just a module in it."""
     root = module.partition(".")[0]
     return root in ("securesystemslib", "cryptography") and sys.modules.get(root) is None
 
 
 @dataclass(frozen=True)
 class PrivateKey:
-    """A key to sign with.
+    """A private key for signing.
 
     Attributes:
-        key_id: names the key: the sha256 of its public half, in hex.
-        public_key: that half, as PEM.
-        secret: the key itself.
+        key_id: Identifier of the key: a SHA-256 of the public key, in hex.
+        public_key: The public key as PEM.
+        secret: The key itself.
     """
 
     key_id: str
@@ -148,26 +149,26 @@ class PrivateKey:
 
 
 def generate() -> PrivateKey:
-    """A new key.
+    """Generate a key.
 
     Raises:
-        ModpackError: the extra ``sign`` is not installed.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     with requiring_sign_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    return _described(Ed25519PrivateKey.generate())
+    return _make_private_key(Ed25519PrivateKey.generate())
 
 
 def read_public(path: str | os.PathLike[str], name: str = "") -> Signer:
-    """Someone whose signatures shall count, by the file of their public key.
+    """Return a trusted signer from a public key file.
 
     Args:
-        path: the file.
-        name: what to call them; by default the file's name, without its suffix.
+        path: The file.
+        name: Name of the signer. By default the file name without its suffix.
 
     Raises:
-        KeyFileError: the file cannot be read, or holds no Ed25519 public key.
+        KeyFileError: If the file cannot be read or is not an Ed25519 public key.
     """
     file = Path(path)
     public = public_bytes(_read_key_file(file), str(file))
@@ -175,41 +176,41 @@ def read_public(path: str | os.PathLike[str], name: str = "") -> Signer:
 
 
 def is_readable_by_others(path: str | os.PathLike[str]) -> bool:
-    """Whether a private key's file lets in others than its owner."""
+    """Return whether other users can access a private key file."""
     return os.name == "posix" and bool(Path(path).stat().st_mode & 0o077)
 
 
 def read_private(
     path: str | os.PathLike[str], passphrase: str | Callable[[], str] | None = None
 ) -> PrivateKey:
-    """A key to sign with.
+    """Read a private key.
 
     Args:
-        path: its file.
-        passphrase: opens it, if it is encrypted; or something to call for it then.
+        path: Its file.
+        passphrase: Passphrase of an encrypted key, or a function that returns it on demand.
 
     Raises:
-        KeyFileError: the file cannot be read, holds no Ed25519 private key, or is encrypted and
-            the passphrase is missing or wrong.
-        ModpackError: the extra ``sign`` is not installed.
+        KeyFileError: If the file cannot be read, is not an Ed25519 private key, or is encrypted
+            and the passphrase is missing or wrong.
+        ModpackError: If the extra ``sign`` is not installed.
     """
-    source, text = str(Path(path)), _read_key_file(Path(path))
-    is_locked = _require_private(text, source) == _ENCRYPTED_LABEL
+    file, text = str(Path(path)), _read_key_file(Path(path))
+    is_encrypted = _require_private(text, file) == _ENCRYPTED_LABEL
     with requiring_sign_extra():
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    opened_by = _opened_by(source, passphrase) if is_locked else None
+    password = _require_passphrase(file, passphrase) if is_encrypted else None
     try:
-        key = load_pem_private_key(text.encode(), opened_by)
+        key = load_pem_private_key(text.encode(), password)
     except (ValueError, TypeError, UnsupportedAlgorithm) as failure:
-        reason = "the passphrase is wrong, or the key is damaged" if is_locked else "it is damaged"
-        raise KeyFileError(source, reason) from failure
+        damaged = "the key is damaged"
+        reason = f"the passphrase is wrong, or {damaged}" if is_encrypted else damaged
+        raise KeyFileError(file, reason) from failure
     if not isinstance(key, Ed25519PrivateKey):
-        reason = "it is a private key, but not one of Ed25519"
-        raise KeyFileError(source, f"{reason}. Remedy: make a pair with modpack keygen")
-    return _described(key)
+        raise KeyFileError(file, "the private key is not an Ed25519 key", hint=_GENERATE)
+    return _make_private_key(key)
 
 
 def write_pair(
@@ -219,25 +220,25 @@ def write_pair(
     passphrase: str | None = None,
     overwrite: bool = False,
 ) -> tuple[Path, Path]:
-    """Writes a key to ``path`` and its public half beside it, as ``path`` with ``.pub``.
+    """Write a private key to ``path`` and its public key to the same path with ``.pub``.
 
     Args:
-        key: the key.
-        path: where; only the owner can read it there.
-        passphrase: encrypts it, if there is one.
-        overwrite: whether keys that are there already may be lost.
+        key: The key.
+        path: File of the private key, which only its owner can read.
+        passphrase: Passphrase to encrypt the key with, if any.
+        overwrite: Whether to overwrite existing files.
 
     Returns:
         Both paths.
 
     Raises:
-        TargetError: one of the files is there already, or cannot be written.
-        ModpackError: the extra ``sign`` is not installed.
+        TargetError: If one of the files exists or cannot be written.
+        ModpackError: If the extra ``sign`` is not installed.
     """
     _require_name(path)
     private, public = Path(path), public_file(path)
     if not overwrite:
-        refuse_taken(path)
+        require_unused(path)
     contents = {
         private: (_private_pem(key, passphrase), _OWNER_ONLY),
         public: (key.public_key.encode(), _FOR_ALL),
@@ -247,30 +248,30 @@ def write_pair(
         for file, (content, mode) in contents.items():
             _create(staged[file], file, content, mode)
         for file, temporary in staged.items():
-            _place(temporary, file, overwrite)
+            _publish(temporary, file, overwrite)
     finally:
         for temporary in staged.values():
             temporary.unlink(missing_ok=True)
     return private, public
 
 
-def refuse_taken(path: str | os.PathLike[str]) -> None:
-    """Makes sure that no key would be overwritten.
+def require_unused(path: str | os.PathLike[str]) -> None:
+    """Check that no existing file would be overwritten.
 
     Raises:
-        TargetError: a key of that name is there, or something else is.
+        TargetError: If a file exists at one of the two paths.
     """
     _require_name(path)
     for file in (Path(path), public_file(path)):
         if os.path.lexists(file):
             raise TargetError(
-                f"{file} is there already, and nothing can be signed any more with a key that is "
-                "lost. Remedy: choose another name, or --force if it is not needed any more"
+                f"{file} already exists, and an overwritten key cannot be recovered",
+                hint="Choose another name, or pass --force if the key is no longer needed.",
             )
 
 
 def public_file(path: str | os.PathLike[str]) -> Path:
-    """Where the public half of a key is written.
+    """Return the path of the public key of a private key file.
 
     >>> public_file("keys/release").name
     'release.pub'
@@ -281,10 +282,10 @@ def public_file(path: str | os.PathLike[str]) -> Path:
 
 def _require_name(path: str | os.PathLike[str]) -> None:
     if Path(path).name in ("", ".."):
-        raise TargetError(f"cannot write {os.fspath(path)!r}: that names no file")
+        raise TargetError(f"cannot write {os.fspath(path)!r}: this is not a file name")
 
 
-def _described(secret: Ed25519PrivateKey) -> PrivateKey:
+def _make_private_key(secret: Ed25519PrivateKey) -> PrivateKey:
     public = secret.public_key().public_bytes_raw()
     return PrivateKey(key_id(public), normalized(public), secret)
 
@@ -298,25 +299,25 @@ def _private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
         PrivateFormat,
     )
 
-    locked: KeySerializationEncryption = NoEncryption()
+    encryption: KeySerializationEncryption = NoEncryption()
     if passphrase:
-        locked = BestAvailableEncryption(_encoded(passphrase))
-    return key.secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, locked)
+        encryption = BestAvailableEncryption(_encode(passphrase))
+    return key.secret.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
-def _opened_by(source: str, passphrase: str | Callable[[], str] | None) -> bytes:
+def _require_passphrase(path: str, passphrase: str | Callable[[], str] | None) -> bytes:
     given = passphrase() if callable(passphrase) else passphrase
     if not given:
-        raise KeyFileError(source, "the key is encrypted. Remedy: give its passphrase")
-    return _encoded(given)
+        raise KeyFileError(path, "the key is encrypted", hint="Pass its passphrase.")
+    return _encode(given)
 
 
-def _encoded(passphrase: str) -> bytes:
+def _encode(passphrase: str) -> bytes:
     return passphrase.encode("utf-8", "surrogateescape")
 
 
 def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
-    """Writes a file that was not there, with ``mode`` from its first byte on."""
+    """Write a new file that has ``mode`` from its creation on."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     with _reporting(target), os.fdopen(os.open(path, flags, mode), "wb") as file:
         file.write(content)
@@ -324,8 +325,8 @@ def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _place(temporary: Path, target: Path, overwrite: bool) -> None:
-    """Gives a file its name; one that somebody else has just written survives, unless it may go."""
+def _publish(temporary: Path, target: Path, overwrite: bool) -> None:
+    """Rename a file. Without ``overwrite``, a target that was created meanwhile is kept."""
     with _reporting(target):
         if overwrite:
             temporary.replace(target)
@@ -334,7 +335,7 @@ def _place(temporary: Path, target: Path, overwrite: bool) -> None:
             target.hardlink_to(temporary)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links; what is there was looked at just before
+        except OSError:  # a file system without hard links; the target was checked before
             temporary.rename(target)
 
 

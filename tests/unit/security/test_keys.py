@@ -18,7 +18,7 @@ from modpack.security.signing_keys import (
     public_file,
     read_private,
     read_public,
-    refuse_taken,
+    require_unused,
     write_pair,
 )
 
@@ -232,4 +232,4 @@ def test_a_name_that_is_none_is_told(alice, name):
     with pytest.raises(TargetError, match="names no file"):
         write_pair(alice, name, overwrite=True)
     with pytest.raises(TargetError, match="names no file"):
-        refuse_taken(name)
+        require_unused(name)
