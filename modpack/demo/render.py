@@ -61,7 +61,7 @@ def modules_table(plan: Plan, project: Path) -> RenderableType:
         table = _table(width)
         for module in modules:
             importer = _importer(plan, module, project)
-            table.add_row(Text(module), Text(f"imported by {importer}" if importer else ""))
+            table.add_row(Text(module), Text(f"required by {importer}" if importer else ""))
         parts += ["", title, table]
     return Group(*parts)
 

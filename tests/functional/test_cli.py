@@ -273,7 +273,7 @@ def test_export_json_lists_problems(work):
     document = json.loads(result.stdout)
     assert document["schema"] == 1 and document["package"] is None
     (problem,) = document["problems"]
-    assert (problem["subject"], problem["reason"]) == ("clispy", "denied")
+    assert (problem["subject"], problem["code"]) == ("clispy", "module-denied")
 
 
 def test_export_preset_none_reports_unmatched_modules(work):
@@ -398,8 +398,8 @@ rules = [
         "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
         "tool.modpack.preset: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
         "tool.modpack.target: must be a string, not an integer",
-        "tool.modpack.rules[0]: must have one of intern, extern, mock, deny; not intern and mock",
-        "tool.modpack.rules[1]: must have one of intern, extern, mock, deny; not none",
+        "tool.modpack.rules[0]: must have one of intern, extern, mock, deny, not intern and mock",
+        "tool.modpack.rules[1]: must have one of intern, extern, mock, deny, not none",
         "tool.modpack.rules[2]: must be a table",
         "tool.modpack.rules[3].deny: must be a pattern or an array of patterns, not an integer",
         "tool.modpack.rules[4].deny: the pattern 'a..b' has an empty component",

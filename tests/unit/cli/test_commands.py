@@ -14,8 +14,8 @@ from modpack.cli import cli
 
 
 def test_commands_match_modules_of_cli():
-    modules = {each.name for each in pkgutil.iter_modules(modpack.cli.__path__)}
-    assert set(cli.commands) == {name for name in modules if not name.startswith("_")}
+    modules = {each.name.replace("_", "-") for each in pkgutil.iter_modules(modpack.cli.__path__)}
+    assert set(cli.commands) == {name for name in modules if not name.startswith("-")}
     assert len(cli.commands) == len(set(cli.commands))
     assert all(command.name == name for name, command in cli.commands.items())
 
