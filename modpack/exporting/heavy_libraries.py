@@ -1,4 +1,4 @@
-"""Libraries that make up most of a package, and the rule that leaves such a library out."""
+"""Distributions that make up most of a package, and the rule that excludes them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.walk import Walker
 from modpack.exporting.problems import file_of, location_in
 
-_WORTH_TELLING = 5_000_000
-"""Bytes of a distribution from which on it is worth a rule."""
+_MIN_BYTES = 5_000_000
+"""The size from which a distribution is reported."""
 _NEARLY = 0.1
-"""Of all bytes: what another rule may leave besides, and still be chosen for mocking less."""
-_ASKED_FOR = (ImportKind.PICKLE, ImportKind.EXPLICIT)
+"""The share of all bytes that a rule may leave in addition, if it mocks less."""
+_SAVED = (ImportKind.PICKLE, ImportKind.EXPLICIT)
 
 
 class _Cut(NamedTuple):
-    """A mock rule that would leave the library out.
+    """A mock rule that excludes the library.
 
     Attributes:
-        path: what to mock, with everything in it.
-        left: bytes of what remains.
-        uses: where code that remains, and can be called, would use the mock.
+        path: The module to mock, with its submodules.
+        left: The remaining bytes.
+        uses: Uses of the mock in the remaining code that can be called.
     """
 
     path: str
@@ -39,25 +39,27 @@ class _Cut(NamedTuple):
 
 
 class _Crossing(NamedTuple):
-    """An import that leads from one distribution into another.
+    """An import from one distribution into another.
 
     Attributes:
-        at: the importer, with the line.
-        imported: the module.
-        place: ``file:line``.
+        at: The importer, with the line.
+        imported: The imported module.
+        location: ``file:line``.
     """
 
     at: str
     imported: str
-    place: str | None
+    location: str | None
 
 
 def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
-    """Note a distribution that makes up most of a package without being the model's own.
+    """Yield a note about a distribution that makes up most of a package.
+
+    Distributions that saved objects name are not reported.
 
     Args:
-        plan: what the package will hold, with its files and distributions.
-        walker: knows the sources.
+        plan: The plan, with its files and distributions.
+        walker: The walk, which has the sources.
     """
     if not any(each.modules for each in plan.distributions):
         return
@@ -65,21 +67,21 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     by_distribution = weights.by_distribution
     heaviest = max(by_distribution, key=by_distribution.__getitem__, default="")
     size = by_distribution.get(heaviest, 0)
-    if size < max(_WORTH_TELLING, weights.total / 2) or heaviest in weights.own:
+    if size < max(_MIN_BYTES, weights.total / 2) or heaviest in weights.own:
         return
     chain = weights.chain_to(heaviest)
     crossings = weights.crossings(chain)
-    if not crossings or weights.is_asked_for(heaviest):
+    if not crossings or weights.is_interned_explicitly(heaviest):
         return
     cut = weights.best_cut(chain)
     if cut is None:
-        location = crossings[0].place
+        location = crossings[0].location
         hint = (
             f'Add extern="{weights.path_of(chain[-1])}.**" if the loading environment has it. The '
             "model's own code uses it, so a mock would fail."
         )
     else:
-        location = next((c.place for c in crossings if is_within(c.imported, cut.path)), None)
+        location = next((c.location for c in crossings if is_within(c.imported, cut.path)), None)
         hint = (
             f'Add mock="{cut.path}.**", which leaves {human_size(cut.left)}. {_remaining_uses(cut)}'
         )
@@ -107,12 +109,12 @@ def _remaining_uses(cut: _Cut) -> str:
 
 
 class _Weights:
-    """How many bytes each module and file of a plan has, and what leads to them.
+    """The sizes of a plan's modules and files, and the imports that lead to them.
 
     Attributes:
-        by_distribution: the bytes of each distribution.
-        total: the bytes of everything but tensors and metadata.
-        own: the distributions of what saved objects name, and of what was saved by name.
+        by_distribution: The bytes of each distribution.
+        total: The bytes of all modules and files, without tensors and metadata.
+        own: The distributions that saved objects name, or that were saved by name.
     """
 
     def __init__(self, plan: Plan, walker: Walker) -> None:
@@ -132,18 +134,18 @@ class _Weights:
             if name is not None:
                 found[name] += size
         self.by_distribution = found
-        pickled = {e.imported for e in plan.graph.edges() if e.kind in _ASKED_FOR}
+        pickled = {e.imported for e in plan.graph.edges() if e.kind in _SAVED}
         self._named = {*pickled, *plan.graph.roots()}
         self.own = {self._owner[m] for m in self._named if m in self._owner}
 
-    def is_asked_for(self, name: str) -> bool:
-        """Whether a rule of the user's interns a distribution by its name."""
+    def is_interned_explicitly(self, name: str) -> bool:
+        """Return whether a user's rule names the distribution's modules explicitly."""
         decisions = (self._plan.decisions[m] for m in self._interned if self._owner.get(m) == name)
         rules = ((d.rule, d.module) for d in decisions)
         return any(r.origin is RuleOrigin.USER and r.names_explicitly(m) for r, m in rules)
 
     def chain_to(self, name: str) -> list[str]:
-        """The shortest chain of imports from what was saved into a distribution."""
+        """Return the shortest chain of imports from a saved object into a distribution."""
         leading = self._leading()
         node = next((node for node in leading if self._owner.get(node) == name), None)
         chain: list[str] = []
@@ -153,7 +155,7 @@ class _Weights:
         return chain
 
     def crossings(self, chain: Sequence[str]) -> list[_Crossing]:
-        """The imports in a chain that lead from one distribution into another."""
+        """Return the imports in a chain that lead from one distribution into another."""
         found = []
         for importer, imported in pairwise(chain):
             if importer.startswith("<") or self._owner.get(importer) == self._owner.get(imported):
@@ -161,14 +163,15 @@ class _Weights:
             lines = (e.line for e in self._plan.graph.edges_between(importer, imported))
             line = next((each for each in lines if each is not None), None)
             at = importer if line is None else f"{importer}:{line}"
-            place = location_in(self._walker, importer, line) or file_of(self._walker, importer)
-            found.append(_Crossing(at, imported, place))
+            file = file_of(self._walker, importer)
+            location = location_in(self._walker, importer, line) or file
+            found.append(_Crossing(at, imported, location))
         return found
 
     def best_cut(self, chain: Sequence[str]) -> _Cut | None:
-        """The mock that leaves nearly the least and is used the least; in doubt, the smaller one.
+        """Return the mock rule that leaves little and is used little, preferring the smaller one.
 
-        None if the model's own code, which it may well run, uses all that could be mocked.
+        Return None if the model's own code uses every candidate.
         """
         paths = dict.fromkeys(
             self.path_of(module)
@@ -178,10 +181,10 @@ class _Weights:
         left = {path: self._left_without(path) for path in paths}
         most = min(left.values(), default=0) + _NEARLY * self.total
         for is_nearly_least in (True, False):
-            tried = (path for path in paths if (left[path] <= most) is is_nearly_least)
+            candidates = (path for path in paths if (left[path] <= most) is is_nearly_least)
             cuts = [
                 _Cut(path, left[path], uses)
-                for path in tried
+                for path in candidates
                 if (uses := self._uses_of(path)) is not None
             ]
             if cuts:
@@ -189,7 +192,7 @@ class _Weights:
         return None
 
     def path_of(self, module: str) -> str:
-        """The shortest path at or above a module that is its distribution's alone."""
+        """Return the outermost package of a module that belongs to its distribution alone."""
         name = self._owner.get(module)
         for path in reversed([module, *parents(module)]):
             below = {self._owner.get(m) for m in self._interned if is_within(m, path)}
@@ -198,10 +201,10 @@ class _Weights:
         return module
 
     def _uses_of(self, path: str) -> tuple[MockUse, ...] | None:
-        """The uses that would raise when called; None if the model's own code has one."""
+        """Return the uses that raise when called, or None if the model's own code has one."""
         if any(is_within(module, path) for module in self._named):
             return None
-        from modpack.discovery.mock_usage import find_uses  # seldom
+        from modpack.discovery.mock_usage import find_uses  # rarely needed
 
         mocked = [m for m in self._plan.decisions if is_within(m, path)]
         kept = (m for m in self._interned if not is_within(m, path))
@@ -219,10 +222,10 @@ class _Weights:
         return files + sum(self._sizes[m] for m in kept)
 
     def _leading(self, without: str = "") -> dict[str, str | None]:
-        """The nodes that are reached, nearest first, each with the module that leads to it.
+        """Return the reached nodes, nearest first, each with its importer.
 
         Args:
-            without: what is mocked for that: nothing that it imports counts.
+            without: A module to mock, whose imports do not count.
         """
         graph, actions = self._plan.graph, self._plan.decisions
         leading: dict[str, str | None] = dict.fromkeys(graph.roots())
@@ -243,5 +246,5 @@ class _Weights:
 def _size(file: str) -> int:
     try:
         return Path(file).stat().st_size
-    except OSError:  # whoever writes it will tell
+    except OSError:  # writing the file reports this
         return 0

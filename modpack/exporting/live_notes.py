@@ -1,8 +1,8 @@
-"""Interned modules that hold something else in this process than their sources define.
+"""Differences between live interned modules and their sources.
 
-A notebook, or a session of days, imports a module once, and its file goes on changing: the live
-object does what the file said then, and the package would do what it says now. Or code replaces
-functions and values of a module while it runs.
+In a notebook or a long session, the file of an imported module may change. The live object follows
+the old file, and the package follows the new one. Code can also replace functions and values of a
+module at run time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from modpack.exporting.live_state import LiveModule, SourceMismatch
 from modpack.pickling.functions import same_code
 
 _FIRST_IMPORTED: Final = time.time()
-_MARGIN: Final = 1.0  # seconds: clocks of file systems are coarser, and some are elsewhere
+_MARGIN: Final = 1.0  # seconds: file systems have coarser or remote clocks
 _MAX_DEVIATIONS: Final = 4
 _MAX_FUNCTIONS: Final = 3
 _HEADER: Final = 16
@@ -40,16 +40,15 @@ _HEADER: Final = 16
 
 
 def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
-    """Notes for each interned module that does not hold here what its source says.
+    """Yield a note for each interned module that differs from its source in this process.
 
-    Of a module whose file was edited after its import, that is all there is to tell. Of others,
-    a note is a warning if something from outside changed what they hold: then the package does
-    something else than the object that is saved. State that the module's own code makes while it
-    runs is told without one.
+    A module whose file changed after its import gets only that note. If other code changed the
+    module, the package behaves differently from the saved object, which is a warning. State that
+    the module's own code changes at run time is an info.
 
     Args:
-        plan: which modules are interned, and where they are.
-        walker: has their sources.
+        plan: The plan, with the interned modules.
+        walker: The walk, which has the sources.
     """
     package = _PackageSources(plan, walker)
     changed: list[Diagnostic] = []
@@ -59,23 +58,23 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
         if not live or location is None:
             continue
         file = location.file
-        # Other loaders may compile something else than what the file says.
-        is_python_s = type(live.get("__loader__")) is SourceFileLoader
-        is_compared = is_python_s and live.get("__file__") == file
+        # Other loaders may compile something else than the file.
+        has_source_loader = type(live.get("__loader__")) is SourceFileLoader
+        is_compared = has_source_loader and live.get("__file__") == file
         found = None
         if file is not None and is_compared and _may_be_edited(file):
             found = _difference(live, walker.source(module), file)
         if found is not None:
-            what, line = found
+            difference, line = found
             text = (
-                f"{module} was modified after this process imported it: {what}; the package "
+                f"{module} was modified after this process imported it: {difference}; the package "
                 "contains the current file"
             )
             hint = "Restart the process, or reload the module and recreate the object."
             yield Diagnostic.from_code("source-modified", module, text, f"{file}:{line}", hint=hint)
             continue
         is_plain = type(sys.modules.get(module)) is ModuleType
-        read = file if is_python_s else None
+        read = file if has_source_loader else None
         compared = LiveModule(live, defined, read, package.defined, is_plain)
         deviations = list(compared.mismatches())
         changed += _notes(module, file, deviations, package) if deviations else ()
@@ -83,18 +82,18 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
 
 
 def _running(location: Location) -> Mapping[str, object]:
-    """The namespace of the loaded module that comes from a place; empty if none does."""
+    """Return the namespace of the module that was loaded from a location, or an empty one."""
     module = sys.modules.get(location.module)
     if location.kind is not CodeKind.SOURCE or not is_loaded(module):
         return {}
     live = module_dict(module)
-    # A loader may have read another file than its spec said.
+    # A loader may have read another file than the spec names.
     read = module_dict(live.get("__loader__")).get("path")
     return live if location.file in (live.get("__file__"), read) else {}
 
 
 def _may_be_edited(file: str) -> bool:
-    """Whether a file has changed since this process began: an older one says what was imported."""
+    """Return whether a file has changed since this process started."""
     try:
         status = os.stat(file)  # noqa: PTH116  # of thousands of modules, at times
     except OSError:
@@ -103,15 +102,14 @@ def _may_be_edited(file: str) -> bool:
 
 
 def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[str, int] | None:
-    """In what the code of a live module differs from its source, and on which line.
+    """Return how the code of a live module differs from its source, and on which line.
 
-    Functions, and methods of classes, are compared with what the source compiles to. What stands
-    outside of them leaves no code behind in a live module: that is known if the ``.pyc`` is still
-    the one of the import.
+    Functions and methods are compared with the compiled source. Code outside of functions is not
+    available in a live module, but in the ``.pyc`` file, if that is still the one of the import.
 
     Returns:
-        None if they do the same, as far as can be known, or if the source cannot be compiled,
-        which others tell.
+        None if no difference is found, or if the source cannot be compiled, which is reported
+        elsewhere.
     """
     try:
         compiled = compile(source, file, "exec", dont_inherit=True)
@@ -130,14 +128,14 @@ def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[s
     before = _code_before(file)
     if before is None or same_code(before, compiled):
         return None
-    return "what stands outside of its functions is not what ran", 1
+    return "code outside of its functions has changed", 1
 
 
 @cache
 def _process_start() -> float:
-    """When this process began, in seconds since the epoch.
+    """Return the start time of this process, in seconds since the epoch.
 
-    Where the system does not tell, it is when modpack was first used, which is a little later.
+    On systems that do not report it, this is the time of the first use of modpack.
     """
     try:
         facts = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -150,18 +148,18 @@ def _process_start() -> float:
 
 def _named(names: list[str]) -> str:
     if len(names) == 1:
-        return f"{names[0]} does what its source said then"
+        return f"{names[0]} has changed"
     more = [f"{len(names) - _MAX_FUNCTIONS} more"] if len(names) > _MAX_FUNCTIONS else []
     *shown, last = names[:_MAX_FUNCTIONS] + more
-    return f"{', '.join(shown)} and {last} do what their source said then"
+    return f"{', '.join(shown)} and {last} have changed"
 
 
 def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionType]:
-    """The functions that a file defines, as far as its module and their classes hold them."""
+    """Yield the functions that a file defines, in the namespaces of its module and classes."""
     here = absolute_file(file)
     todo: list[Any] = list(live.values())
     seen: set[int] = set()
-    for value in todo:  # which grows
+    for value in todo:  # grows during the loop
         if id(value) in seen:
             continue
         seen.add(id(value))
@@ -173,9 +171,9 @@ def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionTyp
 
 
 def _code_before(file: str) -> CodeType | None:
-    """The code of a file when it was last imported; None if that is what it says now.
+    """Return the code of a file at its last import, or None if the file is unchanged since.
 
-    None as well where nobody knows: there is no ``.pyc``, or it belongs to another Python.
+    Return None also without a ``.pyc`` file of this Python version.
     """
     try:
         data = Path(cache_from_source(file)).read_bytes()
@@ -232,10 +230,10 @@ def _listed(found: Sequence[SourceMismatch]) -> str:
 
 
 class _PackageSources:
-    """The definitions in the sources of all interned modules, and what they change themselves.
+    """The definitions in the sources of all interned modules, and the names that they rebind.
 
     Attributes:
-        defined: what each of them defines.
+        defined: The definitions by module.
     """
 
     def __init__(self, plan: Plan, walker: Walker) -> None:
@@ -244,9 +242,9 @@ class _PackageSources:
         self._walker = walker
 
     def when(self, module: str, found: SourceMismatch) -> Rebinding:
-        """When a name came to deviate: if code of the package does so anyway, if it ran, or else.
+        """Return when a name was rebound: at import, by packaged code at run time, or by others.
 
-        A function that no module of the package has was never set by the package's own code.
+        A function from outside the package was not set by packaged code.
         """
         if found.home and found.home not in self._decisions:
             return Rebinding.ON_REQUEST
@@ -272,7 +270,7 @@ class _PackageSources:
         return Rebinding.RUNNING if when == {Rebinding.RUNNING} else Rebinding.ON_REQUEST
 
     def _comes_by_star(self, module: str, found: SourceMismatch) -> bool:
-        """Whether a name stands for what a star import gives."""
+        """Return whether a name comes from a star import."""
         if found.is_attribute:
             return False
         here = module_dict(sys.modules.get(module)).get(found.path)

@@ -1,4 +1,4 @@
-"""Problems that stop a package from being written, and notes about what may fail later."""
+"""Problems that stop an export, and notes about hazards in the loading environment."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def find_problems(
     native: bool,
     is_own: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
-    """All problems of a finished walk, each with its place and the chain that leads to it.
+    """Yield all problems of a finished walk, each with its location and import chain.
 
     Args:
-        walker: the finished walk.
-        decisions: what was decided.
-        unmatched: rules that had to match something and did not.
-        left_out: undecided modules of which it is known that nothing is lost by that.
-        native: whether compiled modules can be interned.
-        is_own: whether a module is the user's own code.
+        walker: The finished walk.
+        decisions: The decisions.
+        unmatched: Rules with ``allow_empty=False`` that match no module.
+        left_out: Undecided modules that the package does not need.
+        native: Whether native extensions can be interned.
+        is_own: Returns whether a module is the user's own code.
     """
     for module, decision in decisions.items():
         edges = walker.graph.edges_to(module)
@@ -94,23 +94,23 @@ def _requirer(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
 
 
 def file_of(walker: Walker, module: str) -> str:
-    """The file of a module that the user can open; its path if there is none."""
+    """Return the file of a module, or the module path if it has none."""
     location = walker.locate(module)
     return location.file if location is not None and location.file else module
 
 
 def location_in(walker: Walker, module: str, line: int | None) -> str | None:
-    """``file:line`` in a module; None without a line."""
+    """Return ``file:line`` in a module, or None without a line."""
     return None if line is None else f"{file_of(walker, module)}:{line}"
 
 
 def why_not_interned(walker: Walker, module: str, native: bool) -> Diagnostic | None:
-    """Why a module that the user saves by name cannot be interned; None if it can.
+    """Return why a module that the user saves by name cannot be interned, or None.
 
     Args:
-        walker: knows where it is.
-        module: its path.
-        native: whether compiled modules can be interned.
+        walker: The walk, which locates the module.
+        module: The module path.
+        native: Whether native extensions can be interned.
     """
     location = walker.locate(module)
     if native and _is_extension(location):
@@ -141,7 +141,7 @@ def _interning_problems(
         text = f"{module!r} cannot be parsed: {failure.reason}"
         yield _problem(walker, module, Reason.SOURCE_NOT_PARSABLE, text, where)
     elif location is None and not any(
-        # It will exist as the folder of a module whose source was given.
+        # It becomes the folder of a module whose source was given.
         other != module and is_within(other, module) and each.action is Action.INTERN
         for other, each in decisions.items()
     ):
@@ -206,15 +206,15 @@ def _problem(
 
 
 class MissingModules:
-    """Judges modules that a rule would decide.
+    """Decides which modules the package can do without.
 
-    What is absent where a package is made is as absent where it is loaded, where the code of
-    installed distributions asks for it: they ask for a great deal that nobody has, in functions
-    and under conditions of their own. The user's own code is not excused like that.
+    Code of installed distributions imports many modules that are optional, in functions and under
+    conditions. If such a module is missing in the export environment, the package does without it.
+    This does not apply to the user's own code.
 
     Args:
-        walker: knows who asks for what.
-        installed: the distributions of this interpreter.
+        walker: The walk, which has the imports.
+        installed: The installed distributions.
     """
 
     def __init__(self, walker: Walker, installed: DistributionIndex) -> None:
@@ -222,14 +222,14 @@ class MissingModules:
         self._installed = installed
 
     def why(self, module: str, rule: Rule | None, portability: Portability | None) -> str | None:
-        """Why a module is left out, in one sentence; None if the rule is to decide it.
+        """Return why the package does without a module, or None if the rule decides.
 
-        A rule that spells the name, and does not need the source, decides it in any case.
+        A rule that names the module explicitly, and does not need its source, always decides.
 
         Args:
-            module: its path.
-            rule: the rule that matches it, if any does.
-            portability: the policy's view of distributions, if it has one.
+            module: The module path.
+            rule: The rule that matches it, if any.
+            portability: The preset's view of distributions, if it has one.
         """
         if rule is not None and rule.origin is RuleOrigin.IMPLICIT:
             return None
@@ -241,45 +241,40 @@ class MissingModules:
                 e.importer for e in edges if self._walker.is_excluded_for(e.importer, module)
             ]
             if edges and len(without) == len(edges):
-                return f"the package that {without[0]} comes from was made without {module}"
+                return f"{without[0]} comes from a package that was exported without {module}"
         location = self._walker.locate(module)
         if location is None:
-            return self._why_not_here(module, rule, edges)
+            return self._why_not_found(module, rule, edges)
         if rule is None or rule.origin is not RuleOrigin.PRESET or rule.action is not Action.INTERN:
             return None
-        # A module that was loaded from a source file has lost it, if it has none now.
+        # A module that was loaded from a source file may have lost the file since.
         file = location.file or ""
         had_source = file.endswith(tuple(SOURCE_SUFFIXES)) and Path(file).is_absolute()
         is_sourceless = location.kind is CodeKind.UNKNOWN and not had_source
         if is_sourceless and self._walker.is_loaded(module):
-            return _made_by_code(module, edges)
+            return _why_created_at_run_time(module, edges)
         if portability is not None and self._is_optional(location, edges, portability):
             by = edges[0].importer
             return (
-                f"{module} is not loaded here, and {by} does not require its distribution: the "
-                "packaged code will find it absent"
+                f"{module} is not loaded, and {by} does not require its distribution, so the "
+                "package does without it"
             )
         return None
 
-    def _why_not_here(self, module: str, rule: Rule | None, edges: Sequence[Edge]) -> str | None:
+    def _why_not_found(self, module: str, rule: Rule | None, edges: Sequence[Edge]) -> str | None:
         if all(edge.kind.may_be_absent for edge in edges):
-            by = f"{edges[0].importer} copes" if edges else "its importers cope"
-            return (
-                f"{module} is not installed here, and {by} with that: it "
-                "will be absent for the packaged code as well"
-            )
+            by = f"{edges[0].importer} handles" if edges else "its importers handle"
+            return f"{module} is not installed, and {by} its absence"
         if rule is None or rule.origin is not RuleOrigin.PRESET:
             return None
         if self._walker.is_loaded(module):
-            return _made_by_code(module, edges)
+            return _why_created_at_run_time(module, edges)
         if all(edge.kind.may_be_absent or self._is_theirs(edge.importer) for edge in edges):
-            return (
-                f"{module} is not installed here: {edges[0].importer} cannot import it here either"
-            )
+            return f"{module} is not installed, so {edges[0].importer} never imports it"
         return None
 
     def _is_theirs(self, importer: str) -> bool:
-        """Whether code was taken from an installed distribution, or from a package."""
+        """Return whether code comes from an installed distribution or a package."""
         is_found = self._walker.locate(importer) is not None
         return is_found and (self._is_installed(importer) or self._walker.is_from_package(importer))
 
@@ -290,7 +285,7 @@ class MissingModules:
     def _is_optional(
         self, location: Location, edges: Sequence[Edge], portability: Portability
     ) -> bool:
-        """Whether a whole distribution was not needed so far, and nobody says that it will be."""
+        """Return whether no loaded or required code needs the module's distribution."""
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
         for importer in (edge.importer for edge in edges):
@@ -302,25 +297,24 @@ class MissingModules:
         return True
 
 
-def _made_by_code(module: str, edges: Sequence[Edge]) -> str | None:
-    """That running code makes a module; None if an object needs one that no package can make."""
+def _why_created_at_run_time(module: str, edges: Sequence[Edge]) -> str | None:
+    """Return that code creates a module at run time, or None if a saved object needs it."""
     if root_of(module) == module and any(each.kind is ImportKind.PICKLE for each in edges):
         return None
-    by = edges[0].importer if edges else "some code"
-    return f"{module}, which {by} imports, has no file: code makes it when it runs"
+    by = edges[0].importer if edges else "other code"
+    return f"{module}, which {by} imports, has no file, because code creates it at run time"
 
 
 class _BrokenImports:
-    """Looks for imports that lead nowhere in what a plan interns.
+    """Finds imports in interned modules that cannot succeed.
 
-    A name that a module does not bind counts only if nothing speaks for it: no submodule, no
-    binding that cannot be read, no such name in the live module, and no other module that may set
-    it from outside.
+    A missing name counts only without evidence to the contrary: a submodule, dynamic bindings, the
+    name in the live module, or another module that may set it.
 
     Args:
-        walker: the finished walk.
-        decisions: what was decided.
-        is_own: whether a module is the user's own code.
+        walker: The finished walk.
+        decisions: The decisions.
+        is_own: Returns whether a module is the user's own code.
     """
 
     def __init__(
@@ -331,20 +325,20 @@ class _BrokenImports:
         self._is_own = is_own
 
     def problems(self) -> Iterator[Diagnostic]:
-        """One for each of them."""
+        """Yield a problem for each broken import."""
         for module in sorted(self._interned):
             if self._walker.is_followed(module) and self._is_own(module):
-                yield from self._beyond_the_top(module)
-                yield from self._of_missing_names(module)
+                yield from self._beyond_top_level(module)
+                yield from self._missing_names(module)
 
-    def _beyond_the_top(self, module: str) -> Iterator[Diagnostic]:
+    def _beyond_top_level(self, module: str) -> Iterator[Diagnostic]:
         for broken in self._walker.scan(module).broken_imports:
             top = root_of(module)
             is_in_none = module == top and not self._walker.is_package(module)
-            why = "is in no package" if is_in_none else f"is in no package beyond {top}"
-            yield self._problem(module, f"{broken.statement}: {module} {why}", broken.line)
+            why = f"not in a Python package{'' if is_in_none else f' above {top}'}"
+            yield self._problem(module, f"{broken.statement}: {module} is {why}", broken.line)
 
-    def _of_missing_names(self, module: str) -> Iterator[Diagnostic]:
+    def _missing_names(self, module: str) -> Iterator[Diagnostic]:
         walker = self._walker
         for target in walker.graph.successors(module):
             if target not in self._interned:
@@ -356,12 +350,11 @@ class _BrokenImports:
                     unbound.update((name, edge) for name in edge.names if name not in scan.bound)
             is_here = walker.environment_of(target) is not None and walker.has_source(target)
             if not (unbound and is_here and self._is_own(target)) or scan.binds_dynamically:
-                continue  # not all names of the module can be read off its source
+                continue  # the source does not show all names of the module
             for name, edge in unbound.items():
                 if self._is_missing(target, name):
-                    why = f"{target} has no such name, nor a submodule"
-                    context = f"from {target} import {name}: {why}"
-                    yield self._problem(module, context, edge.line)
+                    text = f"from {target} import {name}: {target} has no such name or submodule"
+                    yield self._problem(module, text, edge.line)
 
     def _is_missing(self, target: str, name: str) -> bool:
         walker = self._walker
@@ -377,7 +370,7 @@ class _BrokenImports:
 
     @cached_property
     def _set_from_outside(self) -> frozenset[str]:
-        """Names that own code sets on anything, or spells in a text, as ``setattr`` needs it."""
+        """Names that own code sets on any object, or has as strings, as for ``setattr``."""
         pattern = re.compile(rb"\.(\w+)\s*(?::[^=\n]+)?=(?!=)|[\"'](\w+)[\"']")
         found = (
             match[1] or match[2]
@@ -401,23 +394,23 @@ def find_notes(
     left_out: Mapping[str, str],
     libraries: Mapping[str, Mapping[str, int]],
 ) -> Iterator[Diagnostic]:
-    """Everything a user should know about a plan that can be carried out.
+    """Yield the notes of a plan.
 
     Args:
-        plan: the plan.
-        walker: the finished walk behind it.
-        rules: the user's rules.
-        unused: those of them that matched nothing.
-        installed: the distributions of this interpreter.
-        left_out: modules that code asks for and that stay absent, with the reason.
-        libraries: by root, modules that import dynamically, with the line of their first such
-            import, where loaded modules were taken for that.
+        plan: The plan.
+        walker: The finished walk.
+        rules: The user's rules.
+        unused: Rules that match no module.
+        installed: The installed distributions.
+        left_out: Imported modules that the package does without, with the reason.
+        libraries: By top-level name, the modules with dynamic imports that were resolved from the
+            loaded modules, with the line of the first such import.
     """
-    dead = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
-    for each in dead:
+    shadowed = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
+    for each in shadowed:
         yield Diagnostic.from_code("shadowed-rule", str(each.rule), str(each))
-    known_dead = {id(each.rule) for each in dead}
-    yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known_dead])
+    known = {id(each.rule) for each in shadowed}
+    yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known])
     yield from _dynamic_imports(plan, walker, libraries)
     yield from _star_imports_of_mocks(plan, walker)
     yield from _absent_modules(walker, left_out)
@@ -425,10 +418,10 @@ def find_notes(
 
 
 def _near_misses(plan: Plan, unused: Sequence[Rule]) -> Iterator[Diagnostic]:
-    """Rules that matched nothing although something with nearly their name is needed.
+    """Yield rules that match no module, although a required module has a similar name.
 
-    A rule that matches nothing is common and fine; a misspelt one, or one that the shell has
-    expanded to a file name, ships the wrong thing.
+    Rules without a match are common. A misspelled pattern, or one that the shell expanded to a file
+    name, is a mistake.
     """
     roots = sorted({root_of(module) for module in plan.decisions})
     for rule in unused:
@@ -458,7 +451,7 @@ def _dynamic_imports(
             continue
         scan = walker.scan(module)
         if len(scan.unreadable) <= len(scan.listings):
-            continue  # they import what the listed folders hold, which is in the plan
+            continue  # they import modules of listed folders, which the plan includes
         for unreadable in scan.unreadable:
             yield Diagnostic.from_code(
                 "dynamic-import",
@@ -493,7 +486,7 @@ def _absent_modules(walker: Walker, left_out: Mapping[str, str]) -> Iterator[Dia
 def _externs_that_need_interned(
     plan: Plan, walker: Walker, installed: DistributionIndex
 ) -> Iterator[Diagnostic]:
-    """Externs whose own code needs what is interned: it would get another copy, or none."""
+    """Yield extern modules that require interned ones."""
     reported: set[tuple[str, str]] = set()
     representatives = list(_representatives(plan, installed))
     for module in plan.modules(Action.EXTERN):
@@ -528,12 +521,12 @@ def _externs_that_need_interned(
 
 
 def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Location]:
-    """One interned module of each distribution: what requires that one requires them all."""
+    """Yield one interned module of each distribution, which stands for all of its modules."""
     seen: set[object] = set()
     for module in plan.modules(Action.INTERN):
         decision = plan.decisions[module]
         if decision.location is None or decision.rule.owner is Owner.INSTALLED:
-            continue  # the policy knows of it: the extern is one that may be absent
+            continue  # decided by the preset, which knows that the extern is optional
         distribution = installed.distribution_of(module, decision.location)
         if distribution is not None and distribution not in seen:
             seen.add(distribution)
@@ -541,7 +534,7 @@ def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Locat
 
 
 def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None] | None:
-    """The interned module that loose extern code imports, as far as loose code reaches."""
+    """Return the first interned module that local extern code imports, and the location."""
     interned = {root_of(each) for each in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
@@ -559,7 +552,7 @@ def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None]
 
 
 def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
-    """The imports of a module's code, with names that may be submodules, and their lines."""
+    """Yield the imports of a module with their lines, including possible submodules."""
     for statement in walker.scan(module).imports:
         if statement.kind.is_dependency:
             yield statement.module, statement.line
