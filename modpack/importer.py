@@ -254,7 +254,7 @@ class PackageImporter(Importer):
         entry = self._index.entries.get(module_name)
         return bool(self._namespace.prefix) and entry is not None and entry.is_code
 
-    def ready_module(self, name: str) -> ModuleType | None:
+    def _ready_module(self, name: str) -> ModuleType | None:
         """What :meth:`import_module` gives for an absolute name, if that is imported already.
 
         A pickle asks for the same few modules again and again.

@@ -88,8 +88,8 @@ def test_edited_function_is_reported_with_location(edit, old, new, name, line):
     module = edit(old, new)
     (note,) = notes()
     assert note.subject == "edited_till"
-    assert f"{name} does what its source said then" in note.message
-    assert "was edited after it was imported here" in note.message
+    assert f"{name} has changed" in note.message
+    assert "was modified after this process imported it" in note.message
     assert note.location == f"{module.__file__}:{line}"
     assert note.severity is Severity.WARNING
 
@@ -97,13 +97,13 @@ def test_edited_function_is_reported_with_location(edit, old, new, name, line):
 def test_several_edited_functions_are_reported_together(edit):
     edit("return ", "return 0 or ")
     (note,) = notes()
-    assert "price, rounded, Till.total and 2 more do what their source said then" in note.message
+    assert "price, rounded, Till.total and 2 more have changed" in note.message
 
 
 def test_removed_function_is_reported(edit):
     module = edit("def open(self)", "def close(self)")
     (note,) = notes()
-    assert "Till.Drawer.open does what its source said then" in note.message
+    assert "Till.Drawer.open has changed" in note.message
     assert note.location == f"{module.__file__}:1"
 
 
@@ -111,7 +111,7 @@ def test_removed_function_is_reported(edit):
 def test_module_level_code_is_compared_with_bytecode(edit, old, new):
     edit(old, new)
     (note,) = notes()
-    assert "what stands outside of its functions is not what ran" in note.message
+    assert "code outside of its functions has changed" in note.message
 
 
 def test_package_records_the_warning(edit, tmp_path):
@@ -120,11 +120,11 @@ def test_package_records_the_warning(edit, tmp_path):
     exporter = PackageExporter(package)
     exporter.intern("edited_till")
     exporter.save_source_string("app", "import edited_till")
-    with pytest.warns(ModpackWarning, match="edited_till was edited after"):
+    with pytest.warns(ModpackWarning, match="edited_till was modified after"):
         exporter.close()
     audited = CliRunner().invoke(cli, ["audit", "--fail-on", "source-modified", str(package)])
     assert audited.exit_code == 1
-    assert "edited_till was edited after" in " ".join(audited.output.split())
+    assert "edited_till was modified after" in " ".join(audited.output.split())
 
 
 def test_unchanged_file_has_no_warning(edit):

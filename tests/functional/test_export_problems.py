@@ -91,8 +91,7 @@ def test_text_groups_by_reason_with_names_indented_and_context(project):
         * A deny rule matches a required module. Remove the import, or change the rule.
             street:1: 'banned' is denied by deny('banned'), but street imports it
 
-        Pass debug=True to PackageExporter to show the import chains.
-    """
+        Pass debug=True to PackageExporter to show the import chains."""
     assert str(failure) == textwrap.dedent(expected)
 
 
@@ -105,8 +104,7 @@ def test_problem_without_details_has_no_context_line(project):
 allow_empty=True.
             mock('gone') matches no module
 
-        Pass debug=True to PackageExporter to show the import chains.
-        """
+        Pass debug=True to PackageExporter to show the import chains."""
     )
 
 
@@ -238,9 +236,7 @@ def test_too_deep_import_is_rejected():
     with PackageExporter(io.BytesIO()) as exporter:
         exporter.save_source_string("deep", guarded.format("a" + ".a" * 63))
     with (
-        pytest.raises(
-            ArchiveError, match=r"it has 65 components, and 64 are allowed\. Remove that import"
-        ),
+        pytest.raises(ArchiveError, match="has 65 components, and 64 are allowed. Remove"),
         PackageExporter(io.BytesIO()) as exporter,
     ):
         exporter.save_source_string("deeper", guarded.format("a" + ".a" * 64))

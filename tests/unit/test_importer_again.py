@@ -63,20 +63,20 @@ def test_packages_of_a_project_have_classes_of_their_own(crates):
 
 def test_a_module_that_is_loaded_is_ready_and_no_other(crates):
     with PackageImporter(crates[0]) as package:
-        assert package.ready_module("stall.fruit") is None
+        assert package._ready_module("stall.fruit") is None
         fruit = package.import_module("stall.fruit")
-        assert package.ready_module("stall.fruit") is fruit
-        assert package.ready_module(fruit.__name__) is fruit
-        assert package.ready_module("collections") is sys.modules["collections"]
+        assert package._ready_module("stall.fruit") is fruit
+        assert package._ready_module(fruit.__name__) is fruit
+        assert package._ready_module("collections") is sys.modules["collections"]
         with pytest.raises(ModuleNotFoundError, match="pytest"):
-            package.ready_module("pytest")
+            package._ready_module("pytest")
 
 
 def test_a_module_that_is_being_made_is_not_ready(crates):
     with PackageImporter(crates[0]) as package:
         fruit = package.import_module("stall.fruit")
         fruit.__spec__._initializing = True
-        assert package.ready_module("stall.fruit") is None
+        assert package._ready_module("stall.fruit") is None
 
 
 def test_an_importer_that_imports_in_its_own_way_is_asked_each_time(crates):
