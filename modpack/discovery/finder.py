@@ -94,9 +94,9 @@ class HostEnvironment(ModuleSource):
         value = module_dict(sys.modules.get(module)).get(name)
         if not isinstance(value, (type, FunctionType)):
             return None
-        name = module_dict(value).get("__module__") if isinstance(value, type) else None
-        name = value.__module__ if name is None else name
-        return name if isinstance(name, str) and name in sys.modules else None
+        origin = module_dict(value).get("__module__") if isinstance(value, type) else None
+        origin = value.__module__ if origin is None else origin
+        return origin if isinstance(origin, str) and origin in sys.modules else None
 
     def loaded(self) -> Collection[str]:
         """Return the names in ``sys.modules``."""

@@ -1,7 +1,7 @@
 """Importers: environments of live modules, in which objects have names.
 
-The names and the contract are torch.package's: ``get_name`` tells under which module path
-and attribute path an object can be found again, and finds nothing else.
+Names and contract are torch.package's: ``get_name`` returns the module path and the attribute path
+that lead to exactly the given object.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _BOTH = "importer=[package, sys_importer]"
 
 
 def module_dict(module: object) -> Mapping[str, object]:
-    """What a module binds; empty for an object in ``sys.modules`` that keeps nothing.
+    """Return a module's ``__dict__``; empty for an object without one.
 
-    Asks the object itself and not its class: a lazily loaded module
-    (:class:`importlib.util.LazyLoader`) would load on any other question.
+    Bypasses the object's class: any other access would load a lazy module
+    (:class:`importlib.util.LazyLoader`).
 
     >>> module_dict(sys)["__name__"], module_dict(None)
     ('sys', {})
     """
-    if module is None:  # most of what is asked for is not loaded, and failing takes its time
+    if module is None:  # the common case, which is faster without an exception
         return {}
     try:
         return cast(Mapping[str, object], object.__getattribute__(module, "__dict__"))
@@ -37,31 +37,29 @@ def module_dict(module: object) -> Mapping[str, object]:
 
 
 class Importer(ABC):
-    """An environment that modules are imported from, and objects are named in.
+    """An environment that modules are imported from, and in which objects have names.
 
-    For every object: ``module, name = importer.get_name(obj)`` and then
-    ``importer.import_module(module)`` followed attribute by attribute along ``name`` gives
-    the same object, or ``get_name`` raises.
+    For ``module, name = importer.get_name(obj)``, following the attributes in ``name`` from
+    ``importer.import_module(module)`` leads to the same object. Otherwise, ``get_name`` raises.
     """
 
     @abstractmethod
     def import_module(self, module_name: str) -> ModuleType:
-        """Import a module from this environment; the contract of importlib.import_module."""
+        """Import a module from this environment, like :func:`importlib.import_module`."""
 
     def get_name(self, obj: object, name: str | None = None) -> tuple[str, str]:
-        """Tell how an object is found in this environment. Imports nothing.
+        """Return the module path and the attribute path of an object. Imports nothing.
 
         Args:
-            obj: a class, a function, or another object that lives in a module.
-            name: its attribute path in the module; its ``__qualname__`` or ``__name__`` if
-                None.
+            obj: Class, function, or another object that a module binds.
+            name: Attribute path in the module. Default: ``__qualname__`` or ``__name__``.
 
         Returns:
             The module path and the attribute path.
 
         Raises:
-            ObjNotFoundError: it is not found under its name, or it has none.
-            ObjMismatchError: something else is found there.
+            ObjNotFoundError: If the object has no name, or is not found under it.
+            ObjMismatchError: If its name leads to a different object.
         """
         attribute = name or _own_name(obj)
         module = self.whichmodule(obj, attribute)
@@ -72,35 +70,37 @@ class Importer(ABC):
         path = module if owner is None else owner.whichmodule(obj, attribute)
         if found is _MISSING and path != module:
             found = self._lookup(path, attribute)
-        remedy = ""
+        hint = ""
         if owner is not None:
-            remedy = f". It was loaded from {owner!r}: name that one too, {_BOTH}"
+            hint = f"The object was loaded from {owner!r}. Pass that importer too: {_BOTH}."
         if found is not _MISSING or (self.has_unloaded(path) and "<locals>" not in attribute):
-            other = _place(found) if found is not _MISSING else repr(self)
-            remedy = remedy or f". If another importer has it, name that one too: {_BOTH}"
+            other = _origin(found) if found is not _MISSING else repr(self)
             raise ObjMismatchError(
-                f"{obj!r} says that it is {path}.{attribute}, but that is another object, "
-                f"from {other}; this one is from {_place(obj)}{remedy}"
+                f"{obj!r} claims to be {path}.{attribute}, but that is a different object, from "
+                f"{other}; this one is from {_origin(obj)}",
+                hint=hint or f"If another importer has this object, pass that one too: {_BOTH}.",
             )
-        remedy = remedy or _how_to_be_found(obj, module)
-        raise ObjNotFoundError(f"{obj!r} is not found as {module}.{attribute}{remedy}")
+        raise ObjNotFoundError(
+            f"{obj!r} is not found as {module}.{attribute}",
+            hint=hint or _hint_for_missing_module(obj, module),
+        )
 
     def whichmodule(self, obj: object, name: str) -> str:
-        """The module path that an object says it lives in; overridable.
+        """Return the ``__module__`` of an object; overridable.
 
-        An object that does not say so is looked for in ``modules``, if the importer has that.
+        An object without one is searched for in the importer's ``modules``, if it has them.
         """
-        carried = getattr(obj, "__module__", None)
-        return str(carried) if carried else _binding_module(obj, name, getattr(self, "modules", {}))
+        module = getattr(obj, "__module__", None)
+        return str(module) if module else _binding_module(obj, name, getattr(self, "modules", {}))
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
-        """A module of this environment if it is loaded already; overridable."""
+        """Return a loaded module of this environment; overridable."""
         return self.import_module(module_name)
 
     def has_unloaded(self, module_name: str) -> bool:
-        """Whether this environment has a module of its own that is not loaded; overridable.
+        """Return whether this environment has a module that is not loaded; overridable.
 
-        No live object can be the one that is found in it.
+        No live object can be defined in such a module.
         """
         return False
 
@@ -120,7 +120,7 @@ class Importer(ABC):
 
 
 class _SysImporter(Importer):
-    """The environment of Python itself: ``sys.modules`` and ``importlib``."""
+    """The environment of this interpreter: ``sys.modules`` and ``importlib``."""
 
     def import_module(self, module_name: str) -> ModuleType:
         return importlib.import_module(module_name)
@@ -131,7 +131,7 @@ class _SysImporter(Importer):
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
         module = sys.modules.get(module_name)
-        # One that belongs to a package: its own importer answers for it.
+        # A package's module belongs to the package's importer.
         return module if importer_of(module) is None else None
 
     def __repr__(self) -> str:
@@ -143,21 +143,23 @@ sys_importer = _SysImporter()
 
 
 class _MismatchInOrderError(ObjMismatchError, ObjNotFoundError):
-    """No importer has the object, and one has another; torch.package says not found."""
+    """No importer has the object, and one has a different object under its name.
+
+    torch.package raises ObjNotFoundError in this case.
+    """
 
 
 class OrderedImporter(Importer):
-    """Several importers, asked in order; the first that has the answer wins.
+    """Several importers, tried in order.
 
-    An importer that knows another object under the name does not have the answer: the next
-    one is asked. The module path that is returned is then that of the importer in which the
-    very object was found.
+    An importer that has a different object under an object's name is skipped. The returned module
+    path is that of the importer that has the object itself.
 
     Args:
-        *importers: the importers, first choice first.
+        *importers: Importers, first choice first.
 
     Raises:
-        TypeError: one of them is no :class:`Importer`.
+        TypeError: If an argument is not an :class:`Importer`.
     """
 
     def __init__(self, *importers: Importer) -> None:
@@ -184,21 +186,21 @@ class OrderedImporter(Importer):
         return self.resolve(obj, name)[1:]
 
     def whichmodule(self, obj: object, name: str) -> str:
-        """The first module path that an importer knows for an object."""
+        """Return the first module path that an importer has for an object."""
         paths = (importer.whichmodule(obj, name) for importer in self.importers)
         return next((path for path in paths if path != "__main__"), "__main__")
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
-        """The module of the first importer that has loaded it."""
+        """Return the module of the first importer that has loaded it."""
         loaded = (importer.loaded_module(module_name) for importer in self.importers)
         return next((module for module in loaded if module is not None), None)
 
     def has_unloaded(self, module_name: str) -> bool:
-        """Whether the module is there, and not loaded, in one of the importers."""
+        """Return whether one of the importers has a module that is not loaded."""
         return any(importer.has_unloaded(module_name) for importer in self.importers)
 
     def resolve(self, obj: object, name: str | None = None) -> tuple[Importer, str, str]:
-        """Like :meth:`get_name`, with the importer in which the object was found."""
+        """Return the importer that has an object, with the results of :meth:`get_name`."""
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:
             try:
@@ -207,21 +209,21 @@ class OrderedImporter(Importer):
                 return (importer, *importer.get_name(obj, name))
             except (ObjNotFoundError, ObjMismatchError) as failure:
                 failures.append(failure)
-        told = "; ".join(
+        details = "; ".join(
             f"{importer!r}: {failure}"
             for importer, failure in zip(self.importers, failures, strict=True)
         )
-        text = f"no importer knows {obj!r}: {told or self}"
+        message = f"no importer has {obj!r}: {details or self}"
         if any(isinstance(failure, ObjMismatchError) for failure in failures):
-            raise _MismatchInOrderError(text)
-        raise ObjNotFoundError(text)
+            raise _MismatchInOrderError(message)
+        raise ObjNotFoundError(message)
 
     def __repr__(self) -> str:
         return f"OrderedImporter({', '.join(map(repr, self.importers))})"
 
 
 def _own_name(obj: object) -> str:
-    """The attribute path that an object has for itself; some objects reduce to it (PEP 307).
+    """Return an object's attribute path: its name, or the string that it reduces to (PEP 307).
 
     Raises:
         ObjNotFoundError: If it has none.
@@ -234,13 +236,13 @@ def _own_name(obj: object) -> str:
         except Exception as raised:  # an object's own method may raise anything
             failure = raised
     if not isinstance(name, str):
-        text = f"{obj!r} has neither __qualname__ nor __name__ to find it by"
-        raise ObjNotFoundError(text) from failure
+        message = f"{obj!r} has neither __qualname__ nor __name__"
+        raise ObjNotFoundError(message) from failure
     return name
 
 
 def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -> str:
-    """The module that binds a name to an object which does not say where it lives."""
+    """Return the module that binds a name to an object without ``__module__``."""
     for module_name, module in list(modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             if module_dict(module).get(name) is obj:
@@ -249,36 +251,35 @@ def _binding_module(obj: object, name: str, modules: Mapping[str, ModuleType]) -
 
 
 def importer_of(module: ModuleType | None) -> Importer | None:
-    """The package importer that a loaded module came from; None for ordinary modules, and None."""
+    """Return the package importer of a loaded module; None for other modules, or None."""
     owner = module_dict(module).get("__modpack__")
     return owner if isinstance(owner, Importer) else None
 
 
 def local_path(module_name: str) -> str:
-    """A loaded module's path as its own package knows it; without a package, the path itself."""
+    """Return a loaded module's path within its package; the path itself without a package."""
     owner = importer_of(sys.modules.get(module_name))
     return owner.whichmodule(SimpleNamespace(__module__=module_name), "") if owner else module_name
 
 
-def _how_to_be_found(obj: object, module: str) -> str:
-    """What to do about a class of a module that is not in ``sys.modules``."""
+def _hint_for_missing_module(obj: object, module: str) -> str:
     if not isinstance(obj, type) or module in sys.modules:
         return ""
-    made = [each for each in vars(obj).values() if isinstance(each, FunctionType)]
-    names = made[0].__globals__ if made else {}
-    if names.get("__spec__") is None:
+    methods = [each for each in vars(obj).values() if isinstance(each, FunctionType)]
+    namespace = methods[0].__globals__ if methods else {}
+    if namespace.get("__spec__") is None:
         return (
-            f": there is no module {module!r}, its code was run by exec. Remedy: write the code "
-            "into a file on sys.path, and import it from there"
+            f"Module {module!r} does not exist, because its code was run by exec. Write the code "
+            "into a file on sys.path and import it from there."
         )
     return (
-        f": {module!r} was loaded from {names.get('__file__')} but is not in sys.modules. Remedy: "
-        f"sys.modules[{module!r}] = module before spec.loader.exec_module(module), or a plain "
-        "import with the file's folder on sys.path"
+        f"Module {module!r} was loaded from {namespace.get('__file__')} but is not in sys.modules. "
+        f"Set sys.modules[{module!r}] = module before spec.loader.exec_module(module), or use a "
+        "plain import with the file's folder on sys.path."
     )
 
 
-def _place(obj: object) -> str:
+def _origin(obj: object) -> str:
     module = sys.modules.get(str(getattr(obj, "__module__", None)))
     file = getattr(module, "__file__", None)
-    return str(file or getattr(obj, "__module__", None) or "an unknown place")
+    return str(file or getattr(obj, "__module__", None) or "an unknown module")

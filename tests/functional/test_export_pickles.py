@@ -116,7 +116,7 @@ def test_class_with_rebound_name_is_a_mismatch(project):
 
     first = twins.Twin()
     twins.Twin = type("Twin", (), {"__module__": "twins"})
-    with pytest.raises(ObjMismatchError, match=r"says that it is twins\.Twin, but that is another"):
+    with pytest.raises(ObjMismatchError, match=r"claims to be twins\.Twin, but that is a diff"):
         save({"a": first})
     with pytest.raises(PicklingError) as failure:
         save({"a": first})

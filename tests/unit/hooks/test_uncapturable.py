@@ -64,9 +64,9 @@ def generator() -> object:
         (
             class_from_nowhere(),
             "",
-            "Local'> is not found.*its code was run by exec. Remedy: write the code into a file",
+            "Local'> is not found.*its code was run by exec. Write the code into a file",
         ),
-        (closing_over(class_from_nowhere()), " -> inner -> value", "Remedy: write the code"),
+        (closing_over(class_from_nowhere()), " -> inner -> value", "Write the code"),
         (without_source(), "", "no source.*Remedy: define it with def at the top level"),
     ],
     ids=[
