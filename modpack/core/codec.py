@@ -73,6 +73,7 @@ class _Keys(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     optional: frozenset[str] = frozenset()
     omitted: frozenset[str] = frozenset()
+    old_names: Mapping[str, str] = MappingProxyType({})
 
 
 def json_keys(
@@ -80,6 +81,7 @@ def json_keys(
     *,
     optional: Collection[str] = (),
     omitted: Collection[str] = (),
+    old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[type[T]], type[T]]:
     """Describe how the JSON of a record differs from its fields.
 
@@ -87,10 +89,11 @@ def json_keys(
         names: Keys of the fields that have another name in JSON.
         optional: Fields with a default, whose keys may be missing when a document is read.
         omitted: Fields that are not written. Those of a record that is read have a default.
+        old_names: Keys that fields had in documents of early versions.
     """
 
     def set_keys(kind: type[T]) -> type[T]:
-        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted))
+        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted), old_names)
         kind.__json_keys__ = keys  # type: ignore[attr-defined]
         return kind
 
@@ -162,6 +165,7 @@ class _Field(NamedTuple):
     key: str
     read: _Read
     is_optional: bool
+    old_key: str | None = None
 
 
 def _wrong(expected: str, found: object) -> MismatchError:
@@ -289,7 +293,9 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
         if not isinstance(value, dict):
             raise _wrong("an object", value)
         found: dict[str, object] = {}
-        for name, key, read_field, is_optional in fields:
+        for name, key, read_field, is_optional, old_key in fields:
+            if key not in value and old_key in value:
+                key = cast(str, old_key)
             if key in value:
                 try:
                     found[name] = read_field(value[key])
@@ -343,7 +349,13 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     optional = keys.optional | keys.omitted
     names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
     fields = [
-        _Field(name, keys.names.get(name, name), _reader(hints[name], as_row), name in optional)
+        _Field(
+            name,
+            keys.names.get(name, name),
+            _reader(hints[name], as_row),
+            name in optional,
+            keys.old_names.get(name),
+        )
         for name in names
     ]
     if as_row:

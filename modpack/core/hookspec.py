@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from modpack.core.codec import from_json, record_to_json
+from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json, as_list, as_mapping
 from modpack.errors import ModpackError
 
@@ -44,6 +44,7 @@ Way: TypeAlias = Literal["reference", "source", "object"]
 """How a callable is saved."""
 
 
+@json_keys(old_names={"location": "place"})
 class CallableSpec(NamedTuple):
     """The callable of a hook.
 
@@ -52,14 +53,14 @@ class CallableSpec(NamedTuple):
             ``"object"`` for an instance, a bound method, or a partial.
         name: Its name: ``module.qualname``, or the type of an object.
         source: The exact source, for ``"source"``.
-        place: Module path and line of the source (``mylib.hooks:12``).
+        location: Module path and line of the source (``mylib.hooks:12``).
         state: Names of the closure variables and attributes that it refers to.
     """
 
     by: Way
     name: str
     source: str | None = None
-    place: str | None = None
+    location: str | None = None
     state: tuple[str, ...] = ()
 
 

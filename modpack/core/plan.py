@@ -318,6 +318,7 @@ class MockEventKind(str, Enum):
     """The module was used, which raised NotImplementedError."""
 
 
+@json_keys(old_names={"location": "place"})
 @dataclass(frozen=True)
 class MockEvent:
     """An access to a mocked module, or to one of its names, in a self-test.
@@ -327,14 +328,14 @@ class MockEvent:
         kind: The kind of access.
         name: The name, as importers write it (``wandb.log``). Empty for ``LOADED``.
         operation: The operation (``was called``), for ``USED``.
-        place: ``record:line`` of the packaged code, if known, for ``USED``.
+        location: ``record:line`` of the packaged code, if known, for ``USED``.
     """
 
     module: str
     kind: MockEventKind
     name: str = ""
     operation: str = ""
-    place: str | None = None
+    location: str | None = None
 
 
 class MockRisk(str, Enum):

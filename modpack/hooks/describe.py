@@ -49,7 +49,7 @@ def describe(hook: object, is_importable: _IsImportable) -> CallableSpec:
         by="source" if isinstance(hook, FunctionType) else "object",
         name=callable_name(hook),
         source="\n\n".join(sources) or None,  # pickling reports a missing source
-        place=_source_location(texts),
+        location=_source_location(texts),
         state=tuple(callable_state(hook)),
     )
 
@@ -315,7 +315,7 @@ def _combine(parts: dict[str, CallableSpec]) -> CallableSpec:
         by=ways.pop() if len(ways) == 1 else "object",
         name=", ".join(part.name for part in parts.values()),
         source="\n\n".join(sources) or None,
-        place=next((part.place for part in parts.values() if part.place), None),
+        location=next((part.location for part in parts.values() if part.location), None),
         state=tuple(dict.fromkeys(name for part in parts.values() for name in part.state)),
     )
 

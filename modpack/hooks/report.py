@@ -103,7 +103,7 @@ def unsaved(hook: UnsavedHook, target: tuple[str, ...], called: CallableSpec) ->
         called: A description of its callable.
     """
     path = "+".join(target)
-    shown = f"{called.name} ({called.place})" if called.place else called.name
+    shown = f"{called.name} ({called.location})" if called.location else called.name
     if hook.kind == HANDLE:
         why = f"the handle removes {shown}, which is not registered on a saved object"
         hint = "Save its target with the model, or register it again after loading."

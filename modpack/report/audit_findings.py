@@ -88,7 +88,7 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
             if touch.kind is MockEventKind.USED:
                 what, done = touch.name or mock.module, touch.operation or "was used"
                 text = f"{what} {done} in the self-test, but {mock.module} is mocked"
-                yield Diagnostic.from_code("mock-called", mock.module, text, touch.place)
+                yield Diagnostic.from_code("mock-called", mock.module, text, touch.location)
         importers = importers_by_name(mock)
         if mock.risk is not MockRisk.UNUSED:
             yield _risk(mock, files)

@@ -87,7 +87,7 @@ def describe_self_test(mock: MockFacts) -> str:
     if used:
         done = [
             f"{touch.name or mock.module} {touch.operation or 'was used'}"
-            + (f" ({touch.place})" if touch.place else "")
+            + (f" ({touch.location})" if touch.location else "")
             for touch in used
         ]
         return f"the self-test used it: {', '.join(dict.fromkeys(done))}"

@@ -152,16 +152,16 @@ def _unchecked_signatures(
         return
     for each in signatures:
         try:
-            envelope = read_envelope(each.content, archive.path, each.place)
+            envelope = read_envelope(each.content, archive.path, each.location)
         except SignatureError as failure:
             # A file next to the package may belong to another tool.
-            is_ours = each.place == layout.SIGNATURE
+            is_ours = each.location == layout.SIGNATURE
             code = "record-invalid" if is_ours else "signature-unchecked"
-            yield Diagnostic.from_code(code, each.place, failure.reason)
+            yield Diagnostic.from_code(code, each.location, failure.reason)
             continue
         keys = ", ".join(key.key_id[:16] or "without an ID" for key in envelope.signatures)
         text = f"the signature names the key {keys}, which was not given"
-        yield Diagnostic.from_code("signature-unchecked", each.place, text)
+        yield Diagnostic.from_code("signature-unchecked", each.location, text)
 
 
 def verify_package(
@@ -431,7 +431,7 @@ def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
         yield ""
     for each in facts.signatures:
         signer = f" of {printable(each.signer)}" if each.signer else ""
-        text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.place)})"
+        text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.location)})"
         yield Text(text, "green")
 
 

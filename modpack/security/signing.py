@@ -31,11 +31,11 @@ class FoundSignature(NamedTuple):
     """A signature envelope that was not verified yet.
 
     Attributes:
-        place: The record or file that contains it.
+        location: The record or file that contains it.
         content: The envelope.
     """
 
-    place: str
+    location: str
     content: bytes
 
 
@@ -102,7 +102,7 @@ def check_signatures(
     failures: list[SignatureError] = []
     for each in found:
         try:
-            valid += check(each.content, digest, signers, archive.path, each.place)
+            valid += check(each.content, digest, signers, archive.path, each.location)
         except SignatureError as failure:
             failures.append(failure)
     if not valid:

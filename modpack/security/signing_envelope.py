@@ -235,12 +235,12 @@ class ValidSignature(NamedTuple):
 
     Attributes:
         key_id: Identifier of the key: the SHA-256 of its SubjectPublicKeyInfo, in hex.
-        place: The record or file that contains the signature.
+        location: The record or file that contains the signature.
         signer: Name of the trusted signer.
     """
 
     key_id: str
-    place: str
+    location: str
     signer: str
 
 

@@ -382,7 +382,7 @@ def _caught_mock_uses(events: Sequence[MockEvent]) -> Iterator[str]:
             used.setdefault(event.module, []).append(event)
     for module, events in used.items():
         uses = dict.fromkeys(
-            f"{e.name} {e.operation}" + (f" at {e.place}" if e.place else "") for e in events
+            f"{e.name} {e.operation}" + (f" at {e.location}" if e.location else "") for e in events
         )
         shown = listed(list(uses), _MAX_PLACES)
         yield (

@@ -20,7 +20,7 @@ from modpack.core.hookspec import (
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 HOOK_FIELDS = ["name", "kind", "target", "aliases", "position", "flags", "callable"]
-CALLABLE_FIELDS = ["by", "name", "source", "place", "state"]
+CALLABLE_FIELDS = ["by", "name", "source", "location", "state"]
 
 WITHOUT_TORCH = """
     import sys
@@ -104,7 +104,7 @@ def test_specs_say_what_is_called_and_what_it_carries(package):
     assert clamp.source == (
         "def clamp(grad):\n    # keeps gradients small\n    return grad.clamp(low, high)"
     )
-    assert (clamp.place, clamp.state) == ("mylib:7", ("high", "low"))
+    assert (clamp.location, clamp.state) == ("mylib:7", ("high", "low"))
     meter = specs["0/forward_pre/0"].callable
     assert (meter.by, meter.name, meter.state) == ("object", "instance of mylib.Meter", ("seen",))
     ended = specs["1/forward/0"].callable
@@ -182,7 +182,7 @@ def test_specs_of_decorated_hooks_give_the_place_of_the_users_function(project, 
         importer = modpack.PackageImporter(tmp_path / f"{package}.modpack")
         specs = importer.hook_specs(*importer.main_resource())
         for (name, text), spec in zip(DECORATED.values(), specs, strict=True):
-            module, _, line = spec.callable.place.partition(":")
+            module, _, line = spec.callable.location.partition(":")
             assert (spec.callable.name, module) == (name, "hooked")
             assert text in lines[int(line) - 1] and text in spec.callable.source
 

@@ -136,7 +136,7 @@ def test_a_self_test_that_fails_records_what_was_used(saved):
         _, self_test = recorded(saved(net("mutrack.log(x)"), self_test="warn"))
     assert not self_test.passed
     (used,) = [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED]
-    assert used.place == "mushop/net.py:6"
+    assert used.location == "mushop/net.py:6"
 
 
 def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(saved):
@@ -146,7 +146,7 @@ def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(save
     with pytest.warns(ModpackWarning):
         _, self_test = recorded(saved(net(forward)))
     (used,) = [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED]
-    assert (used.operation, used.place) == ("was iterated over", "mushop/net.py:8")
+    assert (used.operation, used.location) == ("was iterated over", "mushop/net.py:8")
 
 
 def test_a_loaded_package_raises_as_before(saved):

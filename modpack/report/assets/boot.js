@@ -1,8 +1,8 @@
 "use strict";
-/* Unpacks what the page knows and the scripts that show it. Where that cannot be done, all parts are
-   there to be read, as without scripts. */
+/* Unpacks the data of the page and its scripts. If that fails, the page stays readable, as it is
+   without scripts. */
 
-/* A text that was compressed (raw deflate) and written in base64. */
+/* Decompress a text (raw deflate in base64). */
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));

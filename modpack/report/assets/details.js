@@ -1,13 +1,13 @@
-/* The panel: everything about one module, or about one package of the graph. */
+/* The details panel of one module or of one Python package in the graph. */
 
 const RISKS = {
-  unused: "nothing of it is used, or only in functions that nothing calls",
-  "import-time": "used while modules are imported only, which stand-ins bear",
-  reachable: "used in a function that can be called: it will raise NotImplementedError then",
+  unused: "unused, or used only in functions that are never called",
+  "import-time": "used only while modules are imported, where mocks work",
+  reachable: "used in a function that can be called, which then raises NotImplementedError",
 };
 const PROVIDERS = {
   stdlib: "Python itself", runtime: "torch or modpack", installed: "an installed distribution",
-  local: "nobody that pip knows: loose code, or an editable install",
+  local: "local code or an editable install, which pip cannot install",
 };
 
 const details = (() => {
@@ -46,7 +46,7 @@ const details = (() => {
     return element("dl", {}, kept.map(([label, value]) => [element("dt", {}, label), element("dd", {}, value)]));
   }
 
-  /* One import of a list: who or whom, how, where. */
+  /* One import in a list: the other module, the kind, the names, and the location. */
   function imported(edge, other) {
     const kind = known.kinds[edge.kind];
     return [
@@ -60,9 +60,9 @@ const details = (() => {
     if (steps === null) {
       const edges = importersOf[index];
       const only = edges.length > 0 && edges.every((edge) => edge.kind === neverRuns);
-      return element("p", { class: "hint" }, only ? "Only imports that never run (if TYPE_CHECKING) lead to it." : "No chain of imports is recorded that leads to it.");
+      return element("p", { class: "hint" }, only ? "Only imports that never run (if TYPE_CHECKING) lead to it." : "No recorded chain of imports leads to it.");
     }
-    if (steps.length === 0) return element("p", { class: "hint" }, "Chains of imports begin here: it was saved.");
+    if (steps.length === 0) return element("p", { class: "hint" }, "Chains of imports start here: this object was saved.");
     const first = element("li", {}, moduleLink(steps[0].from));
     const rest = steps.map((edge) => element("li", {}, imported(edge, edge.to)));
     return element("ol", { class: "steps" }, first, rest);
@@ -72,16 +72,16 @@ const details = (() => {
     const mock = known.mocks[index];
     if (!mock) return null;
     const use = (each) => [
-      element("code", {}, each.name), " ", element("span", { class: "kind" }, each.kind + (each.kind === "function" && !each.live ? ", nothing calls it" : "")),
+      element("code", {}, each.name), " ", element("span", { class: "kind" }, each.kind + (each.kind === "function-body" && !each.live ? ", never called" : "")),
       " ", each.scope ? ["in ", element("code", {}, each.scope), " "] : null,
       indexOf.has(each.importer) ? placeLink(indexOf.get(each.importer), each.line) ?? moduleLink(indexOf.get(each.importer), each.line) : each.importer,
       each.via.length ? ` through ${each.via.join(", ")}` : null,
     ];
-    const touch = (each) => [each.kind, " ", each.name ? element("code", {}, each.name) : null, ` ${each.operation}`, each.place ? ` at ${each.place}` : null];
+    const touch = (each) => [each.kind, " ", each.name ? element("code", {}, each.name) : null, ` ${each.operation}`, each.location ? ` at ${each.location}` : null];
     return part(
       "Mocked", element("p", {}, chip(mock.risk, `risk ${mock.risk}`), ` ${RISKS[mock.risk]}`),
-      mock.uses.length ? longList(mock.uses, use) : element("p", { class: "hint" }, "No use of its names was found."),
-      element("p", {}, element("b", {}, "self-test "), mock.tried ? (mock.touches.length ? null : "did not touch it") : "there was none"),
+      mock.uses.length ? longList(mock.uses, use) : element("p", { class: "hint" }, "No uses of its names were found."),
+      element("p", {}, element("b", {}, "self-test "), mock.tried ? (mock.touches.length ? null : "did not use it") : "none"),
       mock.touches.length ? longList(mock.touches, touch) : null,
     );
   }
@@ -90,7 +90,7 @@ const details = (() => {
     const found = findingsAbout(subjects);
     if (found.length === 0) return null;
     return part("Findings", longList(found, (each) => [
-      chip(each.severity, each.severity), " ", element("code", {}, each.code), ` ${each.text} `, each.remedy ? element("span", { class: "remedy" }, each.remedy) : null,
+      chip(each.severity, each.severity), " ", element("code", {}, each.code), ` ${each.message} `, each.hint ? element("span", { class: "remedy" }, each.hint) : null,
     ], 6));
   }
 
@@ -102,19 +102,19 @@ const details = (() => {
   function sourcePart(index, line) {
     const node = nodes[index];
     if (node.action !== "intern") return null;
-    const place = element("div", {}, element("p", { class: "hint" }, "…"));
+    const holder = element("div", {}, element("p", { class: "hint" }, "…"));
     const mine = shown;
     sources.read(node.name).then(
-      (text) => { if (mine + 1 === shown) place.replaceChildren(text === null ? missing(node) : sourceView(text, line)); },
-      (failure) => place.replaceChildren(element("p", { class: "hint" }, `The source cannot be unpacked in this browser: ${failure.message}`)),
+      (text) => { if (mine + 1 === shown) holder.replaceChildren(text === null ? missing(node) : sourceView(text, line)); },
+      (failure) => holder.replaceChildren(element("p", { class: "hint" }, `The source cannot be unpacked in this browser: ${failure.message}`)),
     );
-    return part("Source", place);
+    return part("Source", holder);
   }
 
   function missing(node) {
-    const why = sources.whyMissing(node.name) ?? "this page was made without sources, or the module has none";
+    const why = sources.whyMissing(node.name) ?? "the report was generated without sources, or the module has none";
     const command = `modpack inspect ${sources.file} --source ${node.name}`;
-    return element("p", { class: "hint" }, `It is not shown: ${why}. `, element("code", {}, command), " prints it, if it is there.");
+    return element("p", { class: "hint" }, `Not shown: ${why}. To print it, run `, element("code", {}, command), ".");
   }
 
   function showModule(index, line = null) {
@@ -131,9 +131,9 @@ const details = (() => {
         ["decided by", node.rule ?? (decision === null || decision === "saved" ? null : "not recorded")],
         ["overridden by", node.overridden], ["provided by", PROVIDERS[node.provided]],
         ["record", node.record], ["size", node.size === null || node.size === undefined ? null : humanSize(node.size)],
-        ["", decision === null ? "The package neither has it nor lists it as extern: no rule decided it." : null],
+        ["", decision === null ? "Neither in the package nor extern. No rule matched it." : null],
       ]),
-      part(decision === null ? "What asks for it" : "Why it is there", chain(index)),
+      part(decision === null ? "Imported through" : "Why it is in the package", chain(index)),
       mockFacts(index),
       findings(new Set([node.name])),
       importList("Needed by", importersOf[index], "from"),

@@ -1,4 +1,4 @@
-/* Elements of the page. Text goes in as text, never as markup. */
+/* Elements of the page. Text is always inserted as text, never as markup. */
 
 function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
@@ -24,14 +24,14 @@ function moduleLink(index, line = null) {
   return link;
 }
 
-/* "net.py:3", leading to that line of the importer's source. */
+/* A link such as "net.py:3" to a line of the importer's source. */
 function placeLink(index, line) {
   const record = nodes[index].record;
   if (line === null || !record) return null;
   return element("a", { class: "place", href: addressOf(index, line) }, `${record}:${line}`);
 }
 
-/* A long list: its beginning, and a button for the rest. */
+/* The start of a long list, and a button that shows the rest. */
 function longList(items, render, most = 12) {
   const list = element("ul", { class: "list" }, items.slice(0, most).map((item) => element("li", {}, render(item))));
   if (items.length <= most) return list;
@@ -44,7 +44,7 @@ function longList(items, render, most = 12) {
   return [list, more];
 }
 
-/* Long names may break after what separates their parts, and long digests anywhere: nowhere else. */
+/* Let long names break after separators, and long digests anywhere. */
 const LONG_WORD = /(\S{25,})/;
 const DIGEST = /^[0-9a-f]{32,}$/;
 

@@ -1,5 +1,5 @@
 "use strict";
-/* What the page knows (boot.js unpacked it): modules, groups, imports; and the questions that are asked of it. */
+/* The data of the page, which boot.js unpacked: modules, groups, imports; and queries on it. */
 
 const nodes = known.nodes;
 const indexOf = new Map(nodes.map((node, index) => [node.name, index]));
@@ -16,20 +16,20 @@ for (const [from, to, kind, line, names] of known.edges) {
 
 const DECIDED = { intern: "interned", extern: "externed", mock: "mocked", deny: "denied", saved: "saved" };
 
-/* The decision about a module; "saved" for what the user saved, null for what was not decided. */
+/* The decision about a module. "saved" for saved objects, null without a decision. */
 function decisionOf(index) {
   const node = nodes[index];
   return node.action ?? (node.group === null ? null : "saved");
 }
 
-/* The best evidence for one step of a chain: what surely runs, with a line if there is one. */
+/* The strongest evidence for one step of a chain, preferably with a line. */
 function evidence(from, to) {
   const edges = importsOf[from].filter((edge) => edge.to === to && edge.kind !== neverRuns);
   const weakness = (edge) => 100 * (edge.line === null) + edge.kind;
   return edges.reduce((best, edge) => (weakness(edge) < weakness(best) ? edge : best));
 }
 
-/* The steps of a shortest chain from something saved to a module; null if none leads there. */
+/* The steps of a shortest chain from a saved object to a module, or null. */
 function chainTo(index) {
   if (nodes[index].depth === null) return null;
   const steps = [];
@@ -62,8 +62,8 @@ function counted(number, noun) {
   return number === 1 ? `1 ${noun}` : `${number} ${noun}s`;
 }
 
-/* Modules by what was typed: names that are it, then those that begin, or whose last part begins,
-   with it, then those that hold it. */
+/* Modules that match a search: exact names first, then names that begin with the text, then names
+   whose last part does, then names that contain it. */
 function search(typed, most) {
   const wanted = typed.trim().toLowerCase();
   if (!wanted) return [];

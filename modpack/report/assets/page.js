@@ -1,4 +1,4 @@
-/* Parts, addresses, search, light and dark. */
+/* Tabs, addresses, search, and color scheme. */
 
 (() => {
   const parts = [...document.querySelectorAll("main > section.part")];
@@ -22,7 +22,7 @@
     }
   }
 
-  /* "#mocks" is a part; "#module=net.blocks&line=3" a module, beside the part that is shown. */
+  /* "#mocks" selects a tab. "#module=net.blocks&line=3" shows a module next to the current tab. */
   function follow() {
     const address = location.hash.slice(1);
     if (address.startsWith("module=")) {
@@ -49,8 +49,6 @@
       throw failure;
     }
   }
-
-  /* -- search: a list that the arrows walk -- */
 
   let results = [];
   let active = -1;
@@ -83,7 +81,7 @@
   function take(row) {
     location.hash = addressOf(results[row]);
     hideFound();
-    document.getElementById("details").focus(); // where it is shown already; or else when it is
+    document.getElementById("details").focus(); // now if the module is shown already, otherwise once it is
   }
 
   function hideFound() {
@@ -111,8 +109,6 @@
       field.select();
     } else if (event.key === "Escape" && document.body.classList.contains("detailed")) location.hash = "#";
   });
-
-  /* -- light and dark -- */
 
   document.getElementById("theme").addEventListener("click", () => {
     const root = document.documentElement;

@@ -1,4 +1,4 @@
-/* Sources: unpacked when they are looked at, colored a little. */
+/* Sources, unpacked when they are shown, with simple syntax highlighting. */
 
 const sources = (() => {
   let stored = null;
@@ -8,7 +8,7 @@ const sources = (() => {
     return stored;
   }
 
-  /* The text of a module's source; null if the page does not have it. */
+  /* The source of a module, or null if the page does not contain it. */
   async function read(name) {
     if (!Object.hasOwn(all().texts, name)) return null;
     return unpacked(all().texts[name]);
@@ -33,7 +33,7 @@ const TOKENS = new RegExp(
 );
 const MAX_COLORED = 300000;
 
-/* Python source as nodes; very long texts stay plain. */
+/* Python source as highlighted nodes. Very long texts stay plain. */
 function colored(text) {
   if (text.length > MAX_COLORED) return document.createTextNode(text);
   const made = document.createDocumentFragment();
@@ -48,7 +48,7 @@ function colored(text) {
   return made;
 }
 
-/* A source with line numbers, one line marked. */
+/* A source with line numbers and one marked line. */
 function sourceView(text, line) {
   const count = text.split("\n").length - (text.endsWith("\n") ? 1 : 0);
   const numbers = Array.from({ length: count }, (_, index) => index + 1).join("\n");

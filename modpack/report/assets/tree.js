@@ -1,4 +1,4 @@
-/* What the graph shows: groups, in them packages, in those modules; each opened or closed. */
+/* The tree that the graph shows: groups, packages in groups, modules in packages; open or closed. */
 
 const tree = { top: [], byId: new Map(), leafOf: new Array(nodes.length).fill(null) };
 const DEEPEST = 30;
@@ -12,7 +12,7 @@ function addBranch(parent, path) {
   return branch;
 }
 
-/* What leads to a module from its group: ["a", "a.b", "a.b.c"]. */
+/* The paths from the group of a module to the module: ["a", "a.b", "a.b.c"]. */
 function pathsTo(name) {
   const parts = name.split(".");
   const deep = parts.slice(0, DEEPEST).map((_, at) => parts.slice(0, at + 1).join("."));
@@ -40,7 +40,7 @@ function growTree() {
   });
 }
 
-/* What a branch is called below its parent. */
+/* The label of a branch below its parent. */
 function label(branch) {
   const above = branch.parent === null || branch.parent.group !== undefined ? branch.parent?.only ?? "" : branch.parent.path;
   const own = branch.path.startsWith(`${above}.`) && above ? branch.path.slice(above.length + 1) : branch.path;
@@ -48,7 +48,7 @@ function label(branch) {
   return text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL)}…` : text;
 }
 
-/* Branches with one child that is all they hold become one with it. */
+/* Merge branches with their only child. */
 function pruneTree(branch) {
   while (branch.children.length === 1 && branch.module === null) {
     const [only] = branch.children;
@@ -61,7 +61,7 @@ function pruneTree(branch) {
   branch.children.forEach(pruneTree);
 }
 
-/* A package that is opened shows its own code beside what is below it. */
+/* Add a child for the code of a package itself, next to its submodules. */
 function addOwnCode(branch) {
   branch.children.forEach(addOwnCode);
   if (branch.children.length === 0 || branch.module === null) return;

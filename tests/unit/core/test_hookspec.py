@@ -72,7 +72,7 @@ def test_fields_that_are_not_known_are_left_alone():
 
 
 HOOK_FIELDS = ["name", "kind", "target", "aliases", "position", "flags", "callable"]
-CALLABLE_FIELDS = ["by", "name", "source", "place", "state"]
+CALLABLE_FIELDS = ["by", "name", "source", "location", "state"]
 
 
 @pytest.mark.parametrize("field", HOOK_FIELDS)
@@ -117,7 +117,7 @@ def test_a_field_of_a_wrong_type_is_named(field, value):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("by", "magic"), ("by", None), ("name", 3), ("source", 1), ("place", []), ("state", "x")],
+    [("by", "magic"), ("by", None), ("name", 3), ("source", 1), ("location", []), ("state", "x")],
 )
 def test_a_callables_field_of_a_wrong_type_is_named(field, value):
     wrong = record()

@@ -94,9 +94,9 @@ def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
     [
         3,
         {},
-        {"module": "m", "kind": "burnt", "name": "", "operation": "", "place": None},
-        {"module": 3, "kind": "used", "name": "", "operation": "", "place": None},
-        {"module": "m", "kind": "used", "name": "", "operation": "", "place": 3},
+        {"module": "m", "kind": "burnt", "name": "", "operation": "", "location": None},
+        {"module": 3, "kind": "used", "name": "", "operation": "", "location": None},
+        {"module": "m", "kind": "used", "name": "", "operation": "", "location": 3},
     ],
 )
 def test_a_damaged_touch_is_noticed(touch):

@@ -44,7 +44,7 @@ def test_hooks_of_other_kinds_or_targets_are_others():
 
 def test_sources_are_compared_line_by_line():
     old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
-    new = old._replace(source="lambda m, a, o: o * 2\n", place="lib:9")
+    new = old._replace(source="lambda m, a, o: o * 2\n", location="lib:9")
     (found,) = compared([hook(old)], [hook(new)])
     assert found.fields == ()
     assert "+lambda m, a, o: o * 2" in found.source.unified
@@ -52,7 +52,7 @@ def test_sources_are_compared_line_by_line():
 
 def test_the_line_where_a_source_was_is_no_difference():
     old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
-    assert compared([hook(old)], [hook(old._replace(place="lib:9"))]) == []
+    assert compared([hook(old)], [hook(old._replace(location="lib:9"))]) == []
 
 
 def test_flags_are_compared():

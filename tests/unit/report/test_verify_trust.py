@@ -43,7 +43,7 @@ def rows(facts):
 def test_a_signature_that_holds_is_told_with_its_signer(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["ada"]])
     assert facts.is_accepted and codes(facts) == []
-    assert [(each.signer, each.place) for each in facts.signatures] == [
+    assert [(each.signer, each.location) for each in facts.signatures] == [
         ("ada", ".data/modpack/signature.json")
     ]
 

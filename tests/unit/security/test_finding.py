@@ -42,8 +42,8 @@ def test_find_signatures_returns_embedded_and_detached(package, alice):
     with open_archive(package) as archive:
         embedded, detached = find_signatures(archive, package)
         assert find_signatures(archive) == (embedded,)
-    assert embedded.place == EMBEDDED
-    assert detached.place == f"{package}.sig"
+    assert embedded.location == EMBEDDED
+    assert detached.location == f"{package}.sig"
     assert embedded.content == detached.content
 
 
@@ -52,7 +52,7 @@ def test_a_signature_of_somebody_who_is_trusted_is_enough(package, alice, bob, t
     sign_package(package, alice, embed=embed)
     (found,) = held(package, trusted("bob", bob), trusted("alice", alice))
     assert (found.signer, found.key_id) == ("alice", alice.key_id)
-    assert found.place == (EMBEDDED if embed else f"{package}.sig")
+    assert found.location == (EMBEDDED if embed else f"{package}.sig")
 
 
 def test_nobody_has_to_sign_if_nobody_is_asked_for(package):
