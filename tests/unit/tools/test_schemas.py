@@ -4,6 +4,7 @@ import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -37,9 +38,10 @@ def test_schema_is_valid_and_describes_every_key(schemas, command):
 
 
 def test_generator_refuses_fields_without_description(schemas):
-    class Undescribed:
-        __dataclass_fields__ = {"size": None}
-        __annotations__ = {"size": int}
+    class Undescribed(NamedTuple):
+        """A record without a description of its field."""
+
+        size: int
 
     with pytest.raises(LookupError, match="does not describe 'size'"):
         schemas._Schema("x", (Undescribed,))
