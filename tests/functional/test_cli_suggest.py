@@ -159,16 +159,16 @@ def test_suggest_shows_reasons(target):
         "2.5",
         "MIT",
     )
-    assert library["compiled"] is False and found["--extern sgcompiled"]["compiled"] is True
+    assert library["native"] is False and found["--extern sgcompiled"]["native"] is True
     assert library["modules"] == ["sglib", "sglib.core"]
-    assert library["reach"] == "at-once"
+    assert library["reach"] == "required"
     assert library["importers"][0]["line"] == 2
-    assert found["--intern 'sgown.**'"]["reach"] == "held"
-    assert found["--extern sgguarded"]["reach"] == "in-functions"
+    assert found["--intern 'sgown.**'"]["reach"] == "pickle"
+    assert found["--extern sgguarded"]["reach"] == "function"
     shown = " ".join(run("suggest", target).stdout.split())
-    assert "sg-lib 2.5 (MIT), pure Python imported at once: sgown/net.py:2" in shown
+    assert "sg-lib 2.5 (MIT), pure Python imported at module level: sgown/net.py:2" in shown
     assert "imported in functions only: sgown/tools.py:6" in shown
-    assert "holds Net" in shown and "sgunseen.deep: not installed here" in shown
+    assert "contains Net" in shown and "sgunseen.deep: not installed" in shown
 
 
 def test_suggest_offers_mock_for_import_time_uses(target):
@@ -177,7 +177,7 @@ def test_suggest_offers_mock_for_import_time_uses(target):
     assert found["--extern 'sglib.**'"]["alternative"] is None
     assert found["--extern sgcompiled"]["mock_risk"] == "unused"
     assert found["--extern sgcompiled"]["alternative"]["option"] == "--mock sgcompiled"
-    # The saved class derives from it: a stand-in would be called with the object.
+    # The saved class derives from it: a mock would be called with the object.
     assert found["--extern sgtrack"]["mock_risk"] == "reachable"
     assert found["--intern 'sgown.**'"]["mock_risk"] is None
 
@@ -192,7 +192,7 @@ def test_suggest_respects_given_rules(target):
 def test_suggest_hermetic_interns_pure_distributions(target):
     found = by_option(document(target, "--preset", "hermetic"))
     assert "--intern 'sglib.**'" in found and "--extern sgcompiled" in found
-    assert any("compiled code" in reason for reason in found["--extern sgcompiled"]["reasons"])
+    assert any("native code" in reason for reason in found["--extern sgcompiled"]["reasons"])
     native = by_option(document(target, "--preset", "hermetic", "--intern-native"))
     assert "--intern sgcompiled" in native
 
@@ -226,7 +226,7 @@ def test_suggest_reports_problems_without_rule(target):
     assert result.exit_code == 1
     assert "denied" in result.stdout and "--intern 'sgown.**'" in result.stdout
     (problem,) = document(target, "--deny", "sgtrack", status=1)["problems"]
-    assert (problem["subject"], problem["reason"]) == ("sgtrack", "denied")
+    assert (problem["subject"], problem["code"]) == ("sgtrack", "module-denied")
 
 
 def test_suggest_rejects_target_without_object(target):
@@ -237,7 +237,7 @@ def test_suggest_rejects_target_without_object(target):
 
 
 def test_suggest_uses_target_of_pyproject(target):
-    Path("pyproject.toml").write_text(f'[tool.modpack]\ntarget = "{target}"\npolicy = "hermetic"')
+    Path("pyproject.toml").write_text(f'[tool.modpack]\ntarget = "{target}"\npreset = "hermetic"')
     assert document()["preset"] == "hermetic"
 
 
@@ -282,7 +282,7 @@ def test_suggest_does_not_mock_module_that_code_tests_for(project, installed, mo
         "--mock 'sgplain.**'",
         "--extern 'sgasked.**'",
     ]
-    assert "sglib as if it were installed" in found["--extern 'sgasked.**'"]["reasons"][-1]
+    assert "look installed to sglib" in found["--extern 'sgasked.**'"]["reasons"][-1]
 
 
 def test_suggest_hermetic_skips_unloaded_optional_modules(project, installed, monkeypatch):
@@ -290,6 +290,6 @@ def test_suggest_hermetic_skips_unloaded_optional_modules(project, installed, mo
     installed("sg-extra", {"sgextra.py": ""})
     monkeypatch.chdir(project({"sgown.py": "import sglib\nclass Net: pass"}))
     found = by_option(document("sgown:Net", "--preset", "hermetic"))
-    assert any("nothing has loaded it" in r for r in found["--extern sgextra"]["reasons"])
+    assert any("not loaded in this process" in r for r in found["--extern sgextra"]["reasons"])
     installed("sg-lib", {"sglib.py": "def f():\n    import sgextra\n"}, requires=["sg-extra"])
     assert "--intern sgextra" in by_option(document("sgown:Net", "--preset", "hermetic"))

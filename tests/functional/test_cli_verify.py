@@ -83,9 +83,9 @@ def test_verify_rejects_damaged_package_with_hint(damaged):
 
 def test_verify_json_agrees_with_text(package, damaged):
     accepted = document(package)
-    assert (accepted["accepted"], accepted["findings"]) == (True, [])
+    assert (accepted["passed"], accepted["findings"]) == (True, [])
     refused = document(damaged, status=1)
-    assert (refused["accepted"], len(refused["findings"])) == (False, 1)
+    assert (refused["passed"], len(refused["findings"])) == (False, 1)
     assert refused["digest"] == accepted["digest"]
 
 
@@ -124,7 +124,7 @@ def test_verify_checks_policy(package, tmp_path):
         ("policy-allows-any-code", str(package)),
     ]
     policy.write_text('[trust]\nallow_code = true\nhook_kinds = ["forward"]\n')
-    assert document(package, "--policy", policy)["accepted"]
+    assert document(package, "--policy", policy)["passed"]
     policy.write_text("[trust]\nallow_code = true\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2
     missing = run(package, "--policy", tmp_path / "nope.toml")

@@ -88,7 +88,7 @@ def test_why_shows_rule_and_shortest_chain_with_locations(package):
     assert lines[0] == ["whyspy", "mocked"]
     assert ["rule", "mock('whyspy.**')"] in lines
     assert ["<model/net.pkl>"] in lines
-    assert ["->", "whyshop.net", "pickle", "holds", "Net"] in lines
+    assert ["->", "whyshop.net", "pickle", "contains", "Net"] in lines
     assert ["->", "whyshop.left", "required", "whyshop/net.py:4"] in lines
     assert ["->", "whyspy", "required", "whyshop/left.py:2"] in lines
     assert ["whyshop/deep.py:1", "(required)"] in lines  # another place
@@ -96,23 +96,23 @@ def test_why_shows_rule_and_shortest_chain_with_locations(package):
 
 def test_why_all_sorts_chains_by_length(package):
     found = document(package, "whyspy", "--all")
-    chains = [[step["imported"] for step in chain["steps"]] for chain in found["chains"]]
+    chains = [[link["imported"] for link in chain["links"]] for chain in found["chains"]]
     assert chains == [
         ["whyshop.net", "whyshop.left", "whyspy"],
         ["whyshop.net", "whyshop.tools", "whyshop.deep", "whyspy"],
     ]
-    assert (found["more_chains"], found["is_complete"]) == (0, True)
+    assert (found["omitted_chains"], found["search_complete"]) == (0, True)
     assert "2 chains of imports" in run(package, "whyspy", "--all").stdout
 
 
 def test_why_json_step_has_evidence(package):
     (chain,) = document(package, "numpy")["chains"]
     assert chain["start"] == "<model/net.pkl>"
-    assert chain["steps"][-1] == {
+    assert chain["links"][-1] == {
         "importer": "whyshop.tools",
         "imported": "numpy",
         "kind": "function",
-        "file": "whyshop/tools.py",
+        "path": "whyshop/tools.py",
         "line": 4,
         "names": [],
         "others": 0,
@@ -122,7 +122,10 @@ def test_why_json_step_has_evidence(package):
 def test_why_shows_provider_of_extern_module(package):
     import numpy
 
-    assert document(package, "numpy")["provided_by"] == f"numpy {numpy.__version__}"
+    found = document(package, "numpy")
+    assert (found["provided_by"], found["distribution"]) == ("installed", "numpy")
+    assert found["version"] == numpy.__version__
+    assert document(package, "typing")["provided_by"] == "stdlib"
     assert "the standard library" in run(package, "typing").stdout
 
 
@@ -152,14 +155,14 @@ def test_why_marks_module_imported_for_type_checking_only(package):
     assert result.exit_code == 0
     assert "TYPE_CHECKING" in result.stdout and "whyshop/net.py:7" in result.stdout
     found = document(package, "whytyped")
-    assert (found["standing"], found["action"], found["chains"]) == ("never-run", None, [])
+    assert (found["status"], found["action"], found["chains"]) == ("type-checking-only", None, [])
 
 
 def test_why_shows_reason_of_excluded_module(package):
     found = document(package, "whyabsent")
-    assert (found["standing"], found["action"]) == ("left-out", None)
-    assert "not installed" in found["notes"][0]["text"]
-    assert found["chains"][0]["steps"][-1]["kind"] == "guarded"
+    assert (found["status"], found["action"]) == ("excluded", None)
+    assert "not installed" in found["notes"][0]["message"]
+    assert found["chains"][0]["links"][-1]["kind"] == "guarded"
 
 
 def test_why_of_unknown_module_suggests_similar_names(package):
@@ -178,7 +181,7 @@ def test_why_knows_modules_of_mocks(package):
 def test_why_reads_imports_of_torch_package_archive():
     found = document(ANCESTORS, "tinynet.layers")
     assert (found["action"], found["rule"], found["origin"]) == ("intern", None, None)
-    assert found["chains"][0]["steps"][0]["names"] == ["Embed", "Scale", "TiedHead", "add_one"]
+    assert found["chains"][0]["links"][0]["names"] == ["Embed", "Scale", "TiedHead", "add_one"]
     assert "not recorded" in run(ANCESTORS, "math").stdout
 
 
@@ -199,7 +202,7 @@ def test_why_limits_number_of_chains(tmp_path):
     result = run(file, "hub", "--all")
     assert result.exit_code == 0 and "at least" in result.stdout
     found = document(file, "hub", "--all")
-    assert len(found["chains"]) == 100 and not found["is_complete"]
+    assert len(found["chains"]) == 100 and not found["search_complete"]
 
 
 def test_why_does_not_import_torch(package):

@@ -110,7 +110,7 @@ def test_report_json_describes_page(package):
     done = report("shop.modpack", "--json")
     document = json.loads(done.stdout)
     jsonschema.validate(document, json.loads(SCHEMA.read_text()))
-    assert document["page"] == "shop.html"
+    assert document["report_path"] == "shop.html"
     assert document["size_bytes"] == Path("shop.html").stat().st_size
     assert document["findings"]["info"] >= 1
 

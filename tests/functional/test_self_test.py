@@ -104,7 +104,7 @@ def test_module_with_computed_name_is_added(make, target, clean_python):
     assert "shop.plugins.tools" in plan.modules(modpack.Action.INTERN)
     assert "shop.plugins.unused" not in plan.modules(modpack.Action.INTERN)
     needed = plan.graph.edges_between("shop.net", "shop.plugins.double")
-    assert [edge.kind.value for edge in needed] == ["self_test"]
+    assert [edge.kind.value for edge in needed] == ["self-test"]
     out = clean_python(
         "import modpack, torch; print(modpack.load(path)(torch.ones(1, 3)).tolist())", path=target
     ).stdout

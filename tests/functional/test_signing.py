@@ -128,11 +128,11 @@ def test_sign_json_describes_signature(package, key, option, placement):
     key_id = read_private(key).key_id
     assert found == {
         "schema": 1,
-        "package": str(package),
+        "path": str(package),
         "digest": digest_of(package),
         "key_id": key_id,
         "placement": placement,
-        "file": str(package) if placement == "embedded" else f"{package}.sig",
+        "signature_path": str(package) if placement == "embedded" else f"{package}.sig",
         "key_ids": [key_id],
     }
     assert held(package, key) == ["release"]

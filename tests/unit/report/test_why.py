@@ -1,9 +1,8 @@
-"""Why a module is there."""
+"""``modpack why``: chains of imports, the status of a module, and the report."""
 
 from __future__ import annotations
 
 import io
-import json
 
 import pytest
 from rich.console import Console
@@ -11,13 +10,14 @@ from rich.console import Console
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup
 from modpack.core.plan import Decision, Plan
-from modpack.core.rules import Action, Rule
+from modpack.core.rules import Action, Owner, Rule
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
-from modpack.report.json_output import document
+from modpack.report.json_output import dumps, why_document
 from modpack.report.why import (
     MAX_COUNTED,
     MAX_NODES,
+    ModuleProvider,
     ModuleStatus,
     all_chains,
     shortest_chains,
@@ -49,11 +49,11 @@ def decision(module):
     return Decision(module, Action.INTERN, Rule(Action.INTERN, GlobGroup("**")), location)
 
 
-def told(chains):
-    return [" ".join([c.start, *(step.imported for step in c.steps)]) for c in chains.chains]
+def paths(chains):
+    return [" ".join([c.start, *(link.imported for link in c.links)]) for c in chains.chains]
 
 
-def test_each_saved_object_has_its_shortest_chain_the_shortest_first():
+def test_shortest_chains_are_sorted_by_length():
     plan = plan_of(
         "<m/net.pkl> a pickle",
         "a b",
@@ -63,19 +63,19 @@ def test_each_saved_object_has_its_shortest_chain_the_shortest_first():
         roots=("<m/net.pkl>", "<m/other.pkl>", "<m/third.pkl>"),
     )
     chains = shortest_chains(plan, "z")
-    assert told(chains) == ["<m/other.pkl> z", "<m/net.pkl> a b z"]
-    assert chains.more == 0
+    assert paths(chains) == ["<m/other.pkl> z", "<m/net.pkl> a b z"]
+    assert chains.omitted == 0
 
 
-def test_a_step_tells_where_it_shows_and_what_it_takes():
+def test_link_has_location_and_names():
     plan = plan_of("<m/net.pkl> shop.net pickle 0 Net,Head", "shop.net wandb function 12 log")
     (chain,) = shortest_chains(plan, "wandb").chains
-    held, used = chain.steps
-    assert (held.kind, held.names, held.place) == (ImportKind.PICKLE, ("Net", "Head"), None)
-    assert (used.kind, used.names, used.place) == (ImportKind.FUNCTION, ("log",), "shop/net.py:12")
+    held, used = chain.links
+    assert (held.kind, held.names, held.location) == (ImportKind.PICKLE, ("Net", "Head"), None)
+    assert (used.kind, used.names, used.location) == (ImportKind.FUNCTION, ("log",), "shop/net.py:12")
 
 
-def test_the_strongest_evidence_is_told_and_the_rest_is_counted():
+def test_link_has_strongest_evidence_and_counts_the_rest():
     plan = plan_of(
         "<m/net.pkl> a pickle",
         "a z guarded 3",
@@ -84,21 +84,21 @@ def test_the_strongest_evidence_is_told_and_the_rest_is_counted():
         "a z type-checking 1",
     )
     (chain,) = shortest_chains(plan, "z").chains
-    assert (chain.steps[-1].line, chain.steps[-1].others) == (9, 2)
+    assert (chain.links[-1].line, chain.links[-1].others) == (9, 2)
 
 
-def test_of_chains_of_one_length_the_one_that_runs_at_once_comes_first():
+def test_chains_of_one_length_start_with_required_imports():
     plan = plan_of("<m/net.pkl> a pickle", "a b function 1", "a c required 2", "b z", "c z")
-    assert told(shortest_chains(plan, "z")) == ["<m/net.pkl> a c z", "<m/net.pkl> a b z"]
+    assert paths(shortest_chains(plan, "z")) == ["<m/net.pkl> a c z", "<m/net.pkl> a b z"]
 
 
-def test_chains_that_are_as_short_are_told_and_counted_without_following_each():
+def test_equally_short_chains_are_counted_without_following_each():
     layers = [f"{a}{n} {b}{n + 1}" for n in range(60) for a in "xy" for b in "xy"]
     plan = plan_of("<m/net.pkl> x0 pickle", *layers, "x60 z", "y60 z")
     chains = shortest_chains(plan, "z")
-    assert len(chains.chains) == 3 and {len(c.steps) for c in chains.chains} == {62}
-    assert chains.as_short == MAX_COUNTED
-    assert "and at least 1,000,000 more that are as short" in printed(why(plan, "z"))
+    assert len(chains.chains) == 3 and {len(c.links) for c in chains.chains} == {62}
+    assert chains.equally_short == MAX_COUNTED
+    assert "and at least 1,000,000 more of the same length" in printed(why(plan, "z"))
 
 
 def diamonds(layers):
@@ -110,53 +110,53 @@ def diamonds(layers):
 
 
 @pytest.mark.parametrize("every_chain", [False, True])
-def test_chains_of_a_deep_graph_are_told_as_long_as_they_are_not_too_long(every_chain):
+def test_chains_of_deep_graph_stay_below_the_limit(every_chain):
     found = why(diamonds(300), "z", every_chain=every_chain)
-    nodes = sum(len(chain.steps) + 1 for chain in found.chains.chains)
+    nodes = sum(len(chain.links) + 1 for chain in found.chains.chains)
     assert 0 < nodes <= MAX_NODES
     assert "too long" not in printed(found, every_chain)
 
 
 @pytest.mark.parametrize("every_chain", [False, True])
-def test_of_a_graph_of_any_depth_nothing_is_told_that_nobody_could_read(every_chain):
+def test_chains_beyond_the_limit_are_counted_only(every_chain):
     found = why(diamonds(12_000), "z", every_chain=every_chain)
     assert found.chains.chains == ()
-    assert found.chains.more > 0
-    assert found.chains.as_short == 0
-    assert "in chains that are too long to show" in printed(found, every_chain)
-    assert len(json.dumps(document(found, file="x", every_chain=every_chain))) < 10_000
+    assert found.chains.omitted > 0
+    assert found.chains.equally_short == 0
+    assert "too long to show" in printed(found, every_chain)
+    assert len(dumps(why_document(found, "x", every_chain))) < 10_000
 
 
-def test_things_whose_chains_find_no_room_are_counted():
+def test_starts_beyond_the_limit_are_counted():
     near, far = "<m/near.pkl>", "<m/far.pkl>"
     edges = [f"m{n} m{n + 1}" for n in range(MAX_NODES - 10)]
     plan = plan_of(*edges, f"{near} m0 pickle", f"{far} x pickle", "x m0", roots=(far, near))
     chains = shortest_chains(plan, f"m{MAX_NODES - 10}")
     assert [chain.start for chain in chains.chains] == [near]
-    assert chains.more == 1
+    assert chains.omitted == 1
 
 
-def test_more_saved_objects_than_anybody_reads_are_counted():
+def test_shortest_chains_limits_the_number_of_starts():
     roots = tuple(f"<m/{n}.pkl>" for n in range(14))
     plan = plan_of(*(f"{root} z pickle" for root in roots), roots=roots)
     chains = shortest_chains(plan, "z")
-    assert (len(chains.chains), chains.more) == (10, 4)
+    assert (len(chains.chains), chains.omitted) == (10, 4)
 
 
-def test_what_was_saved_by_name_needs_no_steps():
+def test_chain_of_module_saved_by_name_has_no_links():
     plan = plan_of("a b", roots=("a",))
     (chain,) = shortest_chains(plan, "a").chains
-    assert (chain.start, chain.steps) == ("a", ())
+    assert (chain.start, chain.links) == ("a", ())
 
 
-def test_all_chains_are_told_cycles_included():
+def test_all_chains_handles_cycles():
     plan = plan_of("<m/net.pkl> a pickle", "a b", "b a", "b z", "a z", "z a")
-    assert told(all_chains(plan, "z")) == ["<m/net.pkl> a z", "<m/net.pkl> a b z"]
+    assert paths(all_chains(plan, "z")) == ["<m/net.pkl> a z", "<m/net.pkl> a b z"]
     chains = all_chains(plan, "z", most=1)
-    assert (len(chains.chains), chains.more, chains.is_complete) == (1, 1, True)
+    assert (len(chains.chains), chains.omitted, chains.is_complete) == (1, 1, True)
 
 
-def test_a_module_is_decided_left_out_never_run_or_undecided():
+def test_status_is_one_of_four():
     plan = plan_of(
         "<m/net.pkl> a pickle",
         "a typed type-checking 2",
@@ -165,24 +165,24 @@ def test_a_module_is_decided_left_out_never_run_or_undecided():
         decided=["a"],
         notes=(Diagnostic.from_code("optional-import-missing", "absent", "it is not installed"),),
     )
-    standings = {m: why(plan, m).standing for m in ("a", "typed", "absent", "lost")}
-    assert standings == {
+    statuses = {m: why(plan, m).status for m in ("a", "typed", "absent", "lost")}
+    assert statuses == {
         "a": ModuleStatus.DECIDED,
-        "typed": ModuleStatus.NEVER_RUN,
-        "absent": ModuleStatus.LEFT_OUT,
+        "typed": ModuleStatus.TYPE_CHECKING_ONLY,
+        "absent": ModuleStatus.EXCLUDED,
         "lost": ModuleStatus.UNDECIDED,
     }
     assert why(plan, "typed").chains.chains == ()
-    assert [step.place for step in why(plan, "typed").importers] == ["a.py:2"]
+    assert [link.location for link in why(plan, "typed").importers] == ["a.py:2"]
     assert [str(note) for note in why(plan, "absent").notes] == ["it is not installed"]
 
 
-def test_everybody_who_imports_it_is_told_the_strongest_first():
+def test_importers_start_with_the_strongest_evidence():
     plan = plan_of("a z guarded 3", "b z function 2", "c z required 1", roots=("a", "b", "c"))
-    assert [step.importer for step in why(plan, "z").importers] == ["c", "b", "a"]
+    assert [link.importer for link in why(plan, "z").importers] == ["c", "b", "a"]
 
 
-def test_what_nothing_mentions_is_a_key_error():
+def test_why_rejects_unknown_module():
     with pytest.raises(KeyError):
         why(plan_of("a b"), "nowhere")
 
@@ -193,7 +193,7 @@ def printed(found, every_chain=False):
     return stream.getvalue()
 
 
-def test_names_cannot_steer_the_terminal():
+def test_report_escapes_names():
     evil = "evil\x1b[2J"
     plan = plan_of(
         f"<m/{evil}> {evil} pickle 0 {evil}",
@@ -202,18 +202,20 @@ def test_names_cannot_steer_the_terminal():
         roots=(f"<m/{evil}>",),
         notes=(Diagnostic.from_code("optional-import-missing", "z", evil),),
     )
+    provider = ModuleProvider(Owner.INSTALLED, evil, evil)
     for module in ("z", evil):
         for every_chain in (False, True):
-            text = printed(why(plan, module, every_chain=every_chain, provider=evil), every_chain)
+            found = why(plan, module, every_chain=every_chain, provider=provider)
+            text = printed(found, every_chain)
             assert "\x1b" not in text and "evil\\x1b[2J" in text
 
 
-def test_a_report_says_how_many_chains_are_not_shown():
+def test_report_counts_omitted_chains():
     roots = tuple(f"<m/{n}.pkl>" for n in range(14))
     plan = plan_of(*(f"{root} z pickle" for root in roots), roots=roots)
-    assert "and from 4 more" in printed(why(plan, "z"))
+    assert "and chains from 4 more saved objects" in printed(why(plan, "z"))
     assert "and 4 more" not in printed(why(plan, "z", every_chain=True), True)
 
 
-def test_a_module_that_nothing_leads_to_says_so():
-    assert "no import in the package leads to it" in printed(why(plan_of("a b", roots=()), "b"))
+def test_report_of_module_without_chain():
+    assert "No import in the package leads to it" in printed(why(plan_of("a b", roots=()), "b"))
