@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import cast
 
 from modpack.core.names import is_everywhere
-from modpack.discovery.script import does_work
+from modpack.discovery.script import has_side_effects
 from modpack.errors import ModpackError
 
 
@@ -70,7 +70,7 @@ class Target:
         if self.file is None or "." in self.module:
             return False
         with tokenize.open(self.file) as source:
-            return does_work(source.read())
+            return has_side_effects(source.read())
 
 
 def parse_target(text: str, base: Path) -> Target:

@@ -1,7 +1,7 @@
-"""The environment: what a package records of installed distributions, and how that compares here.
+"""Recording and comparison of environments.
 
-Comparing runs whenever a package is opened, so it must cost little: a look at the folder of each
-recorded distribution's metadata, none at all others. Nothing is imported or executed.
+The comparison runs whenever a package is opened, so it must be fast: it reads the metadata of the
+recorded distributions only. Nothing is imported or executed.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 def compare(
     recorded: RecordedEnvironment, externs: Sequence[str], *, whole: bool = False
 ) -> EnvironmentComparison:
-    """Compare what a package was made with, with what is here.
+    """Compare a package's export environment with this one.
 
     Args:
-        recorded: where the package was made.
-        externs: its extern modules. Those of the standard library, torch and modpack itself are
-            not looked for.
-        whole: whether to compare all that the recorded distributions require as well.
+        recorded: Recorded export environment.
+        externs: Extern modules of the package. Those of the standard library, torch, and modpack
+            are not searched for.
+        whole: Whether to compare all recorded distributions, including indirect requirements.
     """
-    rows = [*_python(recorded), *_platform(recorded), *_torch(recorded)]
+    rows = [*_python_row(recorded), *_platform_row(recorded), *_torch_row(recorded)]
     foreign = [module for module in externs if not is_everywhere(module)]
     wanted = recorded.group_by_distribution(foreign)
     if whole:
         others = recorded.distributions.values()
         wanted = {**{normalized(d.name): (d, ()) for d in others}, **wanted}
-    rows += [_distribution(*wanted[name]) for name in sorted(wanted) if name != "torch"]
+    rows += [_distribution_row(*wanted[name]) for name in sorted(wanted) if name != "torch"]
     loose = [module for module in foreign if recorded.provider_of(module) is None]
-    return EnvironmentComparison((*rows, *_loose(loose)))
+    return EnvironmentComparison((*rows, *_unassigned_rows(loose)))
 
 
 def installed_version(name: str) -> str | None:
-    """The version of the installed distribution of that name; None if there is none.
+    """Return the version of an installed distribution; None if there is none.
 
-    Reads the header of its metadata only: the rest may be a book.
+    Reads only the header of its metadata, because the description may be long.
     """
-    if not name:  # would find all of them
+    if not name:  # an empty name would match all distributions
         return None
     for found in importlib.metadata.Distribution.discover(name=name):
         try:
@@ -73,58 +73,58 @@ def installed_version(name: str) -> str | None:
     return None
 
 
-def _python(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+def _python_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
     if recorded.python is None:
         return
-    here, there = platform.python_version(), recorded.python
+    installed, expected = platform.python_version(), recorded.python
     implementation = platform.python_implementation()
-    is_same_kind = recorded.implementation in (None, implementation)
-    if not is_same_kind:
-        here, there = f"{implementation} {here}", f"{recorded.implementation} {there}"
+    if recorded.implementation not in (None, implementation):
+        installed = f"{implementation} {installed}"
+        expected = f"{recorded.implementation} {expected}"
         status = RowStatus.DIFFERENT
-    elif here == there:
+    elif installed == expected:
         status = RowStatus.SAME
     else:
-        is_close = here.split(".")[:2] == there.split(".")[:2]
+        is_close = installed.split(".")[:2] == expected.split(".")[:2]
         status = RowStatus.SIMILAR if is_close else RowStatus.DIFFERENT
-    yield EnvironmentRow("Python", there, here, status)
+    yield EnvironmentRow("Python", expected, installed, status)
 
 
-def _platform(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+def _platform_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
     if recorded.platform_label is not None:
-        here = RecordedEnvironment(
+        installed = RecordedEnvironment(
             platform=sys.platform if recorded.platform else None,
             machine=platform.machine() if recorded.machine else None,
         ).platform_label
-        status = RowStatus.SAME if here == recorded.platform_label else RowStatus.DIFFERENT
-        yield EnvironmentRow("platform", recorded.platform_label, here, status)
+        status = RowStatus.SAME if installed == recorded.platform_label else RowStatus.DIFFERENT
+        yield EnvironmentRow("platform", recorded.platform_label, installed, status)
 
 
-def _torch(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+def _torch_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
     known = recorded.torch_distribution
     if known is None:
         return
     loaded = getattr(sys.modules.get("torch"), "__version__", None)
-    here = str(loaded) if loaded is not None else installed_version("torch")
-    if here is None and not _missing(["torch"]):
+    installed = str(loaded) if loaded is not None else installed_version("torch")
+    if installed is None and not _missing(["torch"]):
         yield EnvironmentRow("torch", known.version, None, RowStatus.UNKNOWN, ("torch",))
         return
-    status = _status(known.version, here)
+    status = _status(known.version, installed)
     requirement = _requirement(known, status)
-    yield EnvironmentRow("torch", known.version, here, status, ("torch",), requirement)
+    yield EnvironmentRow("torch", known.version, installed, status, ("torch",), requirement)
 
 
-def _distribution(known: RecordedDistribution, modules: tuple[str, ...]) -> EnvironmentRow:
-    here = installed_version(known.name)
-    status = _status(known.version, here)
+def _distribution_row(known: RecordedDistribution, modules: tuple[str, ...]) -> EnvironmentRow:
+    installed = installed_version(known.name)
+    status = _status(known.version, installed)
     if status == RowStatus.MISSING and modules and not _missing(modules):
-        status = RowStatus.UNKNOWN  # it is here without metadata
+        status = RowStatus.UNKNOWN  # installed without metadata
     requirement = _requirement(known, status)
-    return EnvironmentRow(known.name, known.version, here, status, modules, requirement)
+    return EnvironmentRow(known.name, known.version, installed, status, modules, requirement)
 
 
-def _loose(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
-    """Rows of modules of which no distribution is recorded; the outermost speak for the rest."""
+def _unassigned_rows(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
+    """Yield rows for modules without a recorded distribution, without submodules of each other."""
     listed = sorted(modules)
     missing = _missing(listed)
     for group in (RowStatus.MISSING, RowStatus.SAME):
@@ -135,7 +135,7 @@ def _loose(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
 
 
 def _missing(modules: Sequence[str]) -> frozenset[str]:
-    """Those of some modules that cannot be found here."""
+    """Return those modules that this environment lacks."""
     if not modules:
         return frozenset()
     from modpack.discovery.finder import HostEnvironment
@@ -144,18 +144,18 @@ def _missing(modules: Sequence[str]) -> frozenset[str]:
     return frozenset(m for m in modules if m not in sys.modules and host.locate(m) is None)
 
 
-def _status(recorded: str, here: str | None) -> str:
-    if here is None:
+def _status(recorded: str, installed: str | None) -> str:
+    if installed is None:
         return RowStatus.MISSING
-    if here == recorded:
+    if installed == recorded:
         return RowStatus.SAME
-    if _is_same_version(public_version(here), public_version(recorded)):
-        return RowStatus.SIMILAR if "+" in here + recorded else RowStatus.SAME
+    if _is_same_version(public_version(installed), public_version(recorded)):
+        return RowStatus.SIMILAR if "+" in installed + recorded else RowStatus.SAME
     return RowStatus.DIFFERENT
 
 
 def _is_same_version(one: str, other: str) -> bool:
-    """Whether two spellings mean one version (PEP 440): ``1.0`` and ``1.0.0``."""
+    """Return whether two versions are equal (PEP 440): ``1.0`` and ``1.0.0``."""
     if one == other:
         return True
     from packaging.version import InvalidVersion, Version
@@ -167,7 +167,7 @@ def _is_same_version(one: str, other: str) -> bool:
 
 
 def _requirement(known: RecordedDistribution, status: str) -> str | None:
-    """What to give to pip; the label of a local build where that alone differs."""
+    """Return the requirement for pip, with the local version label if only that differs."""
     requirement = known.requirement
     if requirement is not None and status == RowStatus.SIMILAR and known.url is None:
         return f"{known.name}=={known.version}"
@@ -177,14 +177,14 @@ def _requirement(known: RecordedDistribution, status: str) -> str | None:
 def recorded_closure(
     index: DistributionIndex, needed: Iterable[Distribution]
 ) -> Mapping[str, RecordedDistribution]:
-    """Some installed distributions and all that they require, as far as installed.
+    """Record installed distributions and their installed requirements.
 
     Args:
-        index: the installed distributions.
-        needed: those to begin with.
+        index: Index of the installed distributions.
+        needed: Distributions to start from.
 
     Returns:
-        What there is to know of each, by its normalized name.
+        The recorded distributions by normalized name.
     """
     found = {normalized(each.name): each for each in needed}
     for each in list(found.values()):
@@ -198,7 +198,7 @@ def recorded_closure(
 
 @lru_cache(maxsize=2048)
 def _recorded(entry: LazyDistribution | None, found: Distribution) -> RecordedDistribution:
-    """Kept for the next export: an installation that changes is another object."""
+    """Record a distribution. Cached: a changed installation is a different object."""
     origin = entry.origin if entry is not None else {}
     return RecordedDistribution(
         found.name,
@@ -212,7 +212,7 @@ def _recorded(entry: LazyDistribution | None, found: Distribution) -> RecordedDi
 
 
 def _hashes(origin: Mapping[str, object]) -> Mapping[str, str]:
-    """The digests of the archive that was installed: a wheel, or a source distribution."""
+    """Return the digests of the installed wheel or source distribution."""
     archive = _part(origin, "archive_info")
     hashes = {f"{name}={digest}" for name, digest in _part(archive, "hashes").items()}
     stated = sorted(hashes | {str(archive.get("hash"))})
@@ -222,7 +222,7 @@ def _hashes(origin: Mapping[str, object]) -> Mapping[str, str]:
 
 
 def _address(origin: Mapping[str, object]) -> str | None:
-    """What to give to pip to install the same again from a network; without any credentials."""
+    """Return the URL to install the same distribution from a network, without credentials."""
     try:
         parts = urlsplit(str(origin.get("url", "")))
     except ValueError:
@@ -233,7 +233,7 @@ def _address(origin: Mapping[str, object]) -> str | None:
     fragment = f"subdirectory={folder}" if folder else ""
     user, _, host = parts.netloc.rpartition("@")
     if parts.scheme == "ssh" and user:
-        host = f"{user.partition(':')[0]}@{host}"  # whom to log in as is no secret there
+        host = f"{user.partition(':')[0]}@{host}"  # the user name of SSH is not a secret
     plain = urlunsplit((parts.scheme, host, parts.path, parts.query, ""))
     vcs = _part(origin, "vcs_info")
     if vcs:

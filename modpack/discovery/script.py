@@ -1,8 +1,8 @@
-"""The statements of a script, or a notebook, that bind names, and the module made of some of them.
+"""The statements of a script or notebook that bind names, and a module generated from them.
 
-A script defines classes and functions, and then does its work. What an object needs of it are
-the definitions; :class:`Script` finds the statements that can have made a name, and which other
-names they use: compiled code, which is never run, knows what is local, global, or a closure's.
+A script defines classes and functions, and then does its work. An object needs only the
+definitions. :class:`Script` finds the statements that bind a name, and the names that they use.
+Statements are compiled, but never run, to tell local, global, and closure names apart.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from modpack.discovery.syntax import (
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's code, not that of a class or a module
-_AT_ONCE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters")
-_OF_MODULE = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"})
-_BY_NAME = frozenset({"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_OF_EVERY_MODULE = frozenset(
+_INLINE_CODE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters")
+_GLOBAL_OPCODES = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"})
+_NAME_OPCODES = frozenset({"LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
+_MODULE_ATTRIBUTES = frozenset(
     {"__name__", "__qualname__", "__module__", "__file__", "__doc__", "__builtins__"}
     | {"__spec__", "__package__", "__loader__", "__annotations__"}
 )
@@ -38,11 +38,12 @@ _OF_EVERY_MODULE = frozenset(
 
 @dataclass(frozen=True)
 class NameUses:
-    """Names of the module that a statement uses.
+    """Module-level names that a statement uses.
 
     Attributes:
-        eager: when it runs: in decorators, base classes, default values, bodies of classes.
-        late: when the functions in it are called, or their annotations are looked at.
+        eager: Names used when the statement runs: in decorators, base classes, default values, and
+            class bodies.
+        late: Names used when its functions are called or its annotations are evaluated.
     """
 
     eager: frozenset[str]
@@ -50,45 +51,45 @@ class NameUses:
 
 
 def _names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
-    own: set[str] = set()  # what a class body has bound by then is its own
+    own: set[str] = set()  # names that the class body has bound so far
     for instruction in dis.get_instructions(code):
         operation, name = instruction.opname, instruction.argval
         if operation == "STORE_NAME":
             own.add(name)
-        elif operation in _OF_MODULE or (operation in _BY_NAME and name not in own):
+        elif operation in _GLOBAL_OPCODES or (operation in _NAME_OPCODES and name not in own):
             yield name, eager
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            runs_at_once = not inner.co_flags & _OPTIMIZED or inner.co_name.startswith(_AT_ONCE)
+            runs_at_once = not inner.co_flags & _OPTIMIZED or inner.co_name.startswith(_INLINE_CODE)
             yield from _names(inner, eager and runs_at_once)
 
 
-def _annotated(node: ast.stmt) -> Iterator[str]:
-    """Names in annotations, as text or not: what looks at them needs what they name."""
+def _annotation_names(node: ast.stmt) -> Iterator[str]:
+    """Yield the names in annotations, including quoted ones, because code may evaluate them."""
     for inner in ast.walk(node):
         for note in (getattr(inner, "annotation", None), getattr(inner, "returns", None)):
             if isinstance(note, ast.expr):
-                yield from _named_in(note)
+                yield from _names_in_annotation(note)
 
 
-def _named_in(note: ast.expr) -> Iterator[str]:
+def _names_in_annotation(note: ast.expr) -> Iterator[str]:
     for part in ast.walk(note):
         if isinstance(part, ast.Name):
             yield part.id
         elif isinstance(part, ast.Constant) and isinstance(part.value, str):
             try:
-                yield from _named_in(ast.parse(part.value.strip(), mode="eval").body)
-            except (SyntaxError, ValueError, RecursionError):  # text that is no annotation
+                yield from _names_in_annotation(ast.parse(part.value.strip(), mode="eval").body)
+            except (SyntaxError, ValueError, RecursionError):  # a string that is not an annotation
                 continue
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A piece of a script: its whole file, or a cell of a notebook.
+    """The file of a script, or a cell of a notebook.
 
     Attributes:
-        file: what its code calls its file.
-        text: its source.
+        file: File name in the code objects.
+        text: Source.
     """
 
     file: str
@@ -96,30 +97,30 @@ class Cell:
 
 
 class StatementKind(Enum):
-    """What a statement does."""
+    """The kind of a top-level statement."""
 
     FUNCTION = "function"
     CLASS = "class"
     IMPORT = "import"
     IMPORT_BLOCK = "import block"
-    """An ``if`` or ``try`` around imports, taken as a whole."""
+    """An ``if`` or ``try`` that contains only imports."""
     ASSIGNMENT = "assignment"
     OTHER = "other"
-    """One that binds names on its way, such as a loop's."""
+    """Another statement that binds names, such as a loop."""
 
 
 @dataclass(frozen=True, eq=False)
 class TopLevelStatement:
-    """A statement that binds names of its module.
+    """A statement that binds module-level names.
 
     Attributes:
-        cell: where it stands.
-        number: its place among all of the script, in the order of execution.
-        kind: what it does.
-        node: its syntax tree.
-        binds: the names; ``*`` for those of a star import.
-        inside: the first lines of the compound statements around it, the outermost first.
-        flags: compiler flags of the ``from __future__`` statements in force.
+        cell: Cell that contains the statement.
+        number: Position among all such statements of the script, in execution order.
+        kind: Kind of statement.
+        node: Syntax tree.
+        binds: Bound names; ``*`` for those of a star import.
+        enclosing: First lines of the enclosing compound statements, outermost first.
+        flags: Compiler flags of the active ``from __future__`` statements.
     """
 
     cell: Cell
@@ -127,38 +128,42 @@ class TopLevelStatement:
     kind: StatementKind
     node: ast.stmt
     binds: tuple[str, ...]
-    inside: tuple[str, ...]
+    enclosing: tuple[str, ...]
     flags: int
 
     @property
     def line(self) -> int:
-        """Its first line in the cell, decorators included, from 1."""
+        """First 1-based line in the cell, including decorators."""
         decorators: list[ast.expr] = getattr(self.node, "decorator_list", [])
         return min([self.node.lineno, *(each.lineno for each in decorators)])
 
     @property
-    def place(self) -> str:
-        """``file:line``, for people."""
+    def location(self) -> str:
+        """Location as ``file:line``."""
         return f"{self.cell.file}:{self.line}"
 
     @cached_property
     def uses(self) -> NameUses:
-        """The names of the module that it uses, in force its cell's ``__future__``.
+        """Module-level names that the statement uses.
 
         Raises:
-            SyntaxError, ValueError, RecursionError: it does not compile.
+            SyntaxError: If the statement does not compile.
+            ValueError: If the statement does not compile.
+            RecursionError: If the statement is nested too deeply.
         """
         if self.kind is StatementKind.IMPORT:
             return NameUses(frozenset(), frozenset())
         module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         found = list(_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True))
         eager = {name for name, is_eager in found if is_eager}
-        late = {name for name, is_eager in found if not is_eager} | set(_annotated(self.node))
-        return NameUses(frozenset(eager - _OF_EVERY_MODULE), frozenset(late - _OF_EVERY_MODULE))
+        late = {name for name, is_eager in found if not is_eager} | set(
+            _annotation_names(self.node)
+        )
+        return NameUses(frozenset(eager - _MODULE_ATTRIBUTES), frozenset(late - _MODULE_ATTRIBUTES))
 
     @cached_property
     def decorated_by(self) -> frozenset[str]:
-        """The names whose attributes its decorators are: ``f`` in ``@f.register(int)``."""
+        """Names with a decorator as attribute: ``f`` in ``@f.register(int)``."""
         found = set()
         for decorator in getattr(self.node, "decorator_list", []):
             called = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -168,7 +173,7 @@ class TopLevelStatement:
 
     @cached_property
     def value(self) -> ast.expr | None:
-        """What ``name = value`` binds its one name to; None for any other statement."""
+        """Value of a ``name = value`` statement; None for any other statement."""
         if isinstance(self.node, ast.Assign):
             targets = self.node.targets
             is_one_name = len(targets) == 1 and isinstance(targets[0], ast.Name)
@@ -179,19 +184,19 @@ class TopLevelStatement:
 
 
 class Script:
-    """The source of a script, in the order in which it was executed.
+    """The source of a script, in execution order.
 
     Args:
-        cells: its pieces; those that do not parse were never executed, and are left out.
+        cells: Cells of the script. Those that do not parse never ran and are ignored.
     """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells: dict[Cell, ast.Module] = {}
         self._statements: list[TopLevelStatement] = []
         self._by_name: dict[str, list[TopLevelStatement]] = {}
-        flags = 0  # those of a notebook's cell hold for the cells after it, too
+        flags = 0  # in a notebook, a cell's flags also apply to the following cells
         for cell in cells:
-            tree = _parsed(cell.text)
+            tree = _parse(cell.text)
             if tree is not None:
                 self.cells[cell] = tree
                 flags |= _future_flags(tree)
@@ -201,37 +206,37 @@ class Script:
                 self._by_name.setdefault(name, []).append(statement)
 
     def _read(
-        self, cell: Cell, body: Sequence[ast.stmt], inside: tuple[str, ...], flags: int
+        self, cell: Cell, body: Sequence[ast.stmt], enclosing: tuple[str, ...], flags: int
     ) -> None:
         for node in body:
-            kind, binds = _bound_by(node)
+            kind, binds = _classify(node)
             if kind is not None and binds:
                 number = len(self._statements)
                 self._statements.append(
-                    TopLevelStatement(cell, number, kind, node, binds, inside, flags)
+                    TopLevelStatement(cell, number, kind, node, binds, enclosing, flags)
                 )
             if kind in (None, StatementKind.OTHER):
                 first_line = cell.text.split("\n")[node.lineno - 1].strip()
                 for _, _, block in bodies(node):
-                    self._read(cell, block, (*inside, first_line), flags)
+                    self._read(cell, block, (*enclosing, first_line), flags)
 
-    def binding(self, name: str) -> Sequence[TopLevelStatement]:
-        """The statements that bind a name, in the order of execution."""
+    def find_bindings(self, name: str) -> Sequence[TopLevelStatement]:
+        """Return the statements that bind a name, in execution order."""
         return tuple(self._by_name.get(name, ()))
 
     def statement(self, number: int) -> TopLevelStatement:
-        """The statement of a number."""
+        """Return a statement by its number."""
         return self._statements[number]
 
     def additions(self, definition: TopLevelStatement) -> Sequence[TopLevelStatement]:
-        """Statements that add to a definition, or put what they make of it in its place.
+        """Return the statements that extend or wrap a definition.
 
-        ``@f.register`` over another function, for one, or ``Net = compiled(Net)``.
+        Examples are ``@f.register`` on another function, and ``Net = compiled(Net)``.
         """
         (name,) = definition.binds
         found = [
             each
-            for each in self.binding(name)
+            for each in self.find_bindings(name)
             if each.kind is StatementKind.ASSIGNMENT
             and each.number > definition.number
             and name in each.uses.eager
@@ -240,13 +245,13 @@ class Script:
 
     @property
     def star_imports(self) -> Sequence[TopLevelStatement]:
-        """The statements that import all names of a module, in the order of execution."""
-        return self.binding("*")
+        """Star imports in execution order."""
+        return self.find_bindings("*")
 
     @cached_property
     def patched(self) -> frozenset[tuple[str, str]]:
-        """The attributes that statements outside of functions set: ``Net.scale = 2``."""
-        parts = (part for tree in self.cells.values() for part in _outside_of_functions(tree))
+        """Attributes that statements outside of functions set: ``Net.scale = 2``."""
+        parts = (part for tree in self.cells.values() for part in _walk_outside_functions(tree))
         return frozenset(
             (part.value.id, part.attr)
             for part in parts
@@ -256,19 +261,19 @@ class Script:
         )
 
 
-def does_work(source: str) -> bool:
-    r"""Whether a module does more, when it is imported, than to import and to define.
+def has_side_effects(source: str) -> bool:
+    r"""Return whether a module does more than import and define when it is imported.
 
-    >>> does_work("import os\ndef f(): return os.sep\nSIZE = 3")
+    >>> has_side_effects("import os\ndef f(): return os.sep\nSIZE = 3")
     False
-    >>> does_work("model = build()")
+    >>> has_side_effects("model = build()")
     True
     """
-    tree = _parsed(source)
-    return tree is not None and not all(map(_only_defines, tree.body))
+    tree = _parse(source)
+    return tree is not None and not all(map(_is_definition, tree.body))
 
 
-def _only_defines(node: ast.stmt) -> bool:
+def _is_definition(node: ast.stmt) -> bool:
     if isinstance(node, (*_Function, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)):
         return True
     if isinstance(node, ast.Expr):
@@ -279,7 +284,7 @@ def _only_defines(node: ast.stmt) -> bool:
 
 
 def _future_flags(tree: ast.Module) -> int:
-    """The compiler flags of a source's ``from __future__`` statements."""
+    """Return the compiler flags of a source's ``from __future__`` statements."""
     flags = 0
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -289,8 +294,8 @@ def _future_flags(tree: ast.Module) -> int:
     return flags
 
 
-def imported_as(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
-    """The names that an import statement binds, each with the part of it that does."""
+def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
+    """Yield the names that an import statement binds, each with its alias node."""
     for alias in node.names:
         if alias.asname is not None or isinstance(node, ast.ImportFrom):
             yield alias.asname or alias.name, alias
@@ -298,57 +303,59 @@ def imported_as(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.al
             yield alias.name.partition(".")[0], alias
 
 
-def _parsed(source: str) -> ast.Module | None:
+def _parse(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def _bound_by(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
-    """What kind of statement it is, and the names that it binds; no kind, no names."""
+def _classify(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
+    """Return the kind of a statement and the names that it binds; None if it binds none."""
     if isinstance(node, _Function):
         return StatementKind.FUNCTION, (node.name,)
     if isinstance(node, ast.ClassDef):
         return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return StatementKind.IMPORT, () if future else tuple(name for name, _ in imported_as(node))
+        return StatementKind.IMPORT, () if future else tuple(
+            name for name, _ in imported_names(node)
+        )
     if is_import_block(node):
-        return StatementKind.IMPORT_BLOCK, tuple(_names_bound_in(node))
+        return StatementKind.IMPORT_BLOCK, tuple(_names_bound_in_block(node))
     if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         is_bare = isinstance(node, ast.AnnAssign) and node.value is None
-        return StatementKind.ASSIGNMENT, () if is_bare else tuple(_stored_in(node))
+        return StatementKind.ASSIGNMENT, () if is_bare else tuple(_assigned_names(node))
     if type(node).__name__ == "TypeAlias":  # Python 3.12
-        return StatementKind.ASSIGNMENT, tuple(_stored_in(node))[:1]
-    header = tuple(name for part in _header_of(node) for name in _stored_in(part))
+        return StatementKind.ASSIGNMENT, tuple(_assigned_names(node))[:1]
+    header = tuple(name for part in _header_parts(node) for name in _assigned_names(part))
     return (StatementKind.OTHER, header) if header else (None, ())
 
 
-def _names_bound_in(block: ast.stmt) -> Iterator[str]:
+def _names_bound_in_block(block: ast.stmt) -> Iterator[str]:
     for _, _, inner in bodies(block):
         for node in inner:
-            yield from _bound_by(node)[1] or _names_bound_in(node)
+            yield from _classify(node)[1] or _names_bound_in_block(node)
 
 
-def _stored_in(node: ast.AST) -> Iterator[str]:
-    """The names that a statement or an expression assigns to, outside of functions in it."""
-    for part in _outside_of_functions(node):
+def _assigned_names(node: ast.AST) -> Iterator[str]:
+    """Yield the names that a node assigns outside of nested functions and classes."""
+    for part in _walk_outside_functions(node):
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             yield part.id
 
 
-def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    todo: list[ast.AST] = [node]
-    while todo:
-        part = todo.pop()
+def _walk_outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    pending: list[ast.AST] = [node]
+    while pending:
+        part = pending.pop()
         yield part
         if not isinstance(part, (*_Function, ast.Lambda, ast.ClassDef)):
-            todo.extend(ast.iter_child_nodes(part))
+            pending.extend(ast.iter_child_nodes(part))
 
 
-def _header_of(node: ast.stmt) -> Iterator[ast.AST]:
-    """The parts of a compound statement that are no blocks; a plain one itself."""
+def _header_parts(node: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the parts of a compound statement that are not blocks; a simple statement itself."""
     if not any(bodies(node)):
         yield node
         return
@@ -357,7 +364,7 @@ def _header_of(node: ast.stmt) -> Iterator[ast.AST]:
             yield child
 
 
-_WIDTH = 96
+_MAX_LINE = 96
 
 DEFINITION = "definition"
 IMPORTS = "imports"
@@ -365,14 +372,13 @@ IMPORTS = "imports"
 
 @dataclass(frozen=True, order=True)
 class ModulePiece:
-    """A part of the module.
+    """A part of a generated module.
 
     Attributes:
-        number: its place among the others.
-        text: its lines.
-        group: what it stands together with: blank lines are between groups.
-        origin: file and line of the script where its first line stands, if it does; the others
-            follow it there as they do here.
+        number: Position among the parts.
+        text: Source lines.
+        group: Group of the part. Groups are separated by blank lines.
+        origin: File and first line in the script, for lines that are copied from it.
     """
 
     number: int
@@ -383,34 +389,36 @@ class ModulePiece:
 
 @dataclass(frozen=True)
 class ModuleText:
-    """A module that was put together.
+    """A generated module.
 
     Attributes:
-        text: its source.
-        origins: the lines of each part that stands in the script, and where its first one does.
+        text: Source.
+        origins: Lines of each copied part, with file and first line in the script.
     """
 
     text: str
     origins: tuple[tuple[range, tuple[str, int]], ...] = ()
 
-    def place(self, line: int) -> str | None:
-        """``file:line`` of the script for a line of the module; None if it has none there."""
+    def script_location(self, line: int) -> str | None:
+        """Return ``file:line`` in the script for a line of the module; None if it is not copied."""
         for lines, (file, start) in self.origins:
             if line in lines:
                 return f"{file}:{start + line - lines.start}"
         return None
 
 
-def module_text(header: str, pieces: Iterable[ModulePiece], postponed: bool) -> ModuleText:
-    """Put a module together.
+def module_text(
+    header: str, pieces: Iterable[ModulePiece], postpone_annotations: bool
+) -> ModuleText:
+    """Assemble a module.
 
     Args:
-        header: what stands above everything, comments.
-        pieces: its parts, in any order.
-        postponed: whether its annotations are postponed (PEP 563).
+        header: Comments at the top.
+        pieces: Parts in any order.
+        postpone_annotations: Whether to postpone the evaluation of annotations (PEP 563).
     """
     text = header.rstrip("\n") + "\n"
-    if postponed:
+    if postpone_annotations:
         text += "\nfrom __future__ import annotations\n"
     before: ModulePiece | None = None
     origins = []
@@ -425,55 +433,55 @@ def module_text(header: str, pieces: Iterable[ModulePiece], postponed: bool) -> 
     return ModuleText(text, tuple(origins))
 
 
-def text_of_statement(
+def statement_text(
     statement: TopLevelStatement, names: frozenset[str], package: str
 ) -> tuple[str, int]:
-    """The text of a statement, as it stands at the top level of a module.
+    """Return the text of a statement for the top level of a module.
 
-    One that stands in a branch or a block keeps its indentation, under a line that says which.
+    A statement from a block keeps its indentation, under an ``if True:`` line with a comment.
 
     Args:
-        statement: the statement.
-        names: which names of an import are wanted; all others are left out of it.
-        package: the package that relative imports start from; empty if there is none.
+        statement: Statement to copy.
+        names: Names of an import to keep. All others are removed from it.
+        package: Python package that relative imports start from; empty if there is none.
 
     Returns:
-        The text, and the line of the script that its first line stands for.
+        The text, and the script's line that corresponds to its first line.
     """
     if isinstance(statement.node, (ast.Import, ast.ImportFrom)):
-        changed = _changed_import(statement.node, names, package)
-        if changed is not None or statement.inside:
+        changed = _select_names(statement.node, names, package)
+        if changed is not None or statement.enclosing:
             return ast.unparse(changed or statement.node), statement.line
     lines = statement.cell.text.split("\n")
     first, last = statement.line - 1, (statement.node.end_lineno or statement.node.lineno) - 1
     if _shares_lines(statement, lines[first], lines[last]):
         text = ast.get_source_segment(statement.cell.text, statement.node) or ""
-        text = f"    {text}" if statement.inside else text
+        text = f"    {text}" if statement.enclosing else text
         start = statement.node.lineno - 1
     else:
-        start = first - _comments_above(lines, first)
+        start = first - _count_comments_above(lines, first)
         text = "\n".join(lines[start : last + 1])
     branch = ""
-    if statement.inside:
-        branch = f"if True:  # in the script: {' '.join(statement.inside)}\n"
+    if statement.enclosing:
+        branch = f"if True:  # in the script: {' '.join(statement.enclosing)}\n"
     return branch + text, start + 1 - bool(branch)
 
 
 def value_comment(statement: TopLevelStatement | None, name: str) -> str:
-    """What is said of a name whose value comes with the objects."""
-    said = "its value comes with the objects"
+    """Return a comment for a name whose value is saved with the objects."""
+    note = "the value is saved with the objects"
     if statement is None:
-        return f"# {name}: {said}"
-    return f"# {name} ({said}): {_one_line(statement)}"
+        return f"# {name}: {note}"
+    return f"# {name} ({note}): {_one_line(statement)}"
 
 
 def literal_text(statement: TopLevelStatement | None, name: str, value: str) -> str:
-    """A name with its value, and what the script says of it."""
-    said = f"# in the script: {_one_line(statement)}" if statement is not None else ""
+    """Return an assignment of a literal, with the script's statement as a comment."""
+    note = f"# in the script: {_one_line(statement)}" if statement is not None else ""
     line = f"{name} = {value}"
-    if said and len(line) + len(said) > _WIDTH:
-        return f"{said}\n{line}"
-    return f"{line}  {said}".rstrip()
+    if note and len(line) + len(note) > _MAX_LINE:
+        return f"{note}\n{line}"
+    return f"{line}  {note}".rstrip()
 
 
 def _one_line(statement: TopLevelStatement) -> str:
@@ -482,11 +490,11 @@ def _one_line(statement: TopLevelStatement) -> str:
     return f"{first.rstrip()} ..." if others or len(first) > 80 else first.rstrip()
 
 
-def _changed_import(
+def _select_names(
     node: ast.Import | ast.ImportFrom, names: frozenset[str], package: str
 ) -> ast.stmt | None:
-    """An import of the wanted names only, from the top; None if it is one already."""
-    wanted = [alias for name, alias in imported_as(node) if name in names]
+    """Return an absolute import of the wanted names only; None if it is one already."""
+    wanted = [alias for name, alias in imported_names(node) if name in names]
     if any(alias.name == "*" for alias in node.names):
         wanted = [ast.alias(name) for name in sorted(names)]
     if isinstance(node, ast.Import):
@@ -498,7 +506,7 @@ def _changed_import(
 
 
 def _shares_lines(statement: TopLevelStatement, first: str, last: str) -> bool:
-    """Whether other statements stand on its lines."""
+    """Return whether a statement shares its lines with other statements."""
     node = statement.node
     decorated = statement.line < node.lineno
     before = "" if decorated else first.encode()[: node.col_offset].decode()
@@ -506,8 +514,8 @@ def _shares_lines(statement: TopLevelStatement, first: str, last: str) -> bool:
     return bool(before.strip()) or after.lstrip().startswith(";")
 
 
-def _comments_above(lines: Sequence[str], first: int) -> int:
-    """How many lines of comments stand right above a line, with its indentation."""
+def _count_comments_above(lines: Sequence[str], first: int) -> int:
+    """Return the number of comment lines directly above a line, at its indentation."""
     margin = lines[first][: len(lines[first]) - len(lines[first].lstrip())]
     count = 0
     while count < first and lines[first - count - 1].startswith(f"{margin}#"):
@@ -523,7 +531,7 @@ _PLAIN_VALUE = (ast.Name, ast.Attribute, ast.Constant, ast.UnaryOp, ast.unaryop,
 
 
 def is_import_block(node: ast.stmt) -> bool:
-    """Whether a statement is an ``if`` or a ``try`` that does nothing but import."""
+    """Return whether a statement is an ``if`` or a ``try`` that only imports."""
     if isinstance(node, ast.If):
         is_plain = is_type_checking(node.test) or _consists_of(node.test, _PLAIN_TEST)
         is_plain = is_plain and not uses_dunder_name(node.test)
@@ -537,7 +545,7 @@ def is_import_block(node: ast.stmt) -> bool:
 
 
 def _only_imports(body: list[ast.stmt]) -> bool:
-    """Whether there are imports, and besides them only names for what is absent."""
+    """Return whether a body consists of imports, and of fallback values for failed imports."""
     leaves = list(_leaves(body))
     others = [leaf for leaf in leaves if not isinstance(leaf, (ast.Import, ast.ImportFrom))]
     return len(others) < len(leaves) and all(map(_is_plain, others))

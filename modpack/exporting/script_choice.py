@@ -21,7 +21,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from modpack.discovery.finder import is_a
-from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_as
+from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_names
 from modpack.exporting.live_code import (
     absolute_file,
     is_constant,
@@ -107,7 +107,7 @@ class DefinitionSelector:
 
     def choose(self, name: str) -> CapturedName:
         """Select the method for a name by its current value."""
-        statements = self.script.binding(name)
+        statements = self.script.find_bindings(name)
         if name not in self.namespace:
             # An import under TYPE_CHECKING, for a name that only annotations use.
             for statement in statements:
@@ -140,7 +140,7 @@ class DefinitionSelector:
 
     def text_for_value(self, name: str) -> TopLevelStatement | None:
         """Return the statement that creates a new container for a name whose value is pickled."""
-        binding = self.script.binding(name)
+        binding = self.script.find_bindings(name)
         return next((each for each in binding if self._is_container(each.value)), None)
 
     def reproduces_value(self, name: str) -> bool:
@@ -169,7 +169,7 @@ class DefinitionSelector:
         return isinstance(expression, (ast.List, ast.Dict, ast.Set)) and _is_argument(expression)
 
     def _capture_import(self, name: str, value: Any) -> CapturedName | None:
-        statements = self.script.binding(name)
+        statements = self.script.find_bindings(name)
         for statement in reversed(statements):
             if statement.kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
                 if self._binds_by_import(statement.node, name, value):
@@ -184,7 +184,7 @@ class DefinitionSelector:
         """Return whether an import, or one in a block of imports, binds a name to a value."""
         for node in ast.walk(statement):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for bound, alias in imported_as(node):
+                for bound, alias in imported_names(node):
                     if bound == name and self._imported_value(node, bound, alias) is value:
                         return True
             elif isinstance(node, ast.Assign):
@@ -214,7 +214,7 @@ class DefinitionSelector:
         return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
 
     def _capture_definition(self, name: str, value: Any) -> CapturedName | None:
-        statements = self.script.binding(name)
+        statements = self.script.find_bindings(name)
         if is_a(value, type) and self._is_defined_in_script(value, name):
             return self._capture_class(value, statements)
         if (

@@ -29,7 +29,7 @@ from modpack.discovery.script import (
     TopLevelStatement,
     literal_text,
     module_text,
-    text_of_statement,
+    statement_text,
     value_comment,
 )
 from modpack.errors import ObjMismatchError
@@ -123,8 +123,8 @@ class ScriptDefinitions:
         """
         first = name.partition(".")[0]
         if first in self.namespace and not self.holds(name, obj):
-            statements = self._selector.script.binding(first)
-            where = f" ({statements[-1].place})" if statements else ""
+            statements = self._selector.script.find_bindings(first)
+            where = f" ({statements[-1].location})" if statements else ""
             raise ObjMismatchError(
                 f"{obj!r} is not the script's current {name}, which was redefined{where}",
                 hint="Re-create the object from the current class.",
@@ -174,7 +174,7 @@ class ScriptDefinitions:
             return CapturedName(
                 CaptureMethod.TEXT, script.statement(int(name.removeprefix(_ADDITION)))
             )
-        if name.startswith("__") or (name in _NOTEBOOK_GLOBALS and not script.binding(name)):
+        if name.startswith("__") or (name in _NOTEBOOK_GLOBALS and not script.find_bindings(name)):
             return CapturedName(CaptureMethod.ABSENT)
         return self._selector.choose(name)
 
@@ -182,7 +182,7 @@ class ScriptDefinitions:
         statement, script = self._statement(name), self._selector.script
         if statement is not None:
             for each in sorted(statement.uses.eager | statement.uses.late):
-                if each in self.namespace or script.binding(each):
+                if each in self.namespace or script.find_bindings(each):
                     yield each
             if statement.kind in (
                 StatementKind.FUNCTION,
@@ -252,7 +252,7 @@ class ScriptDefinitions:
             units[name] = _ModuleStatement(number, text)
         package = str(self.namespace.get("__package__") or "")
         for statement, bound in bound_by.items():
-            text, line = text_of_statement(statement, frozenset(bound), package)
+            text, line = statement_text(statement, frozenset(bound), package)
             group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
             unit = _ModuleStatement(statement.number, text, statement.uses.eager, group, origin)
             units.update(dict.fromkeys(bound, unit))
@@ -275,7 +275,7 @@ class ScriptDefinitions:
         failed = [(n, choice) for n, choice in choices if choice.how is CaptureMethod.PROBLEM]
         failed += _find_outdated(names, statements, self._selector.script)
         for name, choice in failed:
-            place = choice.statement.place if choice.statement is not None else None
+            place = choice.statement.location if choice.statement is not None else None
             subject = f"{self.namespace.get('__name__')}.{name}"
             reason = PackagingErrorReason.DEFINED_IN_SCRIPT
             text = f"{subject}: {choice.text}"
@@ -307,7 +307,7 @@ class ScriptDefinitions:
     def _rebuild(self, name: str) -> None:
         """Include the statement of a value that is built from the definitions themselves."""
         self._rebuilt.add(name)
-        binding = reversed(self._selector.script.binding(name))
+        binding = reversed(self._selector.script.find_bindings(name))
         statement = next((s for s in binding if s.kind is StatementKind.ASSIGNMENT), None)
         if statement is None:
             self._choices[name] = CapturedName(CaptureMethod.PROBLEM, None, *_CIRCULAR)
@@ -382,8 +382,8 @@ def _find_outdated(
             other = statements.get(used)
             if other is None or other.kind not in (StatementKind.FUNCTION, StatementKind.CLASS):
                 continue
-            if other.number > statement.number and len(script.binding(used)) > 1:
-                text = f"it uses {used}, which was redefined later ({other.place})"
+            if other.number > statement.number and len(script.find_bindings(used)) > 1:
+                text = f"it uses {used}, which was redefined later ({other.location})"
                 yield name, CapturedName(CaptureMethod.PROBLEM, statement, text, _OUTDATED_HINT)
 
 

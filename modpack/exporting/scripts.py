@@ -90,7 +90,7 @@ class ScriptExporter:
         module, _, line = place.rpartition(":")
         if module not in self._texts or not line.isdigit():
             return place
-        return self._texts[module].place(int(line)) or place
+        return self._texts[module].script_location(int(line)) or place
 
     def problems(self) -> Iterator[Diagnostic]:
         """Yield a problem for each definition that cannot be included."""

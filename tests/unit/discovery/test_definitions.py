@@ -12,10 +12,10 @@ from modpack.discovery.script import (
     ModulePiece,
     Script,
     StatementKind,
-    does_work,
+    has_side_effects,
     literal_text,
     module_text,
-    text_of_statement,
+    statement_text,
     value_comment,
 )
 
@@ -26,12 +26,12 @@ def script(*cells: str) -> Script:
 
 
 def bound(source: str, name: str) -> list[tuple[StatementKind, str]]:
-    return [(each.kind, each.place) for each in script(source).binding(name)]
+    return [(each.kind, each.location) for each in script(source).find_bindings(name)]
 
 
 def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ()) -> str:
-    statement = script(source).binding(name)[-1]
-    return text_of_statement(statement, frozenset(names or (name,)), package)[0]
+    statement = script(source).find_bindings(name)[-1]
+    return statement_text(statement, frozenset(names or (name,)), package)[0]
 
 
 # -- who binds a name --------------------------------------------------------------------------
@@ -75,15 +75,17 @@ def test_definitions_in_branches_and_blocks_are_found_with_what_is_around_them()
         with lock:
             class C: pass
         """
-    (function, none), (kind,) = script(source).binding("f"), script(source).binding("C")
-    assert function.inside == ("if ready:", "for i in range(2):")
-    assert (none.kind, none.inside) == (StatementKind.ASSIGNMENT, ("if ready:",))
-    assert kind.inside == ("with lock:",)
+    (function, none), (kind,) = script(source).find_bindings("f"), script(source).find_bindings("C")
+    assert function.enclosing == ("if ready:", "for i in range(2):")
+    assert (none.kind, none.enclosing) == (StatementKind.ASSIGNMENT, ("if ready:",))
+    assert kind.enclosing == ("with lock:",)
 
 
 def test_of_several_cells_the_last_one_that_binds_a_name_comes_last():
-    found = script("def f(): return 1", "not python at all (", "def f(): return 2").binding("f")
-    assert [each.place for each in found] == ["<cell 1>:1", "<cell 3>:1"]
+    found = script("def f(): return 1", "not python at all (", "def f(): return 2").find_bindings(
+        "f"
+    )
+    assert [each.location for each in found] == ["<cell 1>:1", "<cell 3>:1"]
 
 
 def test_a_statement_begins_with_its_decorators():
@@ -124,7 +126,7 @@ def test_blocks_that_do_more_than_to_import_are_taken_apart(source):
 
 
 def uses(source: str, name: str) -> tuple[set[str], set[str]]:
-    found = script(source).binding(name)[-1].uses
+    found = script(source).find_bindings(name)[-1].uses
     return set(found.eager), set(found.late)
 
 
@@ -178,7 +180,7 @@ def test_annotations_use_what_they_name_as_text_too():
 
 def test_a_future_statement_of_a_cell_holds_for_the_cells_after_it():
     cells = script("from __future__ import annotations", "def f(x: Batch): pass")
-    assert set(cells.binding("f")[0].uses.eager) == set()
+    assert set(cells.find_bindings("f")[0].uses.eager) == set()
 
 
 def test_what_every_module_has_is_no_use():
@@ -223,8 +225,8 @@ def test_of_statements_on_one_line_the_wanted_one_is_taken(source):
     ],
 )
 def test_of_an_import_only_the_wanted_names_are_taken(source, name, taken):
-    statements = script(source).binding(name) or script(source).star_imports
-    assert text_of_statement(statements[-1], frozenset({name}), "pkg.sub")[0] == taken
+    statements = script(source).find_bindings(name) or script(source).star_imports
+    assert statement_text(statements[-1], frozenset({name}), "pkg.sub")[0] == taken
 
 
 def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
@@ -236,7 +238,7 @@ def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
         ModulePiece(4, "x = 1"),
         ModulePiece(5, "y = 1"),
     ]
-    assert module_text("# Header.", pieces, postponed=True).text == (
+    assert module_text("# Header.", pieces, postpone_annotations=True).text == (
         "# Header.\n\nfrom __future__ import annotations\n\nimport os\nimport sys\n\n\n"
         "def f(): pass\n\n\ndef g(): pass\n\n\nx = 1\ny = 1\n"
     )
@@ -248,21 +250,23 @@ def test_lines_of_a_module_are_found_in_the_script_that_they_come_from():
         ModulePiece(1, "x = 1"),
         ModulePiece(2, "@f\ndef g():\n    pass", DEFINITION, ("train.py", 20)),
     ]
-    made = module_text("# Header.", pieces, postponed=False)
-    places = {line: made.place(number) for number, line in enumerate(made.text.split("\n"), 1)}
+    made = module_text("# Header.", pieces, postpone_annotations=False)
+    places = {
+        line: made.script_location(number) for number, line in enumerate(made.text.split("\n"), 1)
+    }
     assert (places["# Header."], places["x = 1"]) == (None, None)
     assert places["import os"] == "train.py:3"
     assert (places["@f"], places["    pass"]) == ("train.py:20", "train.py:22")
 
 
 def test_values_are_told_with_what_the_script_says():
-    (statement,) = script("cfg = load(\n    'x')").binding("cfg")
+    (statement,) = script("cfg = load(\n    'x')").find_bindings("cfg")
     assert literal_text(statement, "cfg", "3") == "cfg = 3  # in the script: cfg = load( ..."
     long = literal_text(statement, "cfg", repr("x" * 80))
     assert long.splitlines()[0] == "# in the script: cfg = load( ..."
     comment = value_comment(statement, "cfg")
-    assert comment == "# cfg (its value comes with the objects): cfg = load( ..."
-    assert value_comment(None, "i") == "# i: its value comes with the objects"
+    assert comment == "# cfg (the value is saved with the objects): cfg = load( ..."
+    assert value_comment(None, "i") == "# i: the value is saved with the objects"
 
 
 def _run(source: str) -> dict[str, object]:
@@ -285,7 +289,7 @@ def _run(source: str) -> dict[str, object]:
     ],
 )
 def test_a_module_that_only_defines_does_no_work(source):
-    assert not does_work(source)
+    assert not has_side_effects(source)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +297,7 @@ def test_a_module_that_only_defines_does_no_work(source):
     ["model = Net()", "print(1)", "for i in range(3): pass", "with open('x') as f: pass", "x += 1"],
 )
 def test_a_module_with_other_statements_does_work(source):
-    assert does_work(source)
+    assert has_side_effects(source)
 
 
 def test_attributes_that_are_set_at_the_top_level_are_known():

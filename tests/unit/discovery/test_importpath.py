@@ -53,7 +53,7 @@ def long_ago(folder: Path) -> None:
 
 
 def names(index: DistributionIndex) -> set[str]:
-    return {Path(found.place).name for found in index.installations()}
+    return {Path(found.path).name for found in index.installations()}
 
 
 def test_a_folder_that_stays_as_it_is_is_listed_once(site: Path, listed: list[str]) -> None:
@@ -187,7 +187,7 @@ def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
     expected = {
         str(each._path): each for each in importlib_metadata.distributions(path=[str(site)])
     }
-    found = {each.place: each for each in DistributionIndex([str(site)]).installations()}
+    found = {each.path: each for each in DistributionIndex([str(site)]).installations()}
     assert found.keys() == expected.keys() == set(map(str, places))
     for place, installation in found.items():
         for name in ("METADATA", "RECORD", "requires.txt", "missing", ""):
