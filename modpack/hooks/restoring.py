@@ -252,7 +252,7 @@ class RestoreTarget:
         """Return a record of the capture."""
         return self.captured.byteorder.encode() if name == "byteorder" else self._records[name]
 
-    def copied(self, name: str) -> bytearray:
+    def read_copy(self, name: str) -> bytearray:
         """Return a record of the capture as a new bytearray."""
         return bytearray(self.read(name))
 

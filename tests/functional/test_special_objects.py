@@ -217,7 +217,7 @@ def test_every_kind_comes_back_in_a_clean_interpreter(project, clean_python, tmp
 
 def _every_row_was_there(net: object) -> None:
     held = [*vars(net).values(), net.made.__class__]  # type: ignore[attr-defined]
-    seen = {id(ROWS.of(type(each))) for each in held}
+    seen = {id(ROWS.find(type(each))) for each in held}
     missing = [row for row in ALL_ROWS if isinstance(row, ReducerRow) and id(row) not in seen]
     assert [row.kinds for row in missing] == []
 

@@ -69,18 +69,18 @@ def test_the_one_that_was_chosen_runs(package, hooked, net):
 def test_an_unknown_name_is_refused_with_the_known_ones(package, hooked):
     saved = package(hooked)
     for ask in (lambda: saved.model(hooks=["0/forward/9"]), lambda: package(hooked, hooks="nope")):
-        with pytest.raises(ValueError, match=r"no hook is called '(0/forward/9|nope)'") as caught:
+        with pytest.raises(ValueError, match=r"unknown hook names '(0/forward/9|nope)'") as caught:
             ask()
         assert all(name in str(caught.value) for name in ALL)
 
 
 def test_a_model_without_hooks_says_that_there_are_none(package, net):
-    with pytest.raises(ValueError, match="there are: none"):
+    with pytest.raises(ValueError, match="known names: none"):
         package(net).model(hooks=["0/forward/0"])
 
 
 def test_what_is_no_choice_is_refused(package, hooked):
-    with pytest.raises(TypeError, match="True, False, hook names or a predicate, not int"):
+    with pytest.raises(TypeError, match="True, False, hook names, or a predicate, not int"):
         package(hooked, hooks=7)
     with pytest.raises(TypeError, match="not float"):
         package(hooked).model(hooks=0.5)

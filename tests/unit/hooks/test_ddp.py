@@ -235,7 +235,7 @@ def keep_buffers(state, buffers):
 def test_hooks_on_the_wrapper_itself_are_refused_unless_left_out(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_forward_hook(lambda module, args, output: None)
-    problem = "'DistributedDataParallel/forward/0'.*hangs on the DistributedDataParallel.*Remedy"
+    problem = "'DistributedDataParallel/forward/0'.*registered on the DistributedDataParallel.*Register it"
     with pytest.raises(modpack.PicklingError, match=problem):
         modpack.save(ddp, tmp_path / "net.modpack")
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
@@ -254,7 +254,7 @@ def test_what_a_wrapper_registers_by_itself_is_left_to_the_next_wrapper(alone, t
     loaded = reloaded(ddp, tmp_path / "net.modpack")
     assert list(loaded._forward_pre_hooks.values()) == [add_one]
     assert not loaded[0]._forward_pre_hooks
-    with pytest.raises(modpack.ModpackError, match="no comm hook"):
+    with pytest.raises(modpack.ModpackError, match="without a comm hook|not loaded with a comm hook"):
         hooks.restore_comm_hook(DistributedDataParallel(loaded))
 
 
@@ -270,7 +270,7 @@ def test_a_process_group_of_ones_own_is_named(alone, tmp_path):
 
 
 def test_a_module_without_a_comm_hook_says_so(alone):
-    with pytest.raises(modpack.ModpackError, match=r"no comm hook came with the Linear"):
+    with pytest.raises(modpack.ModpackError, match=r"the Linear inside this wrapper was not loaded with"):
         hooks.restore_comm_hook(DistributedDataParallel(nn.Linear(2, 1)))
     with pytest.raises(TypeError, match=r"ddp must be a torch.nn.parallel.DistributedDataParallel"):
         hooks.restore_comm_hook(nn.Linear(2, 1))
@@ -285,6 +285,6 @@ def test_a_waiting_comm_hook_can_be_removed_by_its_handle(alone, tmp_path):
     importer = modpack.PackageImporter(tmp_path / "net.modpack")
     model = importer.load_model("net", "model.pkl")
     importer.hook_handles["ddp.comm/0"].remove()
-    with pytest.raises(modpack.ModpackError, match=r"no comm hook"):
+    with pytest.raises(modpack.ModpackError, match=r"not loaded with a comm hook"):
         hooks.restore_comm_hook(DistributedDataParallel(model))
     assert list(comm_hooks_of(ddp)) != []

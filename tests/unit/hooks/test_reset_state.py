@@ -276,7 +276,7 @@ def test_a_notebooks_global_collector_is_emptied(tmp_path, clean_python):
 
 
 def test_an_unknown_name_or_a_senseless_choice_is_refused(reload):
-    with pytest.raises(ValueError, match=r"no hook is called 'nothing'; there are: none"):
+    with pytest.raises(ValueError, match=r"unknown hook names 'nothing'; known names: none"):
         reload(net(), reset_hook_state=["nothing"])
     with pytest.raises(TypeError):
         reload(net(), reset_hook_state=3)

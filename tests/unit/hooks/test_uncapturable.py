@@ -56,18 +56,18 @@ def generator() -> object:
 @pytest.mark.parametrize(
     ("hook", "place", "reason"),
     [
-        (closing_over(a_match()), " -> inner -> value", "match.*Remedy: keep its groups"),
-        (closing_over(Holder(a_match())), r" -> inner -> value\.inner\[0\]\['value'\]", "Remedy: "),
-        (Holder(generator()), r" -> inner\[0\]\['value'\]", "generator.*Remedy: "),
-        (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "match.*Remedy: "),
-        (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "match.*Remedy: "),
+        (closing_over(a_match()), " -> inner -> value", "match.*Save its groups"),
+        (closing_over(Holder(a_match())), r" -> inner -> value\.inner\[0\]\['value'\]", "Save its groups"),
+        (Holder(generator()), r" -> inner\[0\]\['value'\]", "generator.*Save the function"),
+        (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "match.*Save"),
+        (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "match.*Save"),
         (
             class_from_nowhere(),
             "",
             "Local'> is not found.*its code was run by exec. Write the code into a file",
         ),
         (closing_over(class_from_nowhere()), " -> inner -> value", "Write the code"),
-        (without_source(), "", "no source.*Remedy: define it with def at the top level"),
+        (without_source(), "", "no source.*Define it with def at the top level"),
     ],
     ids=[
         "closure",

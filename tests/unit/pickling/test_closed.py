@@ -90,30 +90,30 @@ def test_hostile_pickles_make_data_or_nothing(each):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ((named("os", "system"),), "it names 'os.system'"),
-        ((named("torch", "nn.Linear"),), "it names 'torch.nn.Linear'"),
-        ((named("torch", "Tensor.backward"),), "it names 'torch.Tensor.backward'"),
-        ((named("collections", "OrderedDict"), b")\x81"), "it makes an object of OrderedDict"),
-        ((named("torch.storage", "UntypedStorage"), b"J\0\0\0\x7f\x85R"), "calls UntypedStorage"),
-        ((named("torch", "Tensor"), b"J\0\0\0\x7f\x85R"), "it calls Tensor"),
-        ((named("builtins", "int"), b"K\1\x85R"), "it calls int"),
-        ((named("builtins", "range"), text("a"), b"\x85R"), "a number is none"),
-        ((b"]", b"K\1\x85R"), "it calls list"),
-        ((b"]", b"}b"), "it sets the state of a list"),
-        ((named("builtins", "set"), b")R", b"}b"), "it sets the state of a set"),
+        ((named("os", "system"),), "'os.system' is not allowed"),
+        ((named("torch", "nn.Linear"),), "'torch.nn.Linear' is not allowed"),
+        ((named("torch", "Tensor.backward"),), "'torch.Tensor.backward' is not"),
+        ((named("collections", "OrderedDict"), b")\x81"), "creating an object of OrderedDict"),
+        ((named("torch.storage", "UntypedStorage"), b"J\0\0\0\x7f\x85R"), "calling UntypedStorage"),
+        ((named("torch", "Tensor"), b"J\0\0\0\x7f\x85R"), "calling Tensor"),
+        ((named("builtins", "int"), b"K\1\x85R"), "calling int"),
+        ((named("builtins", "range"), text("a"), b"\x85R"), "not an integer"),
+        ((b"]", b"K\1\x85R"), "calling list"),
+        ((b"]", b"}b"), "setting the state of a list"),
+        ((named("builtins", "set"), b")R", b"}b"), "setting the state of a set"),
         ((named("collections", "OrderedDict"), b")R", b"K\1b"), "the state of a OrderedDict"),
-        ((b"}", b"]K\1s"), "a key is of the type list"),
+        ((b"}", b"]K\1s"), "a key has type list"),
         ((b"}", b"\x8a\x09", b"\xff" * 8 + b"\0", b"K\1s"), "more than 61 bits"),
-        ((b"K\1", b"K\2a"), "it appends to a int"),
+        ((b"K\1", b"K\2a"), "appending to a int"),
         ((b"]", b"(K\1u", b""), "a key has no value"),
-        ((named("builtins", "bytearray"), b"J\0\0\0\x7f\x85R"), "made of no bytes"),
-        ((named("_codecs", "encode"), text("a"), text("rot13"), b"\x86R"), "odd parts"),
+        ((named("builtins", "bytearray"), b"J\0\0\0\x7f\x85R"), "not made of bytes"),
+        ((named("_codecs", "encode"), text("a"), text("rot13"), b"\x86R"), "arguments of encode"),
         (
             (named("collections", "defaultdict"), named("torch", "device"), b"\x85R"),
             "the factory of a defaultdict",
         ),
-        ((text("odd"), b"Q"), "that of no storage"),
-        ((b"I1\n",), "an opcode of protocol 0 or 1"),
+        ((text("odd"), b"Q"), "does not name a storage"),
+        ((b"I1\n",), "belongs to protocol 0 or 1"),
         ((b"N", b"N"), "more than one value"),
     ],
 )
@@ -131,11 +131,11 @@ def test_hooks_of_tensors_and_odd_states_are_refused():
     with pytest.raises(UnpicklingError, match="a tensor has hooks"):
         load(whole(parameter, b"(", tensor, b"\x88", hooks, b"tR"))
     with_state = named("torch._utils", "_rebuild_parameter_with_state")
-    with pytest.raises(UnpicklingError, match="no dict of names"):
+    with pytest.raises(UnpicklingError, match="not a dict of names"):
         load(whole(with_state, b"(", tensor, b"\x88N", b"}}\x86", b"tR"))
     retyped = named("torch._tensor", "_rebuild_from_type_v2")
     for maker in (named("torch", "device"), named("builtins", "set")):
-        with pytest.raises(UnpicklingError, match="made by what makes none"):
+        with pytest.raises(UnpicklingError, match="function that creates none"):
             load(whole(retyped, b"(", maker, named("torch", "Tensor"), b")", b"}", b"tR"))
 
 
@@ -146,7 +146,7 @@ def test_a_name_that_the_policy_adds_is_called_and_no_other():
     assert load(data, added=("fractions.Fraction",)) == fractions.Fraction(1, 3)
     with pytest.raises(UnpicklingError, match=r"fractions\.Fraction"):
         load(data, added=("fractions.Fractions",))
-    with pytest.raises(UnpicklingError, match=r"nowhere\.Thing, which is not here"):
+    with pytest.raises(UnpicklingError, match=r"nowhere\.Thing is not available"):
         load(whole(named("nowhere", "Thing")), added=("nowhere.Thing",))
 
 
@@ -202,7 +202,7 @@ def test_a_layout_is_looked_up_and_nothing_is_imported_for_it(clean_python, name
     try:
         load(pickled)
     except UnpicklingError as failure:
-        print("there is no layout" in str(failure), "torch._inductor" in set(sys.modules) - before)
+        print("unknown layout" in str(failure), "torch._inductor" in set(sys.modules) - before)
     """
     assert "True False" in clean_python(code, name=name).stdout
 
@@ -218,13 +218,13 @@ def test_hooks_of_tensors_cannot_be_filled_later():
 
 @pytest.mark.parametrize("name", ["items", "keys", "__len__", "update"])
 def test_attributes_take_no_methods_place(name):
-    with pytest.raises(UnpicklingError, match=f"it replaces '{name}' of what it makes"):
+    with pytest.raises(UnpicklingError, match=f"an attribute replaces '{name}' of its class"):
         load(whole(ORDERED, b"}", text(name), b"K\5sb"))
     state = b"}" + text("detach") + b"K\5s"
     retyped = named("torch._tensor", "_rebuild_from_type_v2")
     inner = tuple_of(STORAGE, b"K\0", tuple_of(b"K\1"), tuple_of(b"K\1"), b"\x89", ORDERED)
     parts = (named("torch._utils", "_rebuild_tensor_v2"), named("torch", "Tensor"), inner, state)
-    with pytest.raises(UnpicklingError, match="it replaces 'detach' of what it makes"):
+    with pytest.raises(UnpicklingError, match="an attribute replaces 'detach' of its class"):
         made_of("float32", 8, retyped, tuple_of(*parts), b"R")
 
 
@@ -246,19 +246,19 @@ def test_tuples_of_one_hash_are_counted():
     keys = keys[:1001]
     assert len({hash(key) for key in keys}) == 1
     assert len(load(pickle.dumps(dict.fromkeys(keys[:1000]), 4))) == 1000  # type: ignore[arg-type]
-    with pytest.raises(UnpicklingError, match="more than 1000 keys have one hash"):
+    with pytest.raises(UnpicklingError, match="more than 1000 keys share a hash"):
         load(pickle.dumps(dict.fromkeys(keys), 4))
 
 
 @pytest.mark.parametrize("opcode", [b"\x8f", b"]", b"}"])
 def test_containers_are_counted(opcode):
-    with pytest.raises(UnpicklingError, match="more containers than can be held"):
+    with pytest.raises(UnpicklingError, match="more than 5,000,000 containers"):
         load(whole(b"](" + opcode * 5_000_001 + b"e"))
 
 
 def test_what_torch_crashes_on_is_refused():
     noted = b"}" + text("neg") + b"\x88s"
-    with pytest.raises(UnpicklingError, match="what is noted of a tensor is odd"):
+    with pytest.raises(UnpicklingError, match="the flags of a tensor are invalid"):
         made_of("quint8", 8, tensor(noted).replace(b"\x88" + ORDERED, b"\x89" + ORDERED))
     assert made_of("float32", 8, tensor(noted)).is_neg()  # type: ignore[attr-defined]
 
@@ -275,6 +275,6 @@ def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
         ours(torch.sparse_coo, (indices, values, torch.Size([3]), False))
     ours(torch.sparse_coo, (indices, values, torch.Size([100]), False))
     rows = (torch.tensor([0, 1, 2]), torch.tensor([0, 1]), torch.ones(2, 0, 0), torch.Size([2, 3]))
-    with pytest.raises(UnsoundTensorError, match="blocks of no elements"):
+    with pytest.raises(UnsoundTensorError, match="empty blocks"):
         ours(torch.sparse_bsr, rows)
     assert pending == before

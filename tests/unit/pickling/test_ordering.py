@@ -50,15 +50,15 @@ class Stubborn:
 )
 def test_members_have_one_order_however_they_come(members):
     orders = {
-        tuple(map(id, Ordering().ordered(list(each)) or each))
+        tuple(map(id, Ordering().sort(list(each)) or each))
         for each in itertools.permutations(members)
     }
     assert len(orders) == 1
 
 
 def test_numbers_stay_as_they_are():
-    assert Ordering().ordered({3, 1.5, True}) is None
-    assert Ordering().ordered({"one"}) is None
+    assert Ordering().sort({3, 1.5, True}) is None
+    assert Ordering().sort({"one"}) is None
 
 
 def test_objects_are_ordered_by_where_the_saved_object_has_them():
@@ -67,9 +67,9 @@ def test_objects_are_ordered_by_where_the_saved_object_has_them():
     root.all, root.list = {last, first}, [first, last]
     order = Ordering()
     order.add_root(root)
-    assert order.ordered(root.all) == [first, last]
+    assert order.sort(root.all) == [first, last]
 
 
 def test_a_member_that_cannot_be_described_does_no_harm():
     members = [Stubborn(), "alpha", Stubborn()]
-    assert sorted(map(id, Ordering().ordered(members) or ())) == sorted(map(id, members))
+    assert sorted(map(id, Ordering().sort(members) or ())) == sorted(map(id, members))

@@ -112,7 +112,7 @@ def test_a_storage_that_is_too_small_is_not_made_larger(make, size, resizable):
     is_quantized = make is MAKERS["_rebuild_qtensor"]
     dtype = torch.qint32 if is_quantized else torch.float32
     storage = typed(b"\1" * size, dtype, resizable)
-    with pytest.raises(UnsoundTensorError, match=f"needs 16 bytes, but its storage has {size}"):
+    with pytest.raises(UnsoundTensorError, match=f"requires 16 bytes, but its storage has {size}"):
         make(storage, 0, (2, 2), (2, 1))
     assert storage._untyped_storage.nbytes() == size
 
@@ -120,7 +120,7 @@ def test_a_storage_that_is_too_small_is_not_made_larger(make, size, resizable):
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_no_memory_is_taken_for_what_a_tensor_claims(make):
     storage = typed(b"", torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32)
-    with pytest.raises(UnsoundTensorError, match=r"has 0\. Remedy: .* export it again"):
+    with pytest.raises(UnsoundTensorError, match=r"has 0\. If .* export it again"):
         make(storage, 0, (2**60,), (1,))
 
 
@@ -172,7 +172,7 @@ def test_a_tensor_with_memory_is_none_that_was_freed():
 
 
 def test_a_freed_tensor_that_is_too_large_for_any_machine_is_told():
-    with pytest.raises(UnsoundTensorError, match="cannot be made"):
+    with pytest.raises(UnsoundTensorError, match="torch cannot create"):
         freed_tensor(typed(b""), 0, (2**62,), (1,), False, OrderedDict(), torch.float32)
 
 
@@ -205,7 +205,7 @@ def test_a_sparse_tensor_with_indices_outside_is_refused_whatever_torch_is_told(
 ):
     with (
         torch.sparse.check_sparse_tensor_invariants(is_asked_for),
-        pytest.raises(UnsoundTensorError, match="the tensor that it describes cannot be made"),
+        pytest.raises(UnsoundTensorError, match="torch cannot create a tensor"),
     ):
         ours("_rebuild_sparse_tensor", layout, data)
 

@@ -34,7 +34,7 @@ class Pickler(pickle.Pickler):
         for obj in objects:
             start = self.buffer.tell()
             self.dump(obj)
-            pieces.append(self.sets.finished(self.buffer.getvalue()[start:]))
+            pieces.append(self.sets.finish(self.buffer.getvalue()[start:]))
         return b"".join(pieces)
 
 

@@ -49,7 +49,7 @@ class Source:
     def read(self, name):
         return self.records[name]
 
-    def copied(self, name):
+    def read_copy(self, name):
         return bytearray(self.records[name])
 
     def data_range(self, name):
@@ -178,7 +178,7 @@ def test_a_map_location_of_the_wrong_type_is_a_type_error(wrong):
 
 
 def test_a_map_location_that_is_no_device_is_a_value_error():
-    with pytest.raises(ValueError, match="'gpu' is no device"):
+    with pytest.raises(ValueError, match="'gpu' is not a device"):
         loader(Source({}), "gpu")
 
 
@@ -186,7 +186,7 @@ def test_a_map_location_that_is_no_device_is_a_value_error():
 def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
     load = loader(Source({".data/0.storage": bytes(64), "byteorder": order.encode()})).load
     load(torch.ShortStorage, "0", "cpu", 32)
-    with pytest.raises(UnpicklingError, match="holds 64 bytes, but 512 are needed"):
+    with pytest.raises(UnpicklingError, match="has 64 bytes, but 512 are required"):
         load(torch.DoubleStorage, "0", "cpu", 64)
 
 
@@ -195,7 +195,7 @@ def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
 def test_a_place_that_there_is_not_is_told_in_harmless_letters(place, map_location):
     source = Source({".data/0.storage": bytes(4)})
     with pytest.raises(
-        DeviceNotFoundError, match=r"0\.storage' cannot be put on .*map_location"
+        DeviceNotFoundError, match=r"0\.storage' cannot be moved to .*map_location"
     ) as told:
         loader(source, map_location).load(torch.FloatStorage, "0", place, 1)
     assert str(told.value).isprintable()

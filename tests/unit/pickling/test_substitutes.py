@@ -137,7 +137,7 @@ def test_queues_and_pools_come_back_without_the_threads():
         assert (pool._max_workers, pool.submit(int, "4").result()) == (2, 4)
     full: queue.SimpleQueue[int] = queue.SimpleQueue()
     full.put(1)
-    assert "holds something" in refused([full]).reason
+    assert "with items" in refused([full]).reason
     assert "shut down" in refused([pool]).reason
 
 
@@ -519,13 +519,13 @@ async def a_coroutine() -> None:
         ("a thread", lambda: threading.Timer(9, print)),
         ("a future", concurrent.futures.Future),
         ("a future", torch.futures.Future),
-        ("a match", lambda: re.match("a", "a")),
+        ("a regular expression match", lambda: re.match("a", "a")),
         ("a context", contextvars.copy_context),
         ("a frame", sys._getframe),
         ("a code object", lambda: plus_one.__code__),
-        ("a stream or an event", torch.Event),
-        ("a node of an autograd graph", lambda: (torch.ones(1, requires_grad=True) * 2).grad_fn),
-        ("a registration", lambda: torch.library.Library("modpack_tests", "FRAGMENT")),
+        ("a device stream or event", torch.Event),
+        ("an autograd graph node", lambda: (torch.ones(1, requires_grad=True) * 2).grad_fn),
+        ("an operator registration", lambda: torch.library.Library("modpack_tests", "FRAGMENT")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -536,7 +536,7 @@ def test_what_means_nothing_elsewhere_is_refused_with_the_reason_and_the_remedy(
     kind = type(obj)
     assert error.path == "obj[1].attn._backend"
     assert error.reason.startswith(what)
-    assert kind.__qualname__ in error.reason and "Remedy: " in error.reason
+    assert kind.__qualname__ in error.reason and error.reason.endswith(".")
 
 
 def test_open_files_are_refused(tmp_path):
@@ -606,7 +606,7 @@ def test_an_objects_own_reduction_is_respected():
 def test_every_refusal_says_why_and_what_to_do():
     for row in ALL_ROWS:
         if isinstance(row, UnsupportedType):
-            assert row.what and row.why and row.remedy and row.kinds
+            assert row.what and row.why and row.hint and row.kinds
 
 
 def test_no_two_rows_are_for_the_same_type():
@@ -622,16 +622,16 @@ def test_a_type_is_found_by_its_path_and_by_its_base():
         def __reduce__(self) -> Any:
             return int, ()
 
-    assert ROWS.of(Derived) is ROWS.of(threading.Thread) is not None
-    assert ROWS.of(Other) is None
+    assert ROWS.find(Derived) is ROWS.find(threading.Thread) is not None
+    assert ROWS.find(Other) is None
     row = UnsupportedType("a thing", (f"{__name__}.Node",), "so", "not so")
-    assert ReducerTable([row]).of(Node) is row
+    assert ReducerTable([row]).find(Node) is row
 
 
 def test_the_reference_shows_the_refusals_and_names_the_others():
     page = Path(__file__).parents[3].joinpath("docs/reference/objects.md").read_text()
     refused = [row for row in ALL_ROWS if isinstance(row, UnsupportedType)]
-    shown = [f"| {row.what} | {row.why} | {row.remedy} |" for row in refused]
+    shown = [f"| {row.what} | {row.why} | {row.hint} |" for row in refused]
     in_page = [line for line in page.splitlines() if line.startswith("| ")]
     assert in_page[-len(shown) :] == shown
     others = [kind for row in ALL_ROWS if isinstance(row, ReducerRow) for kind in row.kinds]
