@@ -148,9 +148,7 @@ def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_impor
     installed("host", {"host.py": "def fast():\n    import no_such_backend\n"})
     plan = planned("import host")
     assert plan.problems == ()
-    assert (
-        "never imports it" in notes(plan, "optional-import-missing")["no_such_backend"]
-    )
+    assert "never imports it" in notes(plan, "optional-import-missing")["no_such_backend"]
     with pytest.raises(PackagingError, match="no_such_backend"):
         planned("import host\ndef f():\n    import no_such_backend")
 

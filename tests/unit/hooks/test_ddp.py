@@ -254,7 +254,9 @@ def test_what_a_wrapper_registers_by_itself_is_left_to_the_next_wrapper(alone, t
     loaded = reloaded(ddp, tmp_path / "net.modpack")
     assert list(loaded._forward_pre_hooks.values()) == [add_one]
     assert not loaded[0]._forward_pre_hooks
-    with pytest.raises(modpack.ModpackError, match="without a comm hook|not loaded with a comm hook"):
+    with pytest.raises(
+        modpack.ModpackError, match="without a comm hook|not loaded with a comm hook"
+    ):
         hooks.restore_comm_hook(DistributedDataParallel(loaded))
 
 
@@ -270,7 +272,9 @@ def test_a_process_group_of_ones_own_is_named(alone, tmp_path):
 
 
 def test_a_module_without_a_comm_hook_says_so(alone):
-    with pytest.raises(modpack.ModpackError, match=r"the Linear inside this wrapper was not loaded with"):
+    with pytest.raises(
+        modpack.ModpackError, match=r"the Linear inside this wrapper was not loaded with"
+    ):
         hooks.restore_comm_hook(DistributedDataParallel(nn.Linear(2, 1)))
     with pytest.raises(TypeError, match=r"ddp must be a torch.nn.parallel.DistributedDataParallel"):
         hooks.restore_comm_hook(nn.Linear(2, 1))

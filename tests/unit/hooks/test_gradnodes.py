@@ -243,7 +243,9 @@ def test_handles_of_hooks_on_nothing_that_is_saved_are_reported(package):
     model.handles["dead"].remove()
     model.group = torch.autograd.graph.register_multi_grad_hook([other.weight, other.bias], noted)
     model.own = model.register_forward_hook(noted)
-    with pytest.warns(modpack.ModpackWarning, match="the handle removes .*noted, which is not registered on"):
+    with pytest.warns(
+        modpack.ModpackWarning, match="the handle removes .*noted, which is not registered on"
+    ):
         saved = package(model)
     lost = [status.name for status in saved.report if status.status == "left out"]
     assert lost == ["handles['node']", "group.handles[0]"]

@@ -274,7 +274,9 @@ def test_global_hooks_are_captured_and_restored_on_request_only(capsys):
 def test_what_the_other_model_lacks_is_named():
     model, optimizer = hooked()
     captured = hooks.capture(model)
-    with pytest.raises(modpack.ModpackError, match=r"refer to model\.collector, but this model has no"):
+    with pytest.raises(
+        modpack.ModpackError, match=r"refer to model\.collector, but this model has no"
+    ):
         hooks.restore(net(), captured)
     other = net()
     other.collector = Collector()
@@ -294,7 +296,9 @@ def test_a_handle_that_only_the_captured_model_holds_is_no_obstacle():
 def test_a_hook_that_cannot_be_captured_is_named():
     model, match = net(), re.match("a", "a")
     model[0].register_forward_hook(lambda module, args, output: match and None)
-    with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> match.*Save its groups"):
+    with pytest.raises(
+        modpack.PicklingError, match=r"hook '0/forward/0' -> match.*Save its groups"
+    ):
         hooks.capture(model)
 
 

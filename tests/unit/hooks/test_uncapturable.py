@@ -57,7 +57,11 @@ def generator() -> object:
     ("hook", "place", "reason"),
     [
         (closing_over(a_match()), " -> inner -> value", "match.*Save its groups"),
-        (closing_over(Holder(a_match())), r" -> inner -> value\.inner\[0\]\['value'\]", "Save its groups"),
+        (
+            closing_over(Holder(a_match())),
+            r" -> inner -> value\.inner\[0\]\['value'\]",
+            "Save its groups",
+        ),
         (Holder(generator()), r" -> inner\[0\]\['value'\]", "generator.*Save the function"),
         (Holder(a_match()).method, r" -> self\.inner\[0\]\['value'\]", "match.*Save"),
         (functools.partial(Holder(0), a_match()), r" -> args\[0\]", "match.*Save"),

@@ -72,7 +72,11 @@ def test_link_has_location_and_names():
     (chain,) = shortest_chains(plan, "wandb").chains
     held, used = chain.links
     assert (held.kind, held.names, held.location) == (ImportKind.PICKLE, ("Net", "Head"), None)
-    assert (used.kind, used.names, used.location) == (ImportKind.FUNCTION, ("log",), "shop/net.py:12")
+    assert (used.kind, used.names, used.location) == (
+        ImportKind.FUNCTION,
+        ("log",),
+        "shop/net.py:12",
+    )
 
 
 def test_link_has_strongest_evidence_and_counts_the_rest():
