@@ -1,7 +1,7 @@
-"""modpack turns a live PyTorch model into one file: the code it needs, its weights, its hooks.
+"""modpack packages a PyTorch model in one file, with its code, weights, and hooks.
 
-Names are resolved on first use (PEP 562): importing modpack imports neither torch nor
-anything else that is slow.
+Names are imported on first use (PEP 562): importing modpack imports neither torch nor other slow
+modules.
 """
 
 from __future__ import annotations
@@ -16,17 +16,29 @@ if TYPE_CHECKING:
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
-    from modpack.api import load as load
-    from modpack.api import save as save
+    from modpack.core.graph import DependencyGraph as DependencyGraph
+    from modpack.core.graph import Edge as Edge
+    from modpack.core.hookspec import CallableSpec as CallableSpec
+    from modpack.core.hookspec import HookSpec as HookSpec
     from modpack.core.names import Directory as Directory
     from modpack.core.names import GlobGroup as GlobGroup
+    from modpack.core.plan import Decision as Decision
     from modpack.core.plan import EmptyMatchError as EmptyMatchError
+    from modpack.core.plan import FileKind as FileKind
+    from modpack.core.plan import MockUse as MockUse
     from modpack.core.plan import PackagingError as PackagingError
     from modpack.core.plan import PackagingErrorReason as PackagingErrorReason
     from modpack.core.plan import Plan as Plan
+    from modpack.core.plan import PlannedDistribution as PlannedDistribution
+    from modpack.core.plan import PlannedFile as PlannedFile
     from modpack.core.policy import Signer as Signer
     from modpack.core.policy import TrustPolicy as TrustPolicy
     from modpack.core.rules import Action as Action
+    from modpack.core.rules import Rule as Rule
+    from modpack.core.rules import RuleOrigin as RuleOrigin
+    from modpack.core.scan import ImportKind as ImportKind
+    from modpack.core.selftest import SelfTestCase as SelfTestCase
+    from modpack.core.selftest import SelfTestRecord as SelfTestRecord
     from modpack.diagnostics import Diagnostic as Diagnostic
     from modpack.diagnostics import Severity as Severity
     from modpack.discovery.importers import Importer as Importer
@@ -45,21 +57,36 @@ if TYPE_CHECKING:
     from modpack.errors import TrustError as TrustError
     from modpack.errors import UnpicklingError as UnpicklingError
     from modpack.exporter import PackageExporter as PackageExporter
+    from modpack.exporter import save as save
+    from modpack.exporting.match_hooks import RuleMatch as RuleMatch
+    from modpack.hooks.report import HookReport as HookReport
+    from modpack.hooks.report import HookStatus as HookStatus
     from modpack.importer import PackageImporter as PackageImporter
+    from modpack.importer import load as load
     from modpack.loading.weights import load_weights as load_weights
     from modpack.selftest.self_test import SelfTestResult as SelfTestResult
     from modpack.selftest.self_test import self_test as self_test
 
-_HOME_OF = {
+_DEFINED_IN = {
     "Action": "modpack.core.rules",
+    "CallableSpec": "modpack.core.hookspec",
+    "Decision": "modpack.core.plan",
+    "DependencyGraph": "modpack.core.graph",
     "Diagnostic": "modpack.diagnostics",
     "Directory": "modpack.core.names",
+    "Edge": "modpack.core.graph",
     "EmptyMatchError": "modpack.core.plan",
     "EnvironmentMismatchError": "modpack.errors",
     "EnvironmentMismatchWarning": "modpack.errors",
     "ExampleError": "modpack.errors",
+    "FileKind": "modpack.core.plan",
     "GlobGroup": "modpack.core.names",
+    "HookReport": "modpack.hooks.report",
+    "HookSpec": "modpack.core.hookspec",
+    "HookStatus": "modpack.hooks.report",
+    "ImportKind": "modpack.core.scan",
     "Importer": "modpack.discovery.importers",
+    "MockUse": "modpack.core.plan",
     "ModpackError": "modpack.errors",
     "ModpackWarning": "modpack.errors",
     "ObjMismatchError": "modpack.errors",
@@ -71,11 +98,18 @@ _HOME_OF = {
     "PackagingErrorReason": "modpack.core.plan",
     "PicklingError": "modpack.errors",
     "Plan": "modpack.core.plan",
+    "PlannedDistribution": "modpack.core.plan",
+    "PlannedFile": "modpack.core.plan",
+    "Rule": "modpack.core.rules",
+    "RuleMatch": "modpack.exporting.match_hooks",
+    "RuleOrigin": "modpack.core.rules",
+    "SelfTestCase": "modpack.core.selftest",
+    "SelfTestError": "modpack.errors",
+    "SelfTestRecord": "modpack.core.selftest",
     "SelfTestResult": "modpack.selftest.self_test",
     "Severity": "modpack.diagnostics",
     "SignatureError": "modpack.errors",
     "Signer": "modpack.core.policy",
-    "SelfTestError": "modpack.errors",
     "TrustError": "modpack.errors",
     "TrustPolicy": "modpack.core.policy",
     "UnpicklingError": "modpack.errors",
@@ -85,29 +119,29 @@ _HOME_OF = {
     "hooks": "modpack",
     "importer_of": "modpack.api",
     "is_from_package": "modpack.api",
-    "load": "modpack.api",
+    "load": "modpack.importer",
     "load_weights": "modpack.loading.weights",
+    "save": "modpack.exporter",
     "self_test": "modpack.selftest.self_test",
-    "save": "modpack.api",
     "sys_importer": "modpack.discovery.importers",
 }
 """The module that defines each public name."""
 
-__all__ = sorted(_HOME_OF)
+__all__ = sorted(_DEFINED_IN)
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module 'modpack' has no attribute {name!r}")
-    home = _HOME_OF[name]
-    if home == "modpack":  # a module of its own
+    module = _DEFINED_IN[name]
+    if module == "modpack":  # a submodule
         return importlib.import_module(f"modpack.{name}")
     from modpack.core.process import gc_paused
 
-    # What an import makes stays. Otherwise a search of all that torch has made, 85 ms, may fall
-    # into the import or into the next one (benchmark rows import-1000 and first-load).
+    # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
+    # can happen in this import or the next one (benchmark rows import-1000 and first-load).
     with gc_paused():
-        value = globals()[name] = getattr(importlib.import_module(home), name)
+        value = globals()[name] = getattr(importlib.import_module(module), name)
     return value
 
 

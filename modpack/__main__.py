@@ -1,4 +1,4 @@
-"""``python -m modpack`` is the same as ``modpack``."""
+"""The command line as ``python -m modpack``."""
 
 from modpack.cli import main
 

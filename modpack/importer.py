@@ -1,7 +1,7 @@
-"""The importer: open a package, check it, import its code, unpickle its objects.
+"""Loading: open a package, check it, import its code, and unpickle its objects.
 
-:class:`PackageImporter` has torch.package's names, and reads torch.package's archives as well
-as modpack's own.
+:class:`PackageImporter` has the interface of torch.package's importer, and also reads archives of
+torch.package.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -20,7 +21,6 @@ from modpack.archive.manifest import contents_digest, package_digest, read_manif
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import load_environment, read_externs, read_plan, read_specs
-from modpack.core.json_values import require_type
 from modpack.core.names import (
     Directory,
     GlobPattern,
@@ -29,7 +29,7 @@ from modpack.core.names import (
     resource_record,
     root_of,
 )
-from modpack.core.process import phase
+from modpack.core.process import gc_paused, may_show_progress, phase
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
 from modpack.loading.cache import unpack
@@ -38,99 +38,136 @@ from modpack.loading.checks import (
     compare_environment,
     find_entry,
     find_namespace,
-    level_of,
     refuse_other_platforms,
     require_contents,
-    require_on_mismatch,
-    require_policy,
     require_trust,
+    stricter_level,
 )
 from modpack.loading.finder import FolderResources, PackageEnvironment
-from modpack.loading.namespace import NAMESPACES, open_namespace
+from modpack.loading.namespace import open_namespace
+from modpack.options import (
+    LoadModelOptions,
+    LoadOptions,
+    OpenOptions,
+    select_options,
+    takes_options,
+)
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from modpack.archive.base import Archive
     from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
-    from modpack.core.policy import TrustPolicy
     from modpack.hooks.describe import HookChoice
     from modpack.loading.objects import LoadedObject
 
-__all__ = ["PackageImporter", "loader_of", "loader_of_part"]
+__all__ = ["PackageImporter", "load", "loader_of", "loader_of_part"]
+
+
+@takes_options(LoadOptions)
+def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]) -> Any:
+    """Load a package's main object and re-register its hooks.
+
+    Loading a package executes its code: only load packages you trust. The package stays open for
+    later imports of its code; to close it, use :class:`PackageImporter`. Tensors are mapped from
+    the file: replace the file by renaming another one, and never write to it.
+
+    Args:
+        path: Package file, binary file object, or folder of an unzipped package.
+        **options: See :class:`modpack.options.LoadOptions`.
+
+    Returns:
+        The object; with ``with_optimizer=True``, a tuple of the object and its optimizer or None.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument has an invalid value, or ``hooks`` contains an unknown name.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and a version differs. No code has run.
+        TrustError: If the policy does not allow something that the package requires. No code has
+            run if the package declares that it requires it.
+        SignatureError: If the policy requires a signature that is missing or invalid. No code has
+            run.
+        ModpackError: If the package cannot be loaded, or has several objects and no main one.
+    """
+    package, resource = options["package"], options["resource"]
+    if (package is None) != (resource is None):
+        raise TypeError("package and resource must be given together")
+    with ExitStack() as stack:
+        if may_show_progress(options["progress"]):
+            from modpack.report.progress import working
+
+            name = path if isinstance(path, (str, os.PathLike)) else "a package"
+            stack.enter_context(working(f"Loading {name}", options["progress"]))
+        # Packaged code is imported with garbage collection (benchmark row first-load).
+        stack.enter_context(gc_paused())
+        importer = PackageImporter(path, **select_options(OpenOptions, options))
+        try:
+            if package is None or resource is None:
+                package, resource = importer.main_resource()
+            chosen = select_options(LoadModelOptions, options)
+            return importer.load_model(package, resource, options["map_location"], **chosen)
+        except BaseException:
+            importer.close()
+            raise
 
 
 class PackageImporter(Importer):
     """Loads code and objects from a package.
 
-    Loading a package runs the code in it: load only what you trust. Opening one does not: the
-    archive's structure is checked, the records that hold code and pickles are compared with
-    their digests, and the code is unpacked into the cache. Code runs when something is
-    imported or unpickled.
+    Loading a package executes its code: only load packages you trust. Opening one does not execute
+    code: it checks the structure of the file, compares the records with their digests, and unpacks
+    the code into the cache. Importing a module or unpickling an object executes code.
 
-    Packaged modules are real files that Python imports itself. In the private namespace
-    (default) they live under a package of their own, named by the package's digest, so that
-    packages never meet each other or what is installed. In the process namespace they have
-    their real names, for code that looks itself up by them. In neither is an interned module
-    ever taken from the host.
+    Packaged modules are real files, which Python's own machinery imports. In the private namespace
+    they are below a package named by the digest, so that packages conflict neither with each other
+    nor with installed modules. In the process namespace they have their real names, for code that
+    looks itself up by name. In neither namespace is an interned module imported from the host.
 
     Args:
-        file_or_buffer: a package file, a binary file object, the folder of an unzipped package, or
-            an open ``torch._C.PyTorchFileReader``.
-        module_allowed: asked for each extern module whether it may be used.
-        namespace: ``"auto"``, ``"private"`` or ``"process"``. ``"auto"`` uses the namespace in
-            which the package passed its self-test, which is private if it was not tested.
-        on_mismatch: What to do if Python, torch, the platform, or the distributions of extern
-            modules differ from those recorded at export. ``"warn"`` emits one
-            :class:`modpack.EnvironmentMismatchWarning` per package and disregards Python patch
-            releases and local build labels; ``"error"`` rejects every difference; ``"ignore"``
-            does neither.
-        policy: what the package may ask for; checked before anything of it runs, and again by each
-            import and each name in a pickle. It is not a sandbox.
-        verify: what is compared with its digests before anything is used: ``"code"`` for all but
-            the tensors, which are mapped and not read; ``"full"`` for the tensors too, which takes
-            as long as to read them. What the policy says counts if it is more.
+        file_or_buffer: Package file, binary file object, folder of an unzipped package, or open
+            ``torch._C.PyTorchFileReader``.
+        module_allowed: Called with each extern module; returns whether the package may use it.
+        **options: See :class:`modpack.options.OpenOptions`.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
-        hooks: those hooks themselves: their closures and attributes hold their state.
+        hooks: Those hooks by name. Their closures and attributes contain their state.
 
     Raises:
-        TypeError, ValueError: an argument is none of these.
-        ArchiveError: it is no package, or a damaged one.
-        DisallowedModuleError: ``module_allowed`` refused a module.
-        TrustError, SignatureError: it asks for what the policy does not allow, or the signature
-            that the policy demands is missing or does not hold.
-        EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
-        PlatformMismatchError: it holds compiled modules that cannot run here.
-        NamespaceConflictError: real names are asked for, but some are taken.
-        CacheError: there is no place to unpack the code into.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument has an invalid value.
+        ArchiveError: If the file is not a package, or is damaged.
+        DisallowedModuleError: If ``module_allowed`` rejects a module.
+        TrustError: If the policy does not allow something that the package requires.
+        SignatureError: If the policy requires a signature that is missing or invalid.
+        EnvironmentMismatchError: If ``on_mismatch="error"`` and a version differs.
+        PlatformMismatchError: If the package contains native extensions for another platform.
+        NamespaceConflictError: If ``namespace="process"`` and a module's name is taken.
+        CacheError: If the code cannot be unpacked.
     """
 
+    @takes_options(OpenOptions)
     def __init__(
         self,
         file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
         module_allowed: Callable[[str], bool] = lambda module_name: True,
-        *,
-        namespace: str = "auto",
-        on_mismatch: str = "warn",
-        policy: TrustPolicy | None = None,
-        verify: str = "code",
+        **options: Unpack[OpenOptions],
     ) -> None:
-        _require_arguments(file_or_buffer, module_allowed, namespace)
-        require_on_mismatch(on_mismatch)
-        require_policy(policy)
-        self._policy, self._verify = policy, level_of(verify, policy)
+        _require_arguments(file_or_buffer, module_allowed)
+        self._policy = options["policy"]
+        self._verify = stricter_level(options["verify"], self._policy)
         self._archive = open_archive(file_or_buffer)
         try:
-            self._open(file_or_buffer, module_allowed, namespace, on_mismatch)
+            self._open(file_or_buffer, module_allowed, options)
         except BaseException:
             self._archive.close()
             raise
 
     def close(self) -> None:
-        """Forget the package: its modules leave ``sys.modules``, its file is closed.
+        """Close the file and remove the package's modules from ``sys.modules``.
 
-        What was loaded keeps working as long as it imports nothing more.
+        Loaded objects keep working as long as they import no more modules.
         """
         for key, (_, importer) in list(_LOADERS.items()):
             if importer is self:
@@ -153,76 +190,78 @@ class PackageImporter(Importer):
         return f"PackageImporter({self.filename!r})"
 
     def _repr_html_(self) -> str | None:
-        """What notebooks show: what the package holds. Runs nothing of it."""
+        """Return the HTML that notebooks show: the package's contents. Executes no code."""
         from modpack.report.package_info import facts_of
         from modpack.report.text import package_html
 
         try:
             return package_html(facts_of(self._archive, read_manifest(self._archive)))
-        except ArchiveError:  # closed, or unreadable: what repr() says must do
+        except ArchiveError:  # closed or unreadable: the notebook shows repr()
             return None
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:
-        """Import a module of the package, or an extern one that it may use.
+        """Import a module of the package, or an extern module that it may use.
 
         Args:
-            name: its path as the packaged code knows it, or the full name that a loaded object
-                carries in ``__module__``; relative if it starts with a dot.
-            package: what a relative name is relative to.
+            name: Path that packaged code uses, or the full name in ``__module__`` of a loaded
+                object. A name that starts with a dot is relative.
+            package: Package that a relative name refers to.
 
         Raises:
-            ModuleNotFoundError: the package has no such module and may not take it from here.
+            ModuleNotFoundError: If the package has no such module and may not import it from the
+                host.
         """
         if str(name).startswith(".") and package is not None:
             name = importlib.util.resolve_name(name, require_module_name(package, "package"))
         if "torch" not in sys.modules:
             return self._namespace.import_module(require_module_name(name, "name"))
-        from modpack.loading.objects import operator_conflicts_explained  # it needs torch
+        from modpack.loading.objects import operator_conflicts_explained  # imports torch
 
         with operator_conflicts_explained(self.filename):
             return self._namespace.import_module(require_module_name(name, "name"))
 
     def get_source(self, module_name: str) -> str:
-        """The source text of a packaged module; nothing is imported.
+        """Return the source text of a packaged module without importing it.
 
         Raises:
-            ModuleNotFoundError: the package holds no source of that name.
-            ArchiveError: what it holds is no text.
+            ModuleNotFoundError: If the package has no source of that module.
+            ArchiveError: If the source cannot be decoded.
         """
         entry = self._entry(require_module_name(module_name))
         if entry is None or entry.kind is not IndexEntryKind.SOURCE:
             raise ModuleNotFoundError(
-                f"{self.filename} holds no source of {module_name!r}", name=module_name
+                f"{self.filename}: no source for module {module_name!r}", name=module_name
             )
         try:
             return importlib.util.decode_source(self._archive.read(entry.record))
-        except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
-            reason = f"it is no source text: {failure}"
+        except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise all of them
+            reason = f"the source cannot be decoded: {failure}"
             raise ArchiveError(self.filename, reason, entry.record) from failure
 
     @property
     def modules(self) -> dict[str, ModuleType]:
-        """The modules of the package that are loaded by now, by the paths that its code knows."""
+        """The loaded modules of the package, by the paths that packaged code uses."""
         known = ((name, self.loaded_module(name)) for name in self._index.entries)
         return {name: module for name, module in known if module is not None}
 
     @property
-    def code_builtins(self) -> dict[str, Any]:
-        """What the package's code sees as builtins: its imports find what the package holds."""
+    def _code_builtins(self) -> dict[str, Any]:
+        """The builtins of packaged code, whose imports find the package's modules."""
         return self._namespace.builtins
 
     @property
-    def environment(self) -> PackageEnvironment:
-        """The package as a place that an exporter takes modules from."""
+    def _environment(self) -> PackageEnvironment:
+        """The package as a source of modules for an exporter."""
         return PackageEnvironment(
             self.filename, self._index, self._archive.read, self._tree, self._data_files
         )
 
     def get_name(self, obj: object, name: str | None = None) -> tuple[str, str]:
-        """How an object of this package, or of a module it takes from here, is found in it.
+        """Return module and qualified name of an object of this package or an extern module.
 
         Raises:
-            ObjNotFoundError, ObjMismatchError: it is not the package's.
+            ObjNotFoundError: If the package has no object of that name.
+            ObjMismatchError: If the package has another object of that name.
         """
         carried = str(getattr(obj, "__module__", None) or "")
         is_own = root_of(self._namespace.local_name(carried)) in self._index.roots
@@ -231,11 +270,11 @@ class PackageImporter(Importer):
         return sys_importer.get_name(obj, name)
 
     def whichmodule(self, obj: object, name: str) -> str:
-        """The path of the module that an object says it lives in, as packaged code knows it."""
+        """Return the path of an object's module, as packaged code uses it."""
         return self._namespace.local_name(super().whichmodule(obj, name))
 
     def loaded_module(self, module_name: str) -> ModuleType | None:
-        """A module of the package if it is loaded already."""
+        """Return a module of the package if it is loaded, or None."""
         entry = self._entry(module_name)
         if entry is None or entry.kind is IndexEntryKind.EXTERN:
             return None
@@ -244,29 +283,26 @@ class PackageImporter(Importer):
         return module if own else None
 
     def has_unloaded(self, module_name: str) -> bool:
-        """Whether the package has a module that is not loaded, so that no live object is of it."""
+        """Return whether the package has a module that is not loaded and has no live objects."""
         entry = self._entry(module_name)
         is_code = entry is not None and entry.is_code
         return is_code and self.loaded_module(module_name) is None
 
     def hides(self, module_name: str) -> bool:
-        """Whether a packaged module cannot be found in ``sys.modules`` under its real name."""
+        """Return whether a packaged module is missing in ``sys.modules`` under its real name."""
         entry = self._index.entries.get(module_name)
         return bool(self._namespace.prefix) and entry is not None and entry.is_code
 
     def _ready_module(self, name: str) -> ModuleType | None:
-        """What :meth:`import_module` gives for an absolute name, if that is imported already.
-
-        A pickle asks for the same few modules again and again.
-        """
-        is_usual = type(self).import_module is PackageImporter.import_module
-        return self._namespace.ready(name) if is_usual else None
+        """Return an already imported module, or None. Pickles import the same modules often."""
+        is_inherited = type(self).import_module is PackageImporter.import_module
+        return self._namespace.ready(name) if is_inherited else None
 
     def _data_files(self) -> dict[str, str]:
-        """The files that the package's code reads, with what they belong to."""
+        """Return the data files of the package, with the modules or distributions that own them."""
         if not self._archive.has(layout.GRAPH):
             return {}
-        from modpack.core.plan import FileKind  # saving again needs it, loading does not
+        from modpack.core.plan import FileKind  # only needed for re-export
 
         plan = read_plan(self._archive, None)
         return {file.record: file.owner for file in plan.files if file.kind is FileKind.DATA}
@@ -276,87 +312,89 @@ class PackageImporter(Importer):
     ) -> Any:
         """Load an object that was saved with ``save_pickle``.
 
-        Tensors are mapped from the file where possible: they cost no copy and no memory until
-        they are used, and writing to them does not change the file. Each call gives objects
-        of its own. Safe to call from several threads.
+        Tensors are mapped from the file where possible: they are not copied and take no memory
+        until they are used, and writing to them does not change the file. Each call returns new
+        objects. Several threads can call this method at the same time.
 
         Args:
-            package: the package that the resource belongs to: its path, or the loaded module.
-            resource: its name.
-            map_location: where tensors go; see :func:`torch.load`.
+            package: Python package of the resource: its path, or the loaded module.
+            resource: Name of the resource.
+            map_location: Device of the tensors; see :func:`torch.load`.
 
         Raises:
-            TypeError, ValueError: an argument is none of these.
-            RecordNotFoundError: there is no such resource.
-            ExternNotFoundError: the object needs a module that is not installed here.
-            UnpicklingError: the pickle is damaged, or names something that is not there.
+            TypeError: If an argument has the wrong type.
+            ValueError: If an argument has an invalid value.
+            RecordNotFoundError: If the resource does not exist.
+            ExternNotFoundError: If the object needs a module that is not installed.
+            UnpicklingError: If the pickle is damaged, or refers to a missing object.
         """
         return self._load(package, resource, map_location, True, False).obj
 
+    @takes_options(LoadModelOptions)
     def load_model(
         self,
         package: str,
         resource: str,
         map_location: Any = None,
-        *,
-        hooks: HookChoice = True,
-        with_optimizer: bool = False,
-        global_hooks: bool = False,
+        **options: Unpack[LoadModelOptions],
     ) -> Any:
-        """Load a model with its hooks registered again.
+        """Load a model and re-register its hooks.
 
         Args:
-            package: the package that the resource belongs to.
-            resource: its name.
-            map_location: where tensors go; see :func:`torch.load`.
-            hooks: which hooks to register: True, False, names, or a predicate over specs.
-            with_optimizer: Whether to return the optimizer that was saved with it, too.
-            global_hooks: whether to register process-wide hooks that were captured.
+            package: Python package of the resource.
+            resource: Name of the resource.
+            map_location: Device of the tensors; see :func:`torch.load`.
+            **options: See :class:`modpack.options.LoadModelOptions`.
 
         Returns:
-            The model; with ``with_optimizer=True``, the model and its optimizer, or None.
+            The model; with ``with_optimizer=True``, a tuple of the model and its optimizer or None.
 
         Raises:
-            RecordNotFoundError: there is no such resource.
-            UnpicklingError: a pickle is damaged, or names something that is not there.
-            ValueError: no hook has a name that ``hooks`` gives.
+            TypeError: If an argument has the wrong type.
+            RecordNotFoundError: If the resource does not exist.
+            UnpicklingError: If a pickle is damaged, or refers to a missing object.
+            ValueError: If ``hooks`` contains an unknown name.
         """
+        hooks, global_hooks = options["hooks"], options["global_hooks"]
         loaded = self._load(package, resource, map_location, hooks, global_hooks)
-        return (loaded.obj, loaded.extras.get("optimizer")) if with_optimizer else loaded.obj
+        if options["with_optimizer"]:
+            return loaded.obj, loaded.extras.get("optimizer")
+        return loaded.obj
 
     def hook_specs(self, package: str, resource: str) -> tuple[HookSpec, ...]:
-        """The hooks of a saved object, as they were captured; nothing is executed.
+        """Return the specs of a saved object's hooks without executing code.
 
         Raises:
-            ModpackError: the specs are damaged or of an unknown version.
+            ModpackError: If the specs are damaged or have an unknown version.
         """
         return read_specs(self._archive, self._record(package, resource))
 
     def hook_state(self, name: str) -> dict[str, Any]:
-        """What a registered hook carries along, by name: its collected lists, its parameters.
+        """Return the state of a registered hook, such as its collected lists and parameters.
 
         Args:
-            name: the hook's name, as :meth:`hook_specs` gives it.
+            name: Name of the hook, as in :meth:`hook_specs`.
 
         Returns:
-            The live objects: closure variables, attributes of callable objects (a bound method's
-            object is ``"self"``), arguments bound by partial.
+            The live objects by name: closure variables, attributes of callable objects (a bound
+            method's object is ``"self"``), and arguments bound by partial.
 
         Raises:
-            ModpackError: no load registered a hook of that name.
+            ModpackError: If no load registered a hook of that name.
         """
         from modpack.hooks.describe import hook_state
 
         if name not in self.hooks:
             known = ", ".join(map(repr, self.hooks)) or "none"
-            raise ModpackError(f"no load registered a hook {name!r}; there are: {known}")
+            raise ModpackError(f"no hook named {name!r} is registered; registered hooks: {known}")
         return hook_state(self.hooks[name])
 
     def main_resource(self) -> tuple[str, str]:
-        """The saved object that :func:`modpack.load` loads: the main one, or the only one.
+        """Return package and resource of the object that :func:`modpack.load` loads.
 
         Raises:
-            ModpackError: there is none, or there are several; they are listed.
+            ModpackError: If there is no saved object, or several without a main one; the error
+                lists them.
         """
         return find_entry(self._archive)
 
@@ -384,16 +422,16 @@ class PackageImporter(Importer):
         self.hook_handles.update(loaded.handles)
         self.hooks.update(loaded.hooks)
         torch = sys.modules["torch"]
-        for made in (loaded.obj, *loaded.extras.values()):
-            if isinstance(made, (torch.nn.Module, torch.optim.Optimizer)):
-                _remember(made, self)
+        for each in (loaded.obj, *loaded.extras.values()):
+            if isinstance(each, (torch.nn.Module, torch.optim.Optimizer)):
+                _remember(each, self)
         return loaded
 
     def load_binary(self, package: str | ModuleType, resource: str) -> bytes:
-        """The bytes of a resource; see :meth:`load_text`.
+        """Return the bytes of a resource; see :meth:`load_text`.
 
         Raises:
-            RecordNotFoundError: there is no such resource.
+            RecordNotFoundError: If the resource does not exist.
         """
         return self._archive.read(self._record(package, resource))
 
@@ -404,17 +442,17 @@ class PackageImporter(Importer):
         encoding: str = "utf-8",
         errors: str = "strict",
     ) -> str:
-        """The text of a resource.
+        """Return the text of a resource.
 
         Args:
-            package: the package that the resource belongs to: its path, or the loaded module.
-            resource: its name.
-            encoding: how to decode it.
-            errors: what to do with bytes that cannot be decoded; see :meth:`bytes.decode`.
+            package: Python package of the resource: its path, or the loaded module.
+            resource: Name of the resource.
+            encoding: Encoding of the text.
+            errors: Error handler of the decoder; see :meth:`bytes.decode`.
 
         Raises:
-            RecordNotFoundError: there is no such resource.
-            UnicodeDecodeError: it is no text in that encoding.
+            RecordNotFoundError: If the resource does not exist.
+            UnicodeDecodeError: If the bytes are not valid in that encoding.
         """
         for argument, value in (("encoding", encoding), ("errors", errors)):
             if not isinstance(value, str):
@@ -424,44 +462,40 @@ class PackageImporter(Importer):
     def file_structure(
         self, *, include: GlobPattern = "**", exclude: GlobPattern = ()
     ) -> Directory:
-        """The files of the package as a tree.
+        """Return the files of the package as a tree.
 
         Args:
-            include: patterns over paths; ``*`` within a component, ``**`` across.
-            exclude: patterns for files to leave out.
+            include: Patterns of paths; ``*`` matches within a component, ``**`` across components.
+            exclude: Patterns of files to omit.
         """
-        return Directory.of(self.filename, self._archive.names(), include, exclude)
+        return Directory.from_names(self.filename, self._archive.names(), include, exclude)
 
     def get_resource_reader(self, fullname: str) -> FolderResources | None:
-        """The resources of a package, for :mod:`importlib.resources`; None for an unknown one."""
+        """Return the resources of a Python package for :mod:`importlib.resources`, or None."""
         name = require_module_name(fullname, "fullname")
         folder = self._tree / package_folder(self._namespace.local_name(name))
         return FolderResources(folder) if folder.is_dir() else None
 
     def id(self) -> str:
-        """The name of this package's namespace, unique in this process; an identifier."""
+        """Return the name of this package's namespace, an identifier unique in this process."""
         return self._namespace.name
 
     @property
-    def recommended_namespace(self) -> str:
-        """The namespace in which the package says that it works: ``"private"`` or ``"process"``.
-
-        A self-test finds that out when a package is made; :func:`modpack.load` uses it.
-        """
+    def _recommended_namespace(self) -> str:
+        """The namespace in which the package passed its self-test."""
         return find_namespace(self._archive)
 
     def python_version(self) -> str | None:
-        """The Python that wrote the package, such as ``"3.11.7"``; None if not recorded."""
+        """Return the Python version of the export, such as ``"3.11.7"``; None if not recorded."""
         if not self._archive.has(layout.PYTHON_VERSION):
             return None
         return self._archive.read(layout.PYTHON_VERSION).decode("utf-8", "replace").strip()
 
     def _open(
         self,
-        given: object,
+        file_or_buffer: object,
         module_allowed: Callable[[str], bool],
-        namespace: str,
-        on_mismatch: str,
+        options: OpenOptions,
     ) -> None:
         self.filename = self._archive.path
         require_contents(self._archive, self._verify)
@@ -471,10 +505,10 @@ class PackageImporter(Importer):
         if refused:
             raise DisallowedModuleError(self.filename, refused)
         if self._policy is not None:
-            require_trust(self._archive, self._policy, given)
+            require_trust(self._archive, self._policy, file_or_buffer)
         recorded = load_environment(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
-        missing = self._check_environment(recorded, digest, on_mismatch)
+        missing = self._check_environment(recorded, digest, options["on_mismatch"])
         sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
         providers = {module: recorded.provider_of(module) for module in self.extern_modules}
         self._index = ModuleIndex.build(
@@ -484,7 +518,8 @@ class PackageImporter(Importer):
             missing,
             self._policy,
         )
-        self._tree = self._unpacked(sizes)
+        self._tree = self._unpack(sizes)
+        namespace = options["namespace"]
         self._namespace = open_namespace(
             find_namespace(self._archive) if namespace == "auto" else namespace,
             digest,
@@ -497,25 +532,26 @@ class PackageImporter(Importer):
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
 
-    def _unpacked(self, sizes: dict[str, int]) -> Path:
-        """The folder with the package's files."""
+    def _unpack(self, sizes: dict[str, int]) -> Path:
+        """Unpack the package's files, and return their folder."""
         digest = contents_digest(self._archive, sizes)
         return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
     ) -> Mapping[str, str | None]:
-        """Compare what the package was made with to what is here.
+        """Compare the export environment with this one.
 
         Returns:
-            The extern modules that are missing, the outermost of each, with what to give to pip.
+            The requirement of each missing extern module. Submodules of missing modules are
+            omitted.
         """
         comparison = compare_environment(self._archive, recorded, self.extern_modules)
         check_environment(self.filename, digest, comparison, on_mismatch)
         return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
 
     def _record(self, package: object, resource: object) -> str:
-        """The record of a resource; its package may be a module, or the name that one carries."""
+        """Return the record of a resource. Its package is a path, a full name, or a module."""
         name = package.__name__ if isinstance(package, ModuleType) else package
         name = self._namespace.local_name(name) if isinstance(name, str) else name
         return resource_record(name, resource)
@@ -525,40 +561,40 @@ class PackageImporter(Importer):
 
 
 class ZipReader:
-    """What code written for torch.package expects to find as ``importer.zip_reader``.
+    """The records of a package, for torch.package code that uses ``importer.zip_reader``.
 
     Args:
-        archive: the open package.
+        archive: The open package.
     """
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     def has_record(self, path: str) -> bool:
-        """Whether there is a record of this name."""
+        """Return whether a record exists."""
         return self._archive.has(_require_record_name(path, "path"))
 
     def get_record(self, name: str) -> bytes:
-        """A record's contents.
+        """Return a record's contents.
 
         Raises:
-            TypeError: ``name`` is no string.
-            RecordNotFoundError: there is no such record.
+            TypeError: If ``name`` is not a string.
+            RecordNotFoundError: If the record does not exist.
         """
         return self._archive.read(_require_record_name(name, "name"))
 
     def get_all_records(self) -> list[str]:
-        """The names of all records."""
+        """Return the names of all records."""
         return list(self._archive.names())
 
 
 def _require_record_name(name: object, argument: str) -> str:
     if not isinstance(name, str):
-        raise TypeError(f"{argument} must be a record's name (str), not {type(name).__name__}")
+        raise TypeError(f"{argument} must be a record name (str), not {type(name).__name__}")
     return name
 
 
-def _require_arguments(file_or_buffer: object, module_allowed: object, namespace: object) -> None:
+def _require_arguments(file_or_buffer: object, module_allowed: object) -> None:
     is_opened = hasattr(file_or_buffer, "read") or isinstance(file_or_buffer, RecordReader)
     if not isinstance(file_or_buffer, (str, os.PathLike)) and not is_opened:
         raise TypeError(
@@ -567,28 +603,25 @@ def _require_arguments(file_or_buffer: object, module_allowed: object, namespace
         )
     if not callable(module_allowed):
         raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
-    require_type(namespace, str, "namespace", "'auto', 'private' or 'process'")
-    if namespace not in ("auto", *NAMESPACES):
-        raise ValueError(f"namespace must be 'auto', 'private' or 'process', not {namespace!r}")
 
 
 _LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter]] = {}
-"""Which importer has loaded a model, by its id: the class of a model may be torch's own."""
+"""Importers of loaded models and optimizers, by id, because their classes may be torch's own."""
 
 
-def _remember(made: object, importer: PackageImporter) -> None:
-    key = id(made)
-    _LOADERS[key] = weakref.ref(made, lambda _: _LOADERS.pop(key, None)), importer
+def _remember(loaded: object, importer: PackageImporter) -> None:
+    key = id(loaded)
+    _LOADERS[key] = weakref.ref(loaded, lambda _: _LOADERS.pop(key, None)), importer
 
 
 def loader_of(obj: object) -> PackageImporter | None:
-    """The open importer that has loaded this very model or optimizer; None for anything else."""
+    """Return the open importer that loaded a model or an optimizer, or None."""
     known, importer = _LOADERS.get(id(obj), (None, None))
     return importer if known is not None and known() is obj else None
 
 
 def loader_of_part(module: object) -> PackageImporter | None:
-    """The open importer that has loaded a model which a module is a part of."""
+    """Return the open importer that loaded a model with this submodule, or None."""
     nn = sys.modules["torch.nn"]
     for known, importer in list(_LOADERS.values()):
         model = known()

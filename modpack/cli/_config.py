@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from modpack.core.json_values import BrokenTomlError, kind_in_toml, read_toml, unknown_keys
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
 from modpack.errors import ModpackError
 from modpack.exporting.presets import PRESETS
+
+if TYPE_CHECKING:
+    from modpack.options import Preset
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}
@@ -63,7 +67,7 @@ class Settings:
 
     folder: Path = Path()
     rules: tuple[GivenRule, ...] = ()
-    preset: str | None = None
+    preset: Preset | None = None
     target: str | None = None
     output: str | None = None
     allow_secrets_in: tuple[str, ...] = ()
@@ -122,7 +126,8 @@ def _settings(file: Path, table: object) -> Settings:
         problems.append(str(failure))
     if problems:
         raise ConfigError(file, tuple(problems))
-    return Settings(file.resolve().parent, rules, preset, target, output, allowed)
+    chosen = cast("Preset | None", preset)
+    return Settings(file.resolve().parent, rules, chosen, target, output, allowed)
 
 
 def _rules(value: object, problems: list[str]) -> tuple[GivenRule, ...]:

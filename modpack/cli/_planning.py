@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
     from modpack.exporter import PackageExporter
+    from modpack.options import Preset, SelfTest
 
 PACKAGE = "__model__"
 """The default package of the saved object."""
 RESOURCE = "model.pkl"
 """The default resource name of the saved object."""
 
-_DEFAULT_PRESET = "pinned"
+_DEFAULT_PRESET: Final = "pinned"
 _IN_ORDER = f"{__name__}.actions_in_order"
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Values = tuple[str, ...]
@@ -137,7 +138,7 @@ class PlanOptions:
 
     target: Target
     rules: tuple[GivenRule, ...]
-    preset: str
+    preset: Preset
     intern_native: bool
     debug: bool
     allow_secrets_in: tuple[str, ...]
@@ -185,7 +186,7 @@ def read_plan_options(ctx: click.Context, target: str | None) -> PlanOptions:
 
 @contextlib.contextmanager
 def open_exporter(
-    options: PlanOptions, output: str | None = None, self_test: bool | str = False
+    options: PlanOptions, output: str | None = None, self_test: SelfTest = False
 ) -> Iterator[PackageExporter]:
     """Open an exporter that has the rules and the preset.
 

@@ -10,6 +10,7 @@ from modpack.cli._common import FILE, collect_warnings, command, warn, write, wr
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
+    from modpack.options import OnMismatch, VerifyLevel
     from modpack.selftest.self_test import SelfTestResult
 
 
@@ -41,9 +42,9 @@ if TYPE_CHECKING:
 )
 def self_test_command(
     file: str,
-    on_mismatch: str,
+    on_mismatch: OnMismatch,
     policy: str | None,
-    verify: str,
+    verify: VerifyLevel,
     as_json: bool,
 ) -> bool:
     """Repeat the self-test that is stored in a package.

@@ -233,8 +233,8 @@ class GlobGroup:
         self, include: GlobPattern, *, exclude: GlobPattern = (), separator: str = "."
     ) -> None:
         self.separator = separator
-        self.include = _patterns(include, "include", separator)
-        self.exclude = _patterns(exclude, "exclude", separator)
+        self.include = parse_patterns(include, "include", separator)
+        self.exclude = parse_patterns(exclude, "exclude", separator)
 
     @cached_property
     def _included(self) -> re.Pattern[str] | None:
@@ -275,7 +275,13 @@ def _shown(patterns: tuple[str, ...]) -> str:
     return "[" + ", ".join(map(repr, patterns)) + "]"
 
 
-def _patterns(given: GlobPattern, argument: str, separator: str) -> tuple[str, ...]:
+def parse_patterns(given: GlobPattern, argument: str, separator: str = ".") -> tuple[str, ...]:
+    """Return the checked patterns of an argument.
+
+    Raises:
+        TypeError: If a pattern is not a string.
+        ValueError: If a pattern is not valid.
+    """
     return tuple(_checked(pattern, argument, separator) for pattern in _listed(given, argument))
 
 

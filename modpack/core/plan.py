@@ -197,6 +197,8 @@ class PackagingError(ModpackError):
         debug: Whether to show the chain of importers that leads to each.
     """
 
+    __module__ = "modpack"  # shown in tracebacks
+
     def __init__(self, problems: tuple[Diagnostic, ...], debug: bool = False) -> None:
         self.problems = problems
         self.debug = debug
@@ -206,6 +208,8 @@ class PackagingError(ModpackError):
 
 class EmptyMatchError(PackagingError):
     """A rule with ``allow_empty=False`` matched nothing, and there is no other problem."""
+
+    __module__ = "modpack"
 
 
 def problems_by_cause(

@@ -104,6 +104,18 @@ def has_listener() -> bool:
     return _listener.get() is not None
 
 
+def may_show_progress(progress: bool | None) -> bool:
+    """Return whether progress may have to be shown; a cheap check before the display is imported.
+
+    Args:
+        progress: The option of :func:`modpack.save` and :func:`modpack.load`.
+    """
+    if progress is None:
+        is_open = sys.stderr is not None and not getattr(sys.stderr, "closed", False)
+        return is_open and ("IPython" in sys.modules or sys.stderr.isatty())
+    return progress
+
+
 @contextmanager
 def phase(
     text: str,

@@ -25,6 +25,7 @@ from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretScan
+from modpack.options import DEFAULT_PROTOCOL
 from modpack.pickling.base import has_script_definitions
 from modpack.pickling.functions import SCRIPTS, globals_module
 from modpack.security.pickle_names import PickledName, read_nested_names
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.tensors import StorageSaver
 
-DEFAULT_PROTOCOL = 3
-"""The pickle protocol that torch.package writes."""
 _MAX_NAMES = 4
 
 

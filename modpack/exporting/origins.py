@@ -147,7 +147,7 @@ def _flatten(importer: Importer) -> Iterator[Importer]:
 def _module_source(importer: Importer) -> ModuleSource:
     if importer is sys_importer:
         return HostEnvironment()
-    own = getattr(importer, "environment", None)
+    own = getattr(importer, "_environment", None)
     return own if own is not None else ImportedEnvironment(importer)
 
 

@@ -15,13 +15,14 @@ from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.options import Preset, require_value
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
     return Rule(action, GlobGroup("**"), origin=RuleOrigin.PRESET, owner=owner, label=label)
 
 
-PRESETS: dict[str, tuple[Rule, ...]] = {
+PRESETS: dict[Preset, tuple[Rule, ...]] = {
     "none": (),
     "pinned": (
         _preset(
@@ -42,19 +43,14 @@ PRESETS: dict[str, tuple[Rule, ...]] = {
 """The rules of each preset, in order."""
 
 
-def preset_rules(preset: str) -> tuple[Rule, ...]:
+def preset_rules(preset: Preset) -> tuple[Rule, ...]:
     """Return the rules of a preset. They apply after the user's rules.
 
     Raises:
+        TypeError: If it is not a string.
         ValueError: If there is no such preset.
     """
-    if preset not in PRESETS:
-        from difflib import get_close_matches
-
-        known = ", ".join(map(repr, PRESETS))
-        close = get_close_matches(preset, PRESETS, 1)
-        meant = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"preset must be one of {known}, not {preset!r}{meant}")
+    require_value(preset, "preset", Preset)
     return PRESETS[preset]
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -22,7 +22,6 @@ from modpack.core.environment import (
     RecordedEnvironment,
     pip_install_command,
 )
-from modpack.core.json_values import require_type
 from modpack.core.process import usable_cores
 from modpack.discovery.environment import compare
 from modpack.errors import (
@@ -38,51 +37,12 @@ from modpack.loading.namespace import NAMESPACES
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
-
-_VERIFY_LEVELS: Final = ("code", "full")
-ON_MISMATCH: Final = ("warn", "error", "ignore")
+    from modpack.options import VerifyLevel
 
 
-def require_policy(policy: object) -> None:
-    """Check the public argument ``policy``.
-
-    Raises:
-        TypeError: If it is neither a policy nor None.
-    """
-    if policy is not None:
-        from modpack.core.policy import TrustPolicy
-
-        expected = "a TrustPolicy or None; TrustPolicy.from_toml reads one from a file"
-        require_type(policy, TrustPolicy, "policy", expected)
-
-
-def require_on_mismatch(on_mismatch: object) -> None:
-    """Check the public argument ``on_mismatch``.
-
-    Raises:
-        TypeError: If it is not a string.
-        ValueError: If it is not one of the three choices.
-    """
-    require_type(on_mismatch, str, "on_mismatch", "'warn', 'error' or 'ignore'")
-    if on_mismatch not in ON_MISMATCH:
-        raise ValueError(f"on_mismatch must be 'warn', 'error' or 'ignore', not {on_mismatch!r}")
-
-
-def level_of(verify: object, policy: TrustPolicy | None) -> str:
-    """Return the stricter verification level of an argument and a policy.
-
-    Args:
-        verify: The public argument ``verify``.
-        policy: The policy, or None.
-
-    Raises:
-        TypeError: If ``verify`` is not a string.
-        ValueError: If ``verify`` is not a level.
-    """
-    require_type(verify, str, "verify", "'code' or 'full'")
-    if verify not in _VERIFY_LEVELS:
-        raise ValueError(f"verify must be 'code' or 'full', not {verify!r}")
-    return "full" if policy is not None and policy.verify == "full" else str(verify)
+def stricter_level(verify: VerifyLevel, policy: TrustPolicy | None) -> str:
+    """Return the stricter verification level of an option and a policy."""
+    return "full" if policy is not None and policy.verify == "full" else verify
 
 
 def require_contents(archive: Archive, level: str) -> None:

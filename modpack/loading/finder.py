@@ -235,7 +235,7 @@ class _PackagedLoader(_MarkingLoader):
         package = self.name if is_package else self.name.rpartition(".")[0]
         from modpack.loading.compile import compile_module
 
-        return compile_module(data, path, package, self._finder.index.keeps, _optimize)
+        return compile_module(data, path, package, self._finder.index.is_package_import, _optimize)
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import torch
 
@@ -15,39 +15,37 @@ from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_tensors
 from modpack.core.names import resource_record
-from modpack.core.policy import TrustPolicy
 from modpack.core.tensors import TensorFacts, TensorKind
 from modpack.errors import ModpackError
 from modpack.loading.checks import (
     find_entry,
-    level_of,
     require_contents,
-    require_policy,
     require_signature,
     require_storages,
+    stricter_level,
 )
+from modpack.options import LoadWeightsOptions, takes_options
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
 from modpack.security.pickle_names import read_pickle
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _READ: Final = (layout.ENTRY, layout.BYTEORDER)
 """Records that are otherwise read without a comparison with their digests."""
 _PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
 
 
+@takes_options(LoadWeightsOptions)
 def load_weights(
-    path: str | os.PathLike[str] | BinaryIO,
-    *,
-    package: str | None = None,
-    resource: str | None = None,
-    map_location: Any = None,
-    policy: TrustPolicy | None = None,
-    verify: str = "code",
+    path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadWeightsOptions]
 ) -> dict[str, torch.Tensor]:
     """Load the state dict of a packaged model without running the package's code.
 
     Only the records that describe tensors, and the tensors' storages, are read. Tensors are mapped
     from the file copy-on-write where possible: writing to them does not change the file. Tensors
-    that share memory in the model share it in the result. Hooks of ``state_dict`` do not run.
+    that share memory in the model share it in the result. Hooks of ``state_dict`` do not run. Only
+    the required signature and ``verify`` of the policy apply.
 
     Sparse, quantized, and nested tensors cannot be mapped. If they were saved in a state dict or
     another plain container, the data unpickler loads them, which creates only tensors and plain
@@ -55,14 +53,7 @@ def load_weights(
 
     Args:
         path: Package file, binary file object, or folder of an unzipped package.
-        package: Package of the saved object. Pass it together with ``resource``. The default is
-            the object that :func:`modpack.load` loads.
-        resource: Name of the saved object in ``package``.
-        map_location: Device of the tensors; see :func:`torch.load`.
-        policy: Trust policy. Only its required signature and its ``verify`` apply, because no
-            code runs.
-        verify: ``"full"`` compares the tensors with their digests, ``"code"`` only the records
-            that describe them. The policy's level applies if it is stricter.
+        **options: See :class:`modpack.options.LoadWeightsOptions`.
 
     Returns:
         The parameters and persistent buffers of a module, by their names in its ``state_dict``;
@@ -76,10 +67,11 @@ def load_weights(
         ModpackError: If the package does not record its tensors, or if some of them cannot be
             loaded without unpickling; the error lists them.
     """
+    package, resource = options["package"], options["resource"]
     if (package is None) != (resource is None):
         raise TypeError("package and resource must be given together")
-    require_policy(policy)
-    level = level_of(verify, policy)
+    policy, map_location = options["policy"], options["map_location"]
+    level = stricter_level(options["verify"], policy)
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None

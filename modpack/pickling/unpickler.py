@@ -118,7 +118,7 @@ class _Unpickler(pickle.Unpickler):
             from modpack.pickling.functions import GlobalNames  # not needed by most pickles
 
             self._named = GlobalNames
-            builtins = getattr(self._package, "code_builtins", None)
+            builtins = getattr(self._package, "_code_builtins", None)
             if builtins is not None:
                 self._named = type("GlobalNames", (GlobalNames,), {"builtins": builtins})
         return self._named

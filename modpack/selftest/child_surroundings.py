@@ -21,7 +21,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
@@ -40,6 +40,9 @@ from modpack.selftest.process import (
     ResourceRequest,
     Responder,
 )
+
+if TYPE_CHECKING:
+    from modpack.options import NamespaceKind
 
 _READ_EVENTS = frozenset({"open", "os.listdir", "os.scandir", "os.chdir"})
 """Audit events of reading a file or a folder. Their first argument is the path."""
@@ -169,7 +172,7 @@ class IncrementalImporter(PackageImporter):
     ) -> None:
         self._folder = tree
         self._added: set[str] = set()
-        super().__init__(file, namespace=namespace, policy=policy)
+        super().__init__(file, namespace=cast("NamespaceKind", namespace), policy=policy)
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, on_mismatch: str

@@ -6,25 +6,25 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment, read_externs, read_self_test
-from modpack.core.policy import TrustPolicy
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
 from modpack.errors import ModpackError
 from modpack.loading.checks import (
     check_environment,
     compare_environment,
-    level_of,
     require_contents,
-    require_on_mismatch,
-    require_policy,
     require_trust,
+    stricter_level,
 )
+from modpack.options import SelfTestOptions, takes_options
 
-_TIMEOUT_SECONDS = 600.0
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,8 @@ class SelfTestResult:
     seconds: float = 0.0
 
 
-def self_test(
-    path: str | os.PathLike[str],
-    *,
-    timeout: float = _TIMEOUT_SECONDS,
-    on_mismatch: str = "warn",
-    policy: TrustPolicy | None = None,
-    verify: str = "code",
-) -> SelfTestResult:
+@takes_options(SelfTestOptions)
+def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) -> SelfTestResult:
     """Repeat a package's stored self-test in a clean interpreter.
 
     It loads the package, runs it on the stored inputs under the recorded conditions (random states,
@@ -66,12 +60,7 @@ def self_test(
 
     Args:
         path: A package file, or the folder of an unzipped package.
-        timeout: Maximum duration in seconds.
-        on_mismatch: ``"warn"``, ``"error"``, or ``"ignore"`` if the installed versions differ from
-            the recorded ones. See :class:`PackageImporter`.
-        policy: The :class:`TrustPolicy`. None allows everything.
-        verify: ``"code"`` first compares everything except tensors with its digests, ``"full"``
-            tensors as well. See :class:`PackageImporter`.
+        **options: See :class:`modpack.options.SelfTestOptions`.
 
     Returns:
         The result. A failed self-test does not raise an exception.
@@ -89,9 +78,7 @@ def self_test(
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
     from modpack.selftest.rounds import explain_failure
 
-    require_on_mismatch(on_mismatch)
-    require_policy(policy)
-    recorded = _recorded(path, on_mismatch, policy, level_of(verify, policy))
+    recorded = _recorded(path, options)
     job = Job(
         str(Path(path).absolute()),
         recorded.namespace,
@@ -99,10 +86,10 @@ def self_test(
         HiddenModules(recorded.hidden, recorded.hidden_distributions),
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
-        policy=policy,
+        policy=options["policy"],
     )
     with phase("self-test"):
-        result = run_job(job, lambda _: ResolvedResources(), timeout)
+        result = run_job(job, lambda _: ResolvedResources(), options["timeout"])
     differences = result.unexplained_differences(recorded.cases)
     file = os.fspath(path)
     if result.failure is None and not differences:
@@ -111,9 +98,7 @@ def self_test(
     return SelfTestResult(file, False, recorded, why.reason, why.details, why.log, result.seconds)
 
 
-def _recorded(
-    path: str | os.PathLike[str], on_mismatch: str, policy: TrustPolicy | None, level: str
-) -> SelfTestRecord:
+def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTestRecord:
     """Return the stored self-test after checking digests, policy, and environment."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be a path, not {type(path).__name__}")
@@ -125,10 +110,11 @@ def _recorded(
                 f"{archive.path}: the package contains no self-test",
                 hint="Pass example_inputs to modpack.save.",
             )
-        require_contents(archive, level)
+        policy = options["policy"]
+        require_contents(archive, stricter_level(options["verify"], policy))
         if policy is not None:
             require_trust(archive, policy, path)
         made = load_environment(archive, manifest)
         comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-        check_environment(archive.path, package_digest(archive), comparison, on_mismatch)
+        check_environment(archive.path, package_digest(archive), comparison, options["on_mismatch"])
         return recorded

@@ -238,7 +238,17 @@ def test_bound_methods_and_shared_objects_keep_their_structure():
 
 
 def test_strings_that_look_like_modules_and_odd_values_survive():
-    odd = ["modpack.api", "", "\ud800 lone", "a" * 70_000, 10**5000, -1, 1.5, b"\0" * 300, {()}]
+    odd = [
+        "modpack.importer",
+        "",
+        "\ud800 lone",
+        "a" * 70_000,
+        10**5000,
+        -1,
+        1.5,
+        b"\0" * 300,
+        {()},
+    ]
     assert round_trip(odd) == odd
     assert round_trip(odd, pickle_protocol=5) == odd
 

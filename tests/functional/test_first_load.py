@@ -13,7 +13,7 @@ import modpack
 searched = []
 gc.callbacks.append(lambda phase, info: searched.append(info["generation"]))
 torch = __import__("torch")
-import modpack.api, modpack.importer, modpack.loading.objects
+import modpack.importer, modpack.loading.objects
 gc.collect()
 searched.clear()
 modpack.load({file!r})

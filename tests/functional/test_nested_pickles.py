@@ -87,7 +87,7 @@ def test_private_load_of_nested_pickle_names_remedy(wrapped, kind, tmp_path, cle
 def test_self_tested_package_warns_of_no_nested_pickle(wrapped, tmp_path, recwarn):
     file = tmp_path / "net.modpack"
     modpack.save(wrapped("ByPickle"), file, example_inputs=(torch.ones(1),))
-    assert PackageImporter(file).recommended_namespace == "process"
+    assert PackageImporter(file)._recommended_namespace == "process"
     assert not [each for each in recwarn if "namespace" in str(each.message)]
 
 
@@ -97,7 +97,7 @@ def test_bytes_that_name_installed_libraries_only_change_nothing(tmp_path):
     state = {"state": file.getvalue(), "zip": b"PK\x03\x04oops"}
     plan = modpack.save(state, tmp_path / "x.modpack")
     assert not plan.notes
-    assert PackageImporter(tmp_path / "x.modpack").recommended_namespace == "private"
+    assert PackageImporter(tmp_path / "x.modpack")._recommended_namespace == "private"
 
 
 def test_nested_pickle_of_script_class_is_told(tmp_path, clean_python):
@@ -119,4 +119,4 @@ def test_exporter_of_several_objects_records_process_namespace(wrapped, tmp_path
         exporter.use_preset("pinned")
         exporter.save_pickle("a", "plain.pkl", {"x": 1})
         exporter.save_pickle("a", "nested.pkl", wrapped("ByPickle"))
-    assert PackageImporter(file).recommended_namespace == "process"
+    assert PackageImporter(file)._recommended_namespace == "process"
