@@ -24,7 +24,7 @@ def test_all_are_accepted_as_what_they_are(version, count):
     assert len(archives) == count
     for archive in archives:
         facts = verify_package(archive)
-        assert facts.is_accepted, [each.text for each in facts.findings]
+        assert facts.is_accepted, [each.message for each in facts.findings]
         assert facts.format == f"modpack {version[1:]}"
 
 

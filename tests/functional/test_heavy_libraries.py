@@ -110,7 +110,7 @@ def test_audit_of_heavy_package_finds_it(net, tmp_path):
     with pytest.warns(ModpackWarning, match="cloudcore"):
         modpack.save(net(), file, preset="hermetic")
     (found,) = [f for f in audit_package(file).findings if f.code == "heavy-distribution"]
-    assert (found.subject, found.place) == ("cloudcore", "glue/tools.py:2")
+    assert (found.subject, found.location) == ("cloudcore", "glue/tools.py:2")
 
 
 def test_mock_that_nothing_calls_is_said_to_be_unused(net):

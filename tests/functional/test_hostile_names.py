@@ -145,7 +145,7 @@ def test_frames_that_no_pickler_makes_are_flaws(plain, content, flaw):
     records = {**plain, PICKLE: content}
     assert "pickle-malformed" in errors(records)
     found = verify_package(io.BytesIO(zipped(records))).findings
-    assert any(flaw in each.text for each in found)
+    assert any(flaw in each.message for each in found)
     with pytest.raises(TrustError, match="1 pickle that cannot be read"):
         modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
 

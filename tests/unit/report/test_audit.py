@@ -134,9 +134,9 @@ def test_findings_name_code_subject_and_place(audit):
     found = {each.code: each for each in audit.findings}
     assert {"mock-reachable", "extern-local"} <= set(found)
     assert found["mock-reachable"].subject == "auditspy"
-    assert found["mock-reachable"].place.endswith("auditshop/till.py:8")
+    assert found["mock-reachable"].location.endswith("auditshop/till.py:8")
     assert found["extern-local"].subject == "auditdraft"
-    assert found["extern-local"].place.endswith("auditshop/till.py:1")
+    assert found["extern-local"].location.endswith("auditshop/till.py:1")
 
 
 def test_an_audit_of_a_plan_tells_its_problems(project):

@@ -42,7 +42,7 @@ def test_it_tells_why_and_who_needs_a_module_and_where(made):
     )
     saved = ImporterFacts("<model/till.pkl>", None, None, ImportKind.PICKLE)
     assert saved in facts["reportshop.till"].importers
-    assert saved.place == "model/till.pkl"
+    assert saved.location == "model/till.pkl"
 
 
 def test_an_interned_module_has_its_record_and_the_bytes_of_its_source(made):
@@ -99,7 +99,7 @@ def test_it_tells_resources_and_storages(made):
 
 def test_notes_show_where_they_show_in_the_package(made):
     notes = {note.code: note for note in package_facts(made.file).notes}
-    assert notes["dynamic-import"].place == "reportshop/till.py:14"
+    assert notes["dynamic-import"].location == "reportshop/till.py:14"
     assert notes["optional-import-missing"].subject == "reportabsent"
 
 

@@ -39,7 +39,7 @@ RECORD = "verifytools-1.5.dist-info/RECORD"
 def told(facts, severity=None):
     """Code, subject and text of findings, in one text each."""
     chosen = [each for each in facts.findings if severity in (None, each.severity)]
-    return [f"{each.code}: {each.subject}: {each.text}" for each in chosen]
+    return [f"{each.code}: {each.subject}: {each.message}" for each in chosen]
 
 
 def rows(facts):
@@ -242,7 +242,7 @@ def test_a_manifest_that_is_written_in_another_way_is_refused(good, tmp_path):
     manifest = json.dumps(document(good, layout.MANIFEST), indent=1).encode()
     facts = verify_package(with_manifest(good, tmp_path, manifest))
     assert [each.code for each in facts.findings] == ["manifest-invalid"]
-    assert "no canonical JSON" in facts.findings[0].text
+    assert "no canonical JSON" in facts.findings[0].message
 
 
 # -- metadata records -------------------------------------------------------------------
@@ -392,19 +392,19 @@ def test_a_storage_that_a_pickle_needs_must_be_there_and_large_enough(good, forg
         facts = verify_package(forge({".data/0.storage": content, layout.TENSORS: None}))
         text = "\n".join(told(facts, Severity.ERROR))
         assert "storage-missing" in text and reason in text
-        assert any((each.place or "").startswith(f"{MODEL}, byte ") for each in facts.findings)
+        assert any((each.location or "").startswith(f"{MODEL}, byte ") for each in facts.findings)
 
 
 def test_every_named_tensor_without_its_storage_is_told(forge):
     facts = verify_package(forge({".data/0.storage": None, ".data/1.storage": None}))
     of_tensors = [each for each in facts.findings if each.subject == layout.TENSORS]
-    assert of_tensors[0].text.count("which is not there") >= 2
+    assert of_tensors[0].message.count("which is not there") >= 2
 
 
 def test_a_storage_that_nothing_refers_to_is_a_note(forge):
     facts = verify_package(forge({".data/77.storage": b"hidden"}))
     assert [each.code for each in facts.findings] == ["storage-unused"]
-    assert ".data/77.storage (6 bytes)" in facts.findings[0].text
+    assert ".data/77.storage (6 bytes)" in facts.findings[0].message
     assert facts.is_accepted
 
 
@@ -437,7 +437,7 @@ def test_a_name_that_cannot_be_read_off_refuses_the_package(forge):
 def test_hooks_of_an_object_that_is_missing_are_not_told_as_well(forge):
     facts = verify_package(forge({MODEL: None}))
     assert not any(each.subject == HOOKS for each in facts.findings), told(facts)
-    assert [each.text for each in facts.findings if each.subject == layout.ENTRY] == [
+    assert [each.message for each in facts.findings if each.subject == layout.ENTRY] == [
         f"the object {MODEL!r} is not there"
     ]
 

@@ -55,15 +55,15 @@ def test_one_of_several_keys_is_enough(signed, keys):
 def test_a_signature_of_somebody_else_refuses_the_package(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["bob"]])
     assert codes(facts) == ["signature-invalid"] and not facts.is_accepted
-    assert "bob" in facts.findings[0].text
+    assert "bob" in facts.findings[0].message
 
 
 def test_a_package_without_the_signature_that_is_demanded_is_refused(good, keys):
     facts = verify_package(good, keys=[keys[1]["ada"]])
     assert codes(facts) == ["signature-invalid"]
-    assert "no signature" in facts.findings[0].text
+    assert "no signature" in facts.findings[0].message
     assert facts.findings[0].hint.startswith("Get it from whoever signed it")
-    assert "Remedy" not in facts.findings[0].text
+    assert "Remedy" not in facts.findings[0].message
 
 
 def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
@@ -73,7 +73,7 @@ def test_a_key_and_a_policy_each_demand_a_signature(signed, keys):
     assert [each.signer for each in facts.signatures] == ["ada"]
     assert rows(facts)["signature"] == (1, True)
     assert rows(facts)["policy-signature"] == (1, False)
-    assert facts.findings[0].text.startswith("the policy's signers: ")
+    assert facts.findings[0].message.startswith("the policy's signers: ")
 
 
 def test_a_policy_alone_demands_its_signature_in_its_own_row(signed, keys):
@@ -151,7 +151,7 @@ def test_code_from_anybody_is_accepted_with_a_warning(good):
 def test_a_package_with_code_is_refused_and_all_of_its_code_is_told(good):
     facts = verify_package(good, policy=TrustPolicy())
     (refused,) = [each for each in facts.findings if each.code == "policy-violation"]
-    assert "Python source" in refused.text and MODEL in refused.text
+    assert "Python source" in refused.message and MODEL in refused.message
     assert "set allow_code to true in the policy, beside the signers" in refused.hint
     assert rows(facts)["policy"] == (1, False) and rows(facts)["pickles"][1]
 
@@ -169,7 +169,7 @@ def test_a_name_that_the_policy_adds_is_no_code(tmp_path):
 
     modpack.save([fractions.Fraction(1, 2)], tmp_path / "data.modpack")
     refused = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
-    assert "fractions.Fraction" in "".join(each.text for each in refused.findings)
+    assert "fractions.Fraction" in "".join(each.message for each in refused.findings)
     added = TrustPolicy(allow_pickle_globals="fractions.Fraction")
     assert verify_package(tmp_path / "data.modpack", policy=added).is_accepted
 
@@ -188,7 +188,7 @@ def test_pickles_that_could_not_be_read_have_not_passed_a_policy_about_them(good
 def test_a_policy_cannot_be_held_against_damaged_records_and_says_so(forge):
     specs = ".data/modpack/hooks/__model__/model.pkl.json"
     facts = verify_package(forge({specs: b"?"}), policy=TrustPolicy(allow_hook_kinds=("forward",)))
-    assert any("a record is damaged" in each.text for each in facts.findings)
+    assert any("a record is damaged" in each.message for each in facts.findings)
 
 
 def test_what_is_no_key_is_the_callers_mistake(signed, tmp_path):
