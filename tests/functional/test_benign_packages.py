@@ -101,7 +101,9 @@ def alarms(obj, options, folder: Path) -> list[str]:
         manifest = read_manifest(archive)
         code = list_code(archive, manifest)
         findings = [*pickle_findings(archive, manifest, code), *source_findings(archive, code)]
-    return [f"{each.code}: {each.message}" for each in findings if each.severity is not Severity.INFO]
+    return [
+        f"{each.code}: {each.message}" for each in findings if each.severity is not Severity.INFO
+    ]
 
 
 # -- torch: compiled, quantized, traced ------------------------------------------------------------

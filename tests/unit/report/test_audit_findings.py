@@ -61,7 +61,7 @@ def use(kind, name="log", line=7, scope="", is_live=True):
     return MockUse("spy", name, "shop.net", line, kind, scope, is_live)
 
 
-def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
+def test_reachable_mock_is_a_warning_at_its_use():
     uses = (
         use(UseKind.BASE_CLASS, "Base", 4),
         use(UseKind.FUNCTION_BODY, "finish", 6, "dead", is_live=False),
@@ -76,7 +76,7 @@ def test_a_mock_that_can_be_reached_is_a_warning_at_the_place_of_the_use():
     assert finding.hint
 
 
-def test_a_mock_that_is_used_while_importing_is_a_note_that_says_how():
+def test_mock_used_at_import_time_is_an_info():
     uses = (use(UseKind.BASE_CLASS, "Base", 4), use(UseKind.DECORATOR, "wraps", 5))
     (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.IMPORT_TIME),))
     assert (finding.code, finding.severity) == ("mock-import-time", Severity.INFO)
@@ -84,19 +84,19 @@ def test_a_mock_that_is_used_while_importing_is_a_note_that_says_how():
     assert finding.message == "spy.Base is a base class in shop.net, and in 1 more place"
 
 
-def test_a_mock_that_is_only_imported_is_a_note():
+def test_unused_mock_is_an_info():
     (finding,) = found(mocks=(mock(),))
     assert (finding.code, finding.severity) == ("mock-unused", Severity.INFO)
     assert finding.location == "shop/net.py:3"
 
 
-def test_a_mock_that_nothing_but_type_checkers_import_is_no_finding():
+def test_mock_for_type_checking_only_is_not_a_finding():
     checked = importer(kind=ImportKind.TYPE_CHECKING)
     assert codes(mocks=(mock(importers=()),)) == []
     assert codes(mocks=(mock(importers=(checked,)),)) == []
 
 
-def test_a_mock_that_the_self_test_run_really_used_is_an_error():
+def test_mock_called_in_the_self_test_is_an_error():
     touch = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
     errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
     assert [each.severity for each in errors] == [Severity.ERROR]
@@ -104,7 +104,7 @@ def test_a_mock_that_the_self_test_run_really_used_is_an_error():
     assert "spy.log was called" in errors[0].message
 
 
-def test_naming_a_mock_in_the_self_test_run_is_no_error():
+def test_mock_named_in_the_self_test_is_not_an_error():
     touches = (
         MockEvent("spy", MockEventKind.LOADED),
         MockEvent("spy", MockEventKind.NAMED, "spy.log"),
@@ -129,16 +129,16 @@ def extern(module, provided_by, distribution=None, version=None, editable=False)
         (extern("numpy", None), "extern-unpinned"),
     ],
 )
-def test_an_extern_must_be_installable_in_a_known_version(facts, code):
+def test_extern_must_be_installable_and_pinned(facts, code):
     assert codes(modules=(facts,)) == ([code] if code else [])
 
 
-def test_a_module_of_another_pythons_standard_library_is_no_loose_code():
+def test_standard_library_of_another_python_is_not_local():
     gone = ModuleFacts("imp", Action.EXTERN, str(IMPLICIT[0]), provided_by=Owner.LOCAL)
     assert codes(modules=(gone,)) == []
 
 
-def test_the_modules_of_one_extern_are_one_finding():
+def test_modules_of_one_extern_are_one_finding():
     modules = tuple(extern(f"numpy{part}", None) for part in ("", ".linalg", ".fft"))
     (finding,) = found(modules=modules)
     assert finding.subject == "numpy"
@@ -146,7 +146,7 @@ def test_the_modules_of_one_extern_are_one_finding():
     assert finding.location == "shop/net.py:3"
 
 
-def test_what_is_imported_at_once_and_nowhere_is_an_error():
+def test_missing_module_imported_at_once_is_an_error():
     graph = DependencyGraph()
     graph.mark_root("<m/m.pkl>")
     for edge in (
@@ -162,7 +162,7 @@ def test_what_is_imported_at_once_and_nowhere_is_an_error():
     assert (finding.subject, finding.location) == ("gone", "shop/net.py:3")
 
 
-def test_of_an_archive_of_torch_package_it_is_a_warning(tmp_path):
+def test_missing_module_of_torch_package_is_a_warning(tmp_path):
     foreign = PackageFacts("old.pt", 1, "torch.package", "0", (NET,), (), StorageFacts(0, 0))
     graph = DependencyGraph()
     graph.mark_root("shop.net")
@@ -173,7 +173,7 @@ def test_of_an_archive_of_torch_package_it_is_a_warning(tmp_path):
     ]
 
 
-def test_what_the_plan_tells_to_be_missing_or_absent_is_not_told_twice():
+def test_missing_module_in_the_plan_is_reported_once():
     graph = DependencyGraph()
     graph.mark_root("shop")
     graph.add_edge(Edge("shop", "gone", ImportKind.REQUIRED, 3))
@@ -185,7 +185,7 @@ def test_what_the_plan_tells_to_be_missing_or_absent_is_not_told_twice():
     assert codes(modules=shop, graph=graph, notes=(absent,)) == ["optional-import-missing"]
 
 
-def test_a_package_without_code_of_its_own_is_not_missing():
+def test_namespace_package_is_not_missing():
     graph = DependencyGraph()
     graph.mark_root("spaces.shop")
     graph.add_edge(Edge("spaces.shop", "spaces", ImportKind.PARENT))
@@ -198,7 +198,7 @@ def test_note_is_a_finding():
     assert found(notes=(note,)) == (note,)
 
 
-def test_passed_self_test_settles_what_it_was_advised_for():
+def test_passed_self_test_settles_dynamic_imports_of_libraries():
     notes = (
         Diagnostic.from_code("dynamic-import-library", "shop", "imports by name", "shop.py:3"),
     )
@@ -209,7 +209,7 @@ def test_passed_self_test_settles_what_it_was_advised_for():
     assert tried.severity is untried.severity
 
 
-def test_settled_findings_are_the_last_of_their_severity():
+def test_settled_findings_come_last():
     notes = (
         Diagnostic.from_code("dynamic-import-library", "till", "imports by name"),
         Diagnostic.from_code("optional-import-missing", "nowhere", "is not here"),
@@ -221,7 +221,7 @@ def test_settled_findings_are_the_last_of_their_severity():
     ]
 
 
-def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
+def test_absent_optional_extern_is_an_info():
     graph = DependencyGraph()
     graph.mark_root("net")
     graph.add_edge(Edge("net", "gone", ImportKind.GUARDED, 1))
@@ -239,18 +239,18 @@ def test_extern_that_was_absent_and_is_not_needed_at_once_is_a_note():
     assert "optional-import-missing" not in codes(**facts)
 
 
-def test_an_untried_package_is_a_note_and_an_untried_plan_is_none():
+def test_package_without_self_test_is_an_info():
     assert codes(package=package()) == ["self-test-missing"]
     assert codes() == []
 
 
-def test_a_failed_self_test_is_an_error_that_says_why():
+def test_failed_self_test_is_an_error_with_its_reason():
     (finding,) = found(package=package(self_test=self_test(passed=False, failure="other numbers")))
     assert (finding.code, finding.severity) == ("self-test-failed", Severity.ERROR)
     assert "other numbers" in finding.message
 
 
-def test_a_self_test_has_its_limits():
+def test_limits_of_a_self_test_are_reported():
     needs = self_test(deterministic=False, operators=("mylib::add(Tensor x) -> Tensor",))
     assert codes(package=package(self_test=needs)) == [
         "self-test-structure-only",
@@ -259,14 +259,14 @@ def test_a_self_test_has_its_limits():
     assert codes(package=package(self_test=self_test())) == []
 
 
-def test_a_package_that_needs_real_names_says_why():
+def test_process_namespace_has_its_reason():
     tried = self_test(namespace="process", private_failure="it asks for its file by name")
     (finding,) = found(package=package(self_test=tried, namespace="process"))
     assert finding.code == "process-namespace"
     assert "it asks for its file by name" in finding.message
 
 
-def test_modules_that_a_hook_decided_are_one_finding():
+def test_modules_overridden_by_a_hook_are_one_finding():
     modules = tuple(
         ModuleFacts(f"shop.{name}", Action.EXTERN, "intern('shop.**')", "train.keep_out",
                     provided_by=Owner.INSTALLED, version="1", distribution="shop")
@@ -278,7 +278,7 @@ def test_modules_that_a_hook_decided_are_one_finding():
     assert "shop.a, shop.b are externed" in finding.message
 
 
-def test_compiled_code_is_one_finding_for_each_library():
+def test_native_code_is_one_finding_for_each_library():
     files = tuple(
         ResourceFacts(f"shop/{name}.so", ResourceKind.NATIVE, 9, f"shop.{name}") for name in "ab"
     )
@@ -286,18 +286,18 @@ def test_compiled_code_is_one_finding_for_each_library():
     assert (finding.code, finding.subject) == ("native-code", "shop")
 
 
-def test_a_distribution_without_a_license_is_a_note():
+def test_distribution_without_license_is_an_info():
     distributions = (DistributionFacts("a", "1"), DistributionFacts("b", "1", "MIT"))
     (finding,) = found(distributions=distributions)
     assert (finding.code, finding.subject) == ("license-unknown", "a")
 
 
-def test_a_package_of_torch_package_says_that_it_records_little():
+def test_torch_package_archive_is_an_info():
     old = PackageFacts("m.pt", 9, "torch.package", "0", (), (), StorageFacts(0, 0))
     assert codes(package=old) == ["torch-package-archive"]
 
 
-def test_the_worst_comes_first():
+def test_most_severe_finding_comes_first():
     notes = (
         Diagnostic.from_code("optional-import-missing", "a", "x"),
         Diagnostic.from_code("dynamic-import", "b", "x"),
@@ -310,14 +310,14 @@ def test_the_worst_comes_first():
     ]
 
 
-def test_what_is_made_with_a_stand_in_and_can_be_called_is_reachable():
+def test_callable_decorated_with_a_mock_is_reachable():
     made = MockUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
     (finding,) = found(modules=(NET,), mocks=(mock(made, risk=MockRisk.REACHABLE),))
     assert (finding.code, finding.location) == ("mock-reachable", "shop/net.py:5")
     assert "a decorator of a callable" in finding.message
 
 
-def test_a_mock_that_is_only_asked_about_is_a_note():
+def test_mock_in_a_type_check_is_an_info():
     asked = use(UseKind.TYPE_CHECK, "Base", 8, "Net.forward")
     (finding,) = found(modules=(NET,), mocks=(mock(asked, risk=MockRisk.IMPORT_TIME),))
     assert (finding.code, finding.location) == ("mock-import-time", "shop/net.py:8")

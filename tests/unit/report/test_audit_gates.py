@@ -18,7 +18,7 @@ def fires(gate, *codes):
     return bool(parse_gate(gate).findings(audit(*codes)))
 
 
-def test_without_a_gate_only_errors_and_problems_fail_an_audit():
+def test_judge_without_gates_fails_on_errors_and_problems():
     assert judge(audit("mock-reachable", "self-test-missing")).passed
     assert not judge(audit("mock-called")).passed
     problem = Diagnostic.from_code(PackagingErrorReason.DENIED, "shop", "shop is denied")
@@ -26,12 +26,12 @@ def test_without_a_gate_only_errors_and_problems_fail_an_audit():
 
 
 @pytest.mark.parametrize("code", [code for code in diagnostic_codes("audit") if code != "license"])
-def test_a_gate_fires_on_its_code_and_on_no_unrelated_one(code):
+def test_gate_fires_on_its_code_only(code):
     assert fires(code, code)
     assert not fires(code, "native-code" if code != "native-code" else "self-test-missing")
 
 
-def test_a_gate_fires_on_worse_cases_of_its_code_but_not_on_milder_ones():
+def test_gate_fires_on_codes_that_imply_its_code():
     ladder = ["mock-unused", "mock-import-time", "mock-reachable", "mock-called"]
     for place, gate in enumerate(ladder):
         assert [fires(gate, code) for code in ladder] == [n >= place for n in range(len(ladder))]
@@ -39,14 +39,14 @@ def test_a_gate_fires_on_worse_cases_of_its_code_but_not_on_milder_ones():
     assert fires("self-test-missing", "self-test-failed")
 
 
-def test_a_severity_stands_for_all_that_is_at_least_as_bad():
+def test_severity_gate_fires_on_higher_severities():
     each_kind = ("mock-called", "mock-reachable", "self-test-missing")
     assert [fires("error", code) for code in each_kind] == [True, False, False]
     assert [fires("warning", code) for code in each_kind] == [True, True, False]
     assert [fires("info", code) for code in each_kind] == [True, True, True]
 
 
-def test_a_verdict_says_which_gates_fired_and_on_what():
+def test_verdict_lists_fired_gates_and_their_findings():
     verdict = judge(
         audit("self-test-missing"), [parse_gate("self-test-missing"), parse_gate("native-code")]
     )
@@ -74,7 +74,7 @@ def test_a_verdict_says_which_gates_fired_and_on_what():
         (None, "*", False),
     ],
 )
-def test_a_license_gate_looks_at_each_license_of_an_expression(expression, glob, is_hit):
+def test_license_gate_matches_each_license_of_an_expression(expression, glob, is_hit):
     facts = audit(distributions=(DistributionFacts("lib", "1.0", expression),))
     found = parse_gate(f"license:{glob}").findings(facts)
     assert bool(found) is is_hit

@@ -27,7 +27,7 @@ PLAN = Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True)
 SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED, USED))
 
 
-def test_every_mocked_module_is_told_the_worst_first():
+def test_mocks_are_sorted_by_risk():
     found = mock_facts(PLAN, None, MODULES)
     assert [(each.module, each.risk) for each in found] == [
         ("tracker", MockRisk.REACHABLE),
@@ -36,14 +36,14 @@ def test_every_mocked_module_is_told_the_worst_first():
     ]
 
 
-def test_a_mock_has_its_rule_its_importers_its_uses_and_what_the_self_test_did():
+def test_mock_has_rule_importers_uses_and_events():
     tracker, stats, _ = mock_facts(PLAN, SELF_TEST, MODULES)
     assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
     assert (tracker.uses, tracker.touches) == ((LOG,), (LOADED, USED))
     assert (stats.uses, stats.touches) == ((BASE,), ())
 
 
-def test_a_mock_is_tried_if_a_self_test_watched_it():
+def test_mock_is_tried_if_the_self_test_recorded_events():
     assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
     assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
     older = replace(SELF_TEST, mock_events=(), has_mock_events=False)

@@ -39,7 +39,7 @@ def use(kind, **more):
     return MockUse("spy", "log", "shop", 7, kind, **more)
 
 
-def test_a_use_is_told_with_its_scope_and_its_way():
+def test_use_is_described_with_scope_and_origin():
     assert describe_use(use(UseKind.BASE_CLASS)) == "a base class"
     assert (
         describe_use(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
@@ -50,7 +50,7 @@ def test_a_use_is_told_with_its_scope_and_its_way():
     assert describe_use(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
 
 
-def test_the_worst_that_the_self_test_did_with_a_mock_is_told():
+def test_most_severe_event_of_a_mock_is_described():
     def told(*touches, is_tried=True):
         return describe_self_test(MockFacts("spy", None, touches=touches, is_tried=is_tried))
 
@@ -61,7 +61,7 @@ def test_the_worst_that_the_self_test_did_with_a_mock_is_told():
     assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called (shop.py:7)"
 
 
-def test_problems_come_before_findings_and_those_before_modules():
+def test_report_shows_problems_findings_and_modules_in_order():
     audit = AuditFacts(
         "shop:Till",
         (ModuleFacts("shop", Action.INTERN, "intern('shop')", size_bytes=12),),
@@ -78,7 +78,7 @@ def test_problems_come_before_findings_and_those_before_modules():
     assert sorted(order, key=text.index) == order
 
 
-def test_many_notes_of_one_kind_are_counted_and_warnings_never():
+def test_report_counts_many_infos_of_one_code():
     notes = tuple(
         Diagnostic.from_code("optional-import-missing", f"m{n}", f"m{n} is not here")
         for n in range(9)
@@ -92,7 +92,7 @@ def test_many_notes_of_one_kind_are_counted_and_warnings_never():
     assert "5 more, about m4, m5, m6, m7, m8; --json lists them" in text
 
 
-def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
+def test_report_shows_settled_findings_in_one_line():
     case = SelfTestCase(("m", "m.pkl"), 0, deterministic=True)
     self_test = SelfTestRecord(True, "private", (case,), 1, 1.0)
     package = PackageFacts(
@@ -109,7 +109,7 @@ def test_passed_self_test_is_told_first_and_what_it_settles_in_one_line():
     assert "imports by name" not in text and "example inputs" not in text
 
 
-def test_advice_of_an_untried_library_is_told_once():
+def test_report_shows_a_shared_hint_once():
     findings = tuple(
         Diagnostic.from_code("dynamic-import-library", f"lib{n}", "by name") for n in range(3)
     )
@@ -117,13 +117,13 @@ def test_advice_of_an_untried_library_is_told_once():
     assert text.count("-> Export with example inputs") == 1
 
 
-def test_what_mocks_are_made_of_belongs_to_modpack():
+def test_mock_runtime_belongs_to_modpack():
     runtime = ModuleFacts("_modpack_mock", Action.INTERN, "implicit", size_bytes=10)
     text = shown(AuditFacts("m", (runtime,)))
     assert "modpack  1 module" in text and "without a known distribution" not in text
 
 
-def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
+def test_modules_are_grouped_by_distribution():
     def module(name, rule="intern('lib.**')", **more):
         return ModuleFacts(name, Action.INTERN, rule, size_bytes=1000, **more)
 
@@ -140,7 +140,7 @@ def test_modules_are_grouped_by_distribution_with_version_license_and_rule():
     assert any(line.startswith("own.b  1.0 kB  preset pinned") for line in lines)
 
 
-def test_what_comes_with_python_is_one_line():
+def test_standard_library_is_one_line():
     modules = tuple(
         ModuleFacts(name, Action.EXTERN, "implicit", provided_by=Owner.STDLIB, license="PSF-2.0")
         for name in ("json", "json.decoder", "os")
@@ -149,13 +149,13 @@ def test_what_comes_with_python_is_one_line():
     assert "the standard library  PSF-2.0  3 modules  (json, os)" in text
 
 
-def test_an_editable_install_and_an_unknown_license_are_told():
+def test_editable_install_and_unknown_license_are_shown():
     mine = ModuleFacts("mine", Action.EXTERN, "extern('mine')", provided_by=Owner.LOCAL,
                        distribution="mine", version="0.1", editable=True)  # fmt: skip
     assert "mine==0.1  license unknown, an editable install" in shown(AuditFacts("m", (mine,)))
 
 
-def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
+def test_locations_are_relative_to_the_folder(tmp_path):
     place = str(tmp_path / "shop.py")
     by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
     modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
@@ -169,7 +169,7 @@ def test_places_are_relative_to_the_folder_of_the_user(tmp_path):
     assert str(tmp_path) not in text
 
 
-def test_nothing_from_a_package_steers_a_terminal():
+def test_report_escapes_control_characters():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
     one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))

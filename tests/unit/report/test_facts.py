@@ -26,7 +26,7 @@ def test_a_plan_and_its_package_agree(made):
 def test_importers_are_shown_by_the_files_that_one_can_open(made):
     facts = {module.module: module for module in plan_facts(made.plan).modules}
     (importer,) = facts["reportspy"].importers
-    assert importer.place == f"{made.project / 'reportshop' / 'till.py'}:5"
+    assert importer.location == f"{made.project / 'reportshop' / 'till.py'}:5"
 
 
 def test_problems_come_along():

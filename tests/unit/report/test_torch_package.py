@@ -80,7 +80,7 @@ def ancestor(project, tmp_path):
     return file
 
 
-def test_a_package_of_modpack_tells_its_own_plan(made):
+def test_package_of_modpack_has_its_own_plan(made):
     plan = evidence_of(made.file)
     assert {m: d.action for m, d in plan.decisions.items()} == {
         m: d.action for m, d in made.plan.decisions.items()
@@ -88,7 +88,7 @@ def test_a_package_of_modpack_tells_its_own_plan(made):
     assert edges(plan) == edges(made.plan)
 
 
-def test_an_archive_of_torch_package_tells_what_became_of_each_module(ancestor):
+def test_torch_package_decisions_are_reconstructed(ancestor):
     plan = evidence_of(ancestor)
     assert plan.modules(Action.MOCK) == ["evspy"]
     assert set(plan.modules(Action.INTERN)) == {
@@ -101,12 +101,12 @@ def test_an_archive_of_torch_package_tells_what_became_of_each_module(ancestor):
     assert {"torch", "json", "importlib"} <= set(plan.modules(Action.EXTERN))
     assert {str(decision.rule) for decision in plan.decisions.values()} == {UNRECORDED}
     assert plan.decisions["evshop.parts"].location.file == "evshop/parts.py"
-    assert plan.decisions["evshop.parts"].location.code is CodeKind.SOURCE
+    assert plan.decisions["evshop.parts"].location.kind is CodeKind.SOURCE
     folder = plan.decisions["evshop"].location  # torch.package leaves out its __init__
     assert (folder.kind, folder.is_package) == (CodeKind.NAMESPACE, True)
 
 
-def test_its_sources_tell_who_imports_whom_and_where(ancestor):
+def test_imports_are_read_from_sources(ancestor):
     found = edges(evidence_of(ancestor))
     assert {
         Edge("evshop.net", "torch", ImportKind.REQUIRED, 1),
@@ -120,7 +120,7 @@ def test_its_sources_tell_who_imports_whom_and_where(ancestor):
     assert not any(edge.importer == "evspy" and edge.imported != "_mock" for edge in found)
 
 
-def test_its_pickles_tell_what_saved_objects_need(ancestor):
+def test_dependencies_of_saved_objects_are_read_from_pickles(ancestor):
     plan = evidence_of(ancestor)
     assert {
         Edge("<model/net.pkl>", "evshop.net", ImportKind.PICKLE, None, ("Net", "Net.Inner"))
@@ -128,27 +128,27 @@ def test_its_pickles_tell_what_saved_objects_need(ancestor):
     assert ("evshop.net", "Net") in externally_callable(plan.graph)
 
 
-def test_chains_begin_at_saved_objects_and_at_what_was_saved_by_name(ancestor):
+def test_chains_begin_at_saved_objects_and_modules(ancestor):
     plan = evidence_of(ancestor)
     assert plan.graph.roots() == ("<model/net.pkl>", "evtool")
     assert plan.why("evspy") == ("<model/net.pkl>", "evshop.net", "evspy")
 
 
-def test_its_hazards_are_told_with_their_places(ancestor):
+def test_notes_have_locations(ancestor):
     (note,) = evidence_of(ancestor).notes
     assert (note.code, note.subject) == ("dynamic-import", "evshop.parts")
     assert note.location == "evshop/parts.py:8"
 
 
-def test_what_it_does_with_mocks_is_found(ancestor):
-    (use,) = evidence_of(ancestor, with_uses=True).uses
+def test_mock_uses_are_found(ancestor):
+    (use,) = evidence_of(ancestor, with_uses=True).mock_uses
     assert (use.module, use.name, use.importer, use.line) == ("evspy", "log", "evshop.net", 11)
     assert use.kind is UseKind.FUNCTION_BODY and use.is_live
-    assert evidence_of(ancestor).uses == ()
+    assert evidence_of(ancestor).mock_uses == ()
 
 
 @pytest.mark.parametrize("archives", ["torch-1.9-py3.9", "torch-2.13-py3.11"])
-def test_archives_of_old_and_new_torch_tell_the_same(archives):
+def test_archives_of_old_and_new_torch_give_the_same_plan(archives):
     plan = evidence_of(FIXTURES / archives / "tiny_model.pt")
     assert plan.why("tinynet.layers") == ("<model/model.pkl>", "tinynet.layers")
     assert plan.graph.edges_between("tinynet.net", "tinynet.layers")[-1].names == (
@@ -165,7 +165,7 @@ def archive_of(path, records):
     return path
 
 
-def test_a_source_that_is_no_python_is_told(tmp_path):
+def test_unparsable_source_is_a_note(tmp_path):
     plan = evidence_of(archive_of(tmp_path / "a.pt", {"broken.py": "x = = 1\n"}))
     (note,) = plan.notes
     assert note.code == "source-unparsable"
@@ -186,14 +186,14 @@ def test_a_source_that_is_no_python_is_told(tmp_path):
         pytest.param(b"\x80\x02K\x01", id="no end"),
     ],
 )
-def test_a_pickle_that_cannot_be_followed_is_told_and_not_an_error(tmp_path, content):
+def test_unreadable_pickle_is_a_note(tmp_path, content):
     plan = evidence_of(archive_of(tmp_path / "a.pt", {"model/x.pkl": content}))
     (note,) = plan.notes
     assert note.code == "pickle-unreadable"
     assert note.subject == "<model/x.pkl>"
 
 
-def test_pickles_need_not_be_named_so_and_what_is_none_is_no_flaw(tmp_path):
+def test_pickles_with_other_names_are_read(tmp_path):
     records = {"model/net": pickle.dumps(torch.nn.ReLU, 4), "model/image": b"\x80\x04\xff\xff"}
     plan = evidence_of(archive_of(tmp_path / "a.pt", records))
     assert externally_callable(plan.graph) == [("torch.nn.modules.activation", "ReLU")]
@@ -201,7 +201,7 @@ def test_pickles_need_not_be_named_so_and_what_is_none_is_no_flaw(tmp_path):
     assert plan.notes == ()
 
 
-def test_no_pickle_is_ever_run(tmp_path):
+def test_pickles_are_never_executed(tmp_path):
     class Trap:
         def __reduce__(self):
             return exec, ("import antigravity",)
@@ -210,7 +210,7 @@ def test_no_pickle_is_ever_run(tmp_path):
     assert externally_callable(plan.graph) == [("builtins", "exec")]
 
 
-def test_names_that_are_no_module_paths_do_no_harm(tmp_path):
+def test_names_that_are_not_module_paths_are_harmless(tmp_path):
     records = {
         "a b/c*.py": "import os",
         "x/**.py": "",
@@ -221,7 +221,7 @@ def test_names_that_are_no_module_paths_do_no_harm(tmp_path):
     assert {"a b.c*", "x.**", "o s", "**"} <= set(plan.decisions)
 
 
-def test_modules_in_a_circle_that_nothing_leads_to_are_reached_all_the_same(tmp_path):
+def test_unreached_import_cycle_becomes_reachable(tmp_path):
     records = {"a.py": "import b", "b.py": "import c", "c.py": "import a", "d.py": "import a"}
     plan = evidence_of(archive_of(tmp_path / "x.pt", records))
     assert plan.graph.roots() == ("d",)
@@ -229,13 +229,13 @@ def test_modules_in_a_circle_that_nothing_leads_to_are_reached_all_the_same(tmp_
     assert evidence_of(archive_of(tmp_path / "y.pt", records)).graph.roots() == ("a",)
 
 
-def test_what_is_no_package_is_refused(tmp_path):
+def test_file_that_is_not_a_package_is_rejected(tmp_path):
     (tmp_path / "x.pt").write_text("hello")
     with pytest.raises(ArchiveError):
         evidence_of(tmp_path / "x.pt")
 
 
-def test_what_stand_ins_bring_along_can_be_asked_for(made):
+def test_mock_runtime_is_part_of_the_plan(made):
     with open_archive(made.file) as archive:
         plan = read_evidence(archive)
         assert not mentions(plan, "_modpack_mock")
@@ -244,13 +244,13 @@ def test_what_stand_ins_bring_along_can_be_asked_for(made):
     assert "stand-ins" in str(plan.decisions["_modpack_mock"].rule)
 
 
-def test_a_saved_object_is_no_module(made):
+def test_saved_object_is_not_a_module(made):
     plan = evidence_of(made.file)
     assert not mentions(plan, "<model/till.pkl>")
     assert mentions(plan, "reportshop") and not mentions(plan, "nowhere")
 
 
-def test_what_provided_a_module_is_told_with_its_version(made):
+def test_provider_of_a_module_has_its_version(made):
     import numpy
 
     with open_archive(made.file) as archive:
@@ -262,6 +262,6 @@ def test_what_provided_a_module_is_told_with_its_version(made):
     assert found["reportspy"] is None is found["reportshop"]
 
 
-def test_the_sources_of_a_plan_are_read_where_they_lie(made):
+def test_sources_of_a_plan_are_read_from_disk(made):
     assert sources_here(made.plan)["reportshop"] == (b"from .till import Till\n", True)
     assert set(sources_here(made.plan)) == {"reportshop", "reportshop.till"}

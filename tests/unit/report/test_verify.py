@@ -74,7 +74,7 @@ def patched(package, target, *records, byte=0):
 # -- good packages ---------------------------------------------------------------------------
 
 
-def test_a_good_package_is_accepted_and_all_of_it_was_looked_at(good):
+def test_valid_package_passes_all_checks(good):
     facts = verify_package(good)
     assert facts.is_accepted
     assert told(facts) == []
@@ -95,19 +95,19 @@ def test_a_good_package_is_accepted_and_all_of_it_was_looked_at(good):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
-def test_the_number_of_workers_changes_nothing(good, tmp_path, workers):
+def test_number_of_workers_does_not_change_the_result(good, tmp_path, workers):
     storages = [".data/0.storage", ".data/1.storage"]
     damaged = patched(good, tmp_path / "damaged.modpack", *storages)
     assert verify_package(damaged, workers=workers) == verify_package(damaged)
 
 
 @pytest.mark.parametrize("workers", [0, -1, True])
-def test_a_number_of_workers_that_is_none_is_refused(good, workers):
-    with pytest.raises(ValueError, match="workers must be a number from 1"):
+def test_verify_rejects_invalid_workers(good, workers):
+    with pytest.raises(ValueError, match="workers must be a positive number"):
         verify_package(good, workers=workers)
 
 
-def test_a_buffer_and_an_unzipped_package_are_verified_like_the_file(good, tmp_path):
+def test_verify_accepts_buffers_and_unzipped_packages(good, tmp_path):
     facts = verify_package(io.BytesIO(good.read_bytes()))
     assert facts.is_accepted and facts.subject == "<buffer>"
     with zipfile.ZipFile(good) as archive:
@@ -117,7 +117,7 @@ def test_a_buffer_and_an_unzipped_package_are_verified_like_the_file(good, tmp_p
 
 
 @pytest.mark.parametrize("archive", ANCESTORS, ids=lambda each: f"{each.parent.name}/{each.name}")
-def test_an_archive_of_torch_package_is_accepted_and_its_limits_are_told(archive):
+def test_verify_accepts_torch_package_archives_with_a_note(archive):
     facts = verify_package(archive)
     assert facts.is_accepted, told(facts)
     assert facts.format == "torch.package"
@@ -128,7 +128,7 @@ def test_an_archive_of_torch_package_is_accepted_and_its_limits_are_told(archive
 # -- what is no package ----------------------------------------------------------------------
 
 
-def test_what_is_no_package_at_all_is_no_matter_of_verifying(tmp_path):
+def test_verify_raises_for_files_that_are_not_packages(tmp_path):
     with pytest.raises(PackageNotFoundError):
         verify_package(tmp_path / "nothing.modpack")
     (tmp_path / "notes.txt").write_text("no package")
@@ -136,7 +136,7 @@ def test_what_is_no_package_at_all_is_no_matter_of_verifying(tmp_path):
         verify_package(tmp_path / "notes.txt")
 
 
-def test_a_file_of_torch_save_is_no_package(tmp_path):
+def test_verify_raises_for_torch_save_files(tmp_path):
     import torch
 
     torch.save(torch.ones(2), tmp_path / "weights.pt")
@@ -145,26 +145,26 @@ def test_a_file_of_torch_save_is_no_package(tmp_path):
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_an_older_file_of_torch_save_is_told_as_what_it_is(tmp_path, protocol):
+def test_verify_recognizes_legacy_torch_save_files(tmp_path, protocol):
     import torch
 
     old = {"_use_new_zipfile_serialization": False, "pickle_protocol": protocol}
     torch.save(torch.ones(2), tmp_path / "weights.pt", **old)
-    with pytest.raises(NotAPackageError, match=r"torch\.save in its old form, .*torch\.load"):
+    with pytest.raises(NotAPackageError, match=r"torch\.save in its legacy format.*torch\.load"):
         verify_package(tmp_path / "weights.pt")
 
 
-def test_a_newer_format_cannot_be_verified(good, tmp_path):
+def test_verify_raises_for_newer_formats(good, tmp_path):
     manifest = document(good, layout.MANIFEST)
     newer = with_manifest(good, tmp_path, encoded({**manifest, "format": 99}))
-    with pytest.raises(UnsupportedVersionError, match="install a newer modpack"):
+    with pytest.raises(UnsupportedVersionError, match="Install a newer version of modpack"):
         verify_package(newer)
 
 
 # -- contents --------------------------------------------------------------------------------
 
 
-def test_every_changed_record_is_told_at_once(good, tmp_path):
+def test_all_changed_records_are_reported(good, tmp_path):
     records = [".data/0.storage", ".data/1.storage", MODEL]
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", *records))
     assert not facts.is_accepted
@@ -173,7 +173,7 @@ def test_every_changed_record_is_told_at_once(good, tmp_path):
     assert {c.name for c in facts.checks if not c.is_passed} >= {"digests"}
 
 
-def test_a_storage_with_another_crc32_in_all_headers_is_damaged(good, tmp_path):
+def test_storage_with_forged_crc32_is_corrupt(good, tmp_path):
     """modpack would map it all the same, but no other reader takes it."""
     content = good.read_bytes()
     with open_archive(good) as archive:
@@ -184,13 +184,13 @@ def test_a_storage_with_another_crc32_in_all_headers_is_damaged(good, tmp_path):
     assert "record-corrupt: .data/0.storage" in "".join(told(facts))
 
 
-def test_an_archive_that_is_cut_off_is_refused_for_its_structure(good, tmp_path):
+def test_truncated_archive_is_rejected(good, tmp_path):
     (tmp_path / "cut.modpack").write_bytes(good.read_bytes()[:-100])
     facts = verify_package(tmp_path / "cut.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
 
 
-def test_appended_bytes_are_refused_for_the_structure(good, tmp_path):
+def test_appended_bytes_are_rejected(good, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(good.read_bytes() + b"more")
     facts = verify_package(tmp_path / "longer.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
@@ -198,7 +198,7 @@ def test_appended_bytes_are_refused_for_the_structure(good, tmp_path):
     assert facts.size_bytes == good.stat().st_size + 4
 
 
-def test_an_unzipped_package_has_the_size_of_its_files_even_if_it_is_refused(good, tmp_path):
+def test_rejected_folder_has_the_size_of_its_files(good, tmp_path):
     with zipfile.ZipFile(good) as archive:
         archive.extractall(tmp_path / "unzipped")
         size = sum(each.file_size for each in archive.infolist())
@@ -210,12 +210,12 @@ def test_an_unzipped_package_has_the_size_of_its_files_even_if_it_is_refused(goo
     assert facts.size_bytes == size
 
 
-def test_a_package_that_was_packed_again_is_refused_with_what_helps(good, tmp_path):
+def test_repacked_package_is_rejected_with_hint(good, tmp_path):
     with zipfile.ZipFile(good) as archive:
         archive.extractall(tmp_path / "unzipped")
     zipped = shutil.make_archive(str(tmp_path / "again"), "zip", tmp_path / "unzipped")
     (finding,) = verify_package(zipped).findings
-    assert finding.message.endswith("another program packed it again")
+    assert finding.message.endswith("another program repacked the package")
     assert finding.hint.startswith("Unzip it and load the folder")
 
 
@@ -230,7 +230,7 @@ def with_manifest(good, tmp_path, manifest, digest=None):
     return changed
 
 
-def test_without_a_sound_manifest_what_can_be_read_is_read(good, tmp_path):
+def test_without_valid_manifest_only_crc32_is_checked(good, tmp_path):
     manifest = read(good, layout.MANIFEST)
     facts = verify_package(with_manifest(good, tmp_path, manifest, b"0" * 64))
     assert [each.code for each in facts.findings] == ["manifest-invalid"]
@@ -238,11 +238,11 @@ def test_without_a_sound_manifest_what_can_be_read_is_read(good, tmp_path):
     assert not facts.is_accepted
 
 
-def test_a_manifest_that_is_written_in_another_way_is_refused(good, tmp_path):
+def test_manifest_in_noncanonical_form_is_rejected(good, tmp_path):
     manifest = json.dumps(document(good, layout.MANIFEST), indent=1).encode()
     facts = verify_package(with_manifest(good, tmp_path, manifest))
     assert [each.code for each in facts.findings] == ["manifest-invalid"]
-    assert "no canonical JSON" in facts.findings[0].message
+    assert "the JSON is not canonical" in facts.findings[0].message
 
 
 # -- metadata records -------------------------------------------------------------------
@@ -259,34 +259,34 @@ def without(good, record, key):
 @pytest.mark.parametrize(
     ("record", "content", "fragment"),
     [
-        ("byteorder", b"middle", "'middle' is no order of bytes"),
-        (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is no module path"),
+        ("byteorder", b"middle", "'middle' is not a byte order"),
+        (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is not a module path"),
         (layout.EXTERN_MODULES, b"torch\ntorch\n", "listed twice"),
-        (layout.PYTHON_VERSION, b"snake", "no version of Python"),
-        (layout.VERSION, b"six", "is no version"),
+        (layout.PYTHON_VERSION, b"snake", "is not a Python version"),
+        (layout.VERSION, b"six", "is not a version"),
         (layout.GRAPH, b"[]", "is no object"),
-        (layout.GRAPH, b"[" * 100_000, "it is not as modpack writes it"),
-        (layout.GRAPH, None, "it is missing, and every package has it"),
-        (layout.ENVIRONMENT, None, "it is missing, and every package has it"),
+        (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
+        (layout.GRAPH, None, "missing, but every package has one"),
+        (layout.ENVIRONMENT, None, "missing, but every package has one"),
         (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
-        (layout.ENTRY, b"{", "it is not as modpack writes it"),
+        (layout.ENTRY, b"{", "not in the form that modpack writes"),
         (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
         (layout.SELF_TEST, b'{"version":1}', "has no 'passed'"),
         (layout.TENSORS, b'{"version":1}', "'resources' is missing"),
         (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
-        (SPECS, b"[" * 100_000, "is no JSON"),
+        (SPECS, b"[" * 100_000, "is not valid JSON"),
         (OUTPUT, b"{}", "'leaves' is missing"),
         (CONDITIONS, b"{}", "'grad' is missing"),
     ],
 )
-def test_a_record_that_does_not_decode_is_told(forge, record, content, fragment):
+def test_invalid_record_is_reported(forge, record, content, fragment):
     facts = verify_package(forge({record: content}))
     unreadable = [t for t in told(facts) if t.startswith(f"record-invalid: {record}: ")]
     assert fragment in "".join(unreadable), told(facts)
     assert not facts.is_accepted
 
 
-def test_everything_that_does_not_decode_is_told_at_once(forge):
+def test_all_invalid_records_are_reported(forge):
     broken = {"byteorder": b"?", layout.ENVIRONMENT: b"?", SPECS: b"?", OUTPUT: b"?"}
     facts = verify_package(forge(broken))
     unreadable = {each.subject for each in facts.findings if each.code == "record-invalid"}
@@ -299,87 +299,98 @@ def test_everything_that_does_not_decode_is_told_at_once(forge):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"verifyshop/net.py": None}, "verifyshop.net was interned, and 'verifyshop/net.py' is"),
-        ({"verifyspy.py": None}, "verifyspy was mocked"),
-        ({"verifytools/words.txt": None}, "'verifytools/words.txt', which came with verifytools"),
-        ({MODEL: None}, f"the object {MODEL!r} is not there"),
-        ({HOOKS: None}, "the pickle of these hooks"),
-        ({SPECS: None}, "the specs of these hooks"),
-        ({OUTPUT: None}, f"{OUTPUT!r} is not there"),
+        ({"verifyshop/net.py": None}, "verifyshop.net is interned, but record"),
+        ({"verifyspy.py": None}, "verifyspy is mocked, but record"),
+        (
+            {"verifytools/words.txt": None},
+            "record 'verifytools/words.txt' of verifytools is missing",
+        ),
+        ({MODEL: None}, f"the saved object {MODEL!r} is missing"),
+        ({HOOKS: None}, "of these hooks is missing"),
+        ({SPECS: None}, "of these hooks are missing"),
+        ({OUTPUT: None}, f"record {OUTPUT!r} is missing"),
         ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
         ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
-        ({METADATA: b"Name: other\nVersion: 1.5\n"}, "it is of 'other' '1.5'"),
-        ({METADATA: b"Name: verifytools\nVersion: 9\n"}, "should be of 'verifytools' '1.5'"),
-        ({RECORD: b"verifytools/gone.py,,\n"}, "'verifytools/gone.py', which is not there"),
-        ({RECORD: b"verifytools/words.txt,sha256=AAAA,3\n"}, "another sha256"),
+        ({METADATA: b"Name: other\nVersion: 1.5\n"}, "got 'other' '1.5'"),
+        (
+            {METADATA: b"Name: verifytools\nVersion: 9\n"},
+            "expected the metadata of 'verifytools' '1.5'",
+        ),
+        (
+            {RECORD: b"verifytools/gone.py,,\n"},
+            "record 'verifytools/gone.py' is listed, but missing",
+        ),
+        ({RECORD: b"verifytools/words.txt,sha256=AAAA,3\n"}, "differs from the manifest"),
     ],
 )
-def test_records_that_contradict_each_other_are_told(forge, changes, expected):
+def test_inconsistent_records_are_reported(forge, changes, expected):
     facts = verify_package(forge(changes))
     assert expected in "\n".join(told(facts, Severity.ERROR)), told(facts)
     assert "records-inconsistent" in {each.code for each in facts.findings}
 
 
-def test_an_extern_module_that_nothing_decided_is_told(good, forge):
+def test_extern_modules_that_differ_from_the_plan_are_reported(good, forge):
     listed = read(good, layout.EXTERN_MODULES)
     facts = verify_package(forge({layout.EXTERN_MODULES: listed + b"socketserver\n"}))
     assert told(facts) == [
         "records-inconsistent: .data/extern_modules: socketserver is listed, but not extern"
     ]
     facts = verify_package(forge({layout.EXTERN_MODULES: listed.replace(b"torch\n", b"")}))
-    assert "it does not list torch, which was decided to be extern" in "".join(told(facts))
+    assert "extern torch is not listed" in "".join(told(facts))
 
 
-def test_a_decision_that_no_package_can_hold_is_told(good, forge):
+def test_denied_module_in_a_package_is_reported(good, forge):
     graph = document(good, layout.GRAPH)
     graph["modules"]["verifyspy"]["action"] = "deny"
     text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
-    assert "verifyspy was denied: no package has it" in text
+    assert "verifyspy is denied, which no package can contain" in text
     assert "undeclared-code: verifyspy.py" in text
 
 
-def test_a_main_object_that_was_not_saved_is_told(good, forge):
+def test_main_resource_that_was_not_saved_is_reported(good, forge):
     entry = {**document(good, layout.ENTRY), "main": ["verifyshop", "net.py"]}
     text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
-    assert "'verifyshop/net.py' is the main object, and is not among the saved ones" in text
+    assert "the main resource 'verifyshop/net.py' is not a saved object" in text
 
 
-def test_a_namespace_that_there_is_not_is_told(good, forge):
+def test_unknown_namespace_is_reported(good, forge):
     entry = {**document(good, layout.ENTRY), "namespace": "global"}
     text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
     assert "record-invalid: .data/modpack/entry.json" in text
 
 
-def test_tensors_and_self_tests_of_objects_that_were_not_saved_are_told(good, forge):
+def test_tensors_and_self_tests_of_unsaved_objects_are_reported(good, forge):
     tensors, self_test = document(good, layout.TENSORS), document(good, layout.SELF_TEST)
     tensors["resources"]["other/model.pkl"] = []
     self_test["cases"][0]["resource"] = ["other", "model.pkl"]
     changes = {layout.TENSORS: encoded(tensors), layout.SELF_TEST: encoded(self_test)}
     text = "\n".join(told(verify_package(forge(changes))))
-    assert "it tells tensors of 'other/model.pkl', which is no saved object" in text
-    assert "it tells of 'other/model.pkl', which is no saved object" in text
+    assert "'other/model.pkl', whose tensors are listed, is not a saved object" in text
+    assert "'other/model.pkl' has a self-test, but is not a saved object" in text
 
 
 @pytest.mark.parametrize("record", ["extra.py", "verifyshop/extra.py", "fast.so", "a/b.pyd"])
-def test_code_that_nothing_decided_is_a_warning(forge, record):
+def test_undeclared_code_is_a_warning(forge, record):
     facts = verify_package(forge({record: b"x = 1\n"}))
-    assert told(facts) == [f"undeclared-code: {record}: nothing was decided about this code"]
+    assert told(facts) == [
+        f"undeclared-code: {record}: the package records no decision for this code"
+    ]
     assert facts.is_accepted
 
 
-def test_metadata_that_nothing_decided_is_a_warning(forge):
+def test_undeclared_metadata_is_a_warning(forge):
     facts = verify_package(forge({"spy-1.dist-info/METADATA": b"Name: spy\nVersion: 1\n"}))
     assert [each.code for each in facts.findings] == ["undeclared-code"]
 
 
-def test_whatever_lies_among_the_programs_is_listed_as_one(forge):
+def test_every_record_in_the_torchscript_folder_is_a_program(forge):
     record = ".data/modpack/torchscript/x.txt"
     facts = verify_package(forge({record: b"?"}))
     assert record in facts.code.programs
 
 
 @pytest.mark.parametrize("record", [".data/modpack/more.json", ".data/odd"])
-def test_a_record_that_the_format_does_not_have_is_a_warning(forge, record):
+def test_unknown_record_is_a_warning(forge, record):
     facts = verify_package(forge({record: b"?"}))
     assert [(each.code, each.subject) for each in facts.findings] == [("unknown-record", record)]
 
@@ -387,38 +398,38 @@ def test_a_record_that_the_format_does_not_have_is_a_warning(forge, record):
 # -- storages --------------------------------------------------------------------------------
 
 
-def test_a_storage_that_a_pickle_needs_must_be_there_and_large_enough(good, forge):
-    for content, reason in ((None, "not there"), (b"\0" * 4, "has 4")):
+def test_missing_or_short_storage_of_a_pickle_is_reported(good, forge):
+    for content, reason in ((None, "is missing"), (b"\0" * 4, "has 4")):
         facts = verify_package(forge({".data/0.storage": content, layout.TENSORS: None}))
         text = "\n".join(told(facts, Severity.ERROR))
         assert "storage-missing" in text and reason in text
         assert any((each.location or "").startswith(f"{MODEL}, byte ") for each in facts.findings)
 
 
-def test_every_named_tensor_without_its_storage_is_told(forge):
+def test_named_tensors_without_storage_are_reported(forge):
     facts = verify_package(forge({".data/0.storage": None, ".data/1.storage": None}))
     of_tensors = [each for each in facts.findings if each.subject == layout.TENSORS]
-    assert of_tensors[0].message.count("which is not there") >= 2
+    assert of_tensors[0].message.count("is missing") >= 2
 
 
-def test_a_storage_that_nothing_refers_to_is_a_note(forge):
+def test_unused_storage_is_an_info(forge):
     facts = verify_package(forge({".data/77.storage": b"hidden"}))
     assert [each.code for each in facts.findings] == ["storage-unused"]
     assert ".data/77.storage (6 bytes)" in facts.findings[0].message
     assert facts.is_accepted
 
 
-def test_a_recorded_output_must_be_there_in_full(good, forge):
+def test_short_recorded_output_is_reported(good, forge):
     with open_archive(good) as archive:
         record = next(name for name in archive.names() if name.startswith(".data/trial-"))
     facts = verify_package(forge({record: b"\0"}))
-    assert f"{record!r} should have 12 bytes, and has 1" in "".join(told(facts, Severity.ERROR))
+    assert f"{record!r} must have 12 bytes, but has 1" in "".join(told(facts, Severity.ERROR))
 
 
 # -- pickles ---------------------------------------------------------------------------------
 
 
-def test_names_that_stand_out_come_first_and_in_red_and_judge_nothing(forge):
+def test_dangerous_names_are_listed_first_in_red(forge):
     facts = verify_package(forge({MODEL: b"cos\nsystem\n(S'true'\ntR.", HOOKS: None}))
     assert {str(name) for name in facts.code.names()[MODEL]} == {"os.system"}
     assert rows(facts)["pickles"]
@@ -427,33 +438,33 @@ def test_names_that_stand_out_come_first_and_in_red_and_judge_nothing(forge):
     assert (bad.plain, bad.style) == (f"{MODEL} names os.system", "bold red")
 
 
-def test_a_name_that_cannot_be_read_off_refuses_the_package(forge):
+def test_pickle_with_computed_name_is_rejected(forge):
     computed = b"\x80\x04\x8c\x02os\x8c\x01a\x8c\x01bR\x93."
     facts = verify_package(forge({MODEL: computed, HOOKS: None}))
     assert "pickle-malformed" in "\n".join(told(facts, Severity.ERROR))
     assert not rows(facts)["pickles"]
 
 
-def test_hooks_of_an_object_that_is_missing_are_not_told_as_well(forge):
+def test_hooks_of_missing_object_are_not_reported(forge):
     facts = verify_package(forge({MODEL: None}))
     assert not any(each.subject == HOOKS for each in facts.findings), told(facts)
     assert [each.message for each in facts.findings if each.subject == layout.ENTRY] == [
-        f"the object {MODEL!r} is not there"
+        f"the saved object {MODEL!r} is missing"
     ]
 
 
-def test_hooks_of_an_object_that_is_damaged_are_not_told_as_well(good, forge):
+def test_hooks_of_damaged_object_are_not_reported(good, forge):
     facts = verify_package(forge({MODEL: read(good, MODEL)[:-40]}))
     subjects = [each.subject for each in facts.findings if each.code == "pickle-malformed"]
     assert subjects == [MODEL]
 
 
-def test_hooks_are_listed_even_without_their_object(forge):
+def test_hooks_without_their_object_are_listed_as_code(forge):
     facts = verify_package(forge({MODEL: None, HOOKS: b"cos\nsystem\n(S'true'\ntR."}))
     assert [str(name) for name in facts.code.names()[HOOKS]] == ["os.system"]
 
 
-def test_a_damaged_pickle_leaves_the_scan_unfinished_and_says_so(good, tmp_path):
+def test_damaged_pickle_leaves_the_scan_unfinished(good, tmp_path):
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", MODEL))
     codes = [each.code for each in facts.findings if each.subject == MODEL]
     assert codes == ["record-corrupt", "scan-unfinished"]
@@ -462,7 +473,7 @@ def test_a_damaged_pickle_leaves_the_scan_unfinished_and_says_so(good, tmp_path)
 # -- torch.package ---------------------------------------------------------------------------
 
 
-def test_a_damaged_archive_of_torch_package_is_refused_with_all_its_records(tmp_path):
+def test_all_damaged_records_of_a_torch_package_are_reported(tmp_path):
     good = FIXTURES / "torch-2.13-py3.11/tiny_model.pt"
     records = [".data/0.storage", ".data/1.storage"]
     facts = verify_package(patched(good, tmp_path / "tiny_model.pt", *records))
@@ -471,7 +482,7 @@ def test_a_damaged_archive_of_torch_package_is_refused_with_all_its_records(tmp_
     assert (facts.is_accepted, facts.digest) == (False, "")
 
 
-def test_an_archive_of_torch_package_with_an_odd_byte_order_is_refused(tmp_path):
+def test_torch_package_with_invalid_byte_order_is_rejected(tmp_path):
     with ArchiveWriter(tmp_path / "odd.pt") as writer:
         writer.write("byteorder", b"sideways")
         writer.write("m/a.py", b"")
@@ -485,10 +496,10 @@ def test_an_archive_of_torch_package_with_an_odd_byte_order_is_refused(tmp_path)
                 new.writestr(zipfile.ZipInfo(name), old.read(name))
         new.writestr(zipfile.ZipInfo("archive/.data/version"), b"6\n")
     facts = verify_package(tmp_path / "older.pt")
-    assert "'sideways' is no order of bytes" in "".join(told(facts, Severity.ERROR))
+    assert "'sideways' is not a byte order" in "".join(told(facts, Severity.ERROR))
 
 
-def test_an_archive_error_while_opening_names_the_record(tmp_path):
+def test_invalid_archive_is_reported_with_the_record(tmp_path):
     with zipfile.ZipFile(tmp_path / "twice.modpack", "w") as archive:
         archive.writestr("p/.data/version", b"6")
         with pytest.warns(match="Duplicate name"):
