@@ -438,7 +438,7 @@ def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
 def _outcome(facts: VerifyFacts) -> RenderableType:
     number = Counter(each.severity for each in facts.findings)
     if not facts.is_accepted:
-        return Text(f"refused: {counted(number[Severity.ERROR], 'error')}", "bold red")
+        return Text(f"failed: {counted(number[Severity.ERROR], 'error')}", "bold red")
     warnings = number[Severity.WARNING]
     more = f", with {counted(warnings, 'warning')}" if warnings else ""
-    return Text(f"accepted{more}", "bold green")
+    return Text(f"passed{more}", "bold green")

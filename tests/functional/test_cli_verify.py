@@ -69,31 +69,31 @@ def document(*arguments, status=0):
 
 def test_verify_accepts_intact_package(package):
     result = run(package)
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "accepted")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "passed")
     assert "FAILED" not in result.stdout
 
 
 def test_verify_rejects_damaged_package_with_hint(damaged):
     result = run(damaged, "--workers", 2)
     assert result.exit_code == 1
-    assert ".data/0.storage: its content is damaged" in result.stdout
-    assert "-> Get the package again from whoever made it." in result.stdout
-    assert result.stdout.splitlines()[-1] == "refused: 1 error"
+    assert ".data/0.storage: the content is damaged" in result.stdout
+    assert "-> Get a fresh copy of the package." in result.stdout
+    assert result.stdout.splitlines()[-1] == "failed: 1 error"
 
 
 def test_verify_json_agrees_with_text(package, damaged):
     accepted = document(package)
     assert (accepted["passed"], accepted["findings"]) == (True, [])
-    refused = document(damaged, status=1)
-    assert (refused["passed"], len(refused["findings"])) == (False, 1)
-    assert refused["digest"] == accepted["digest"]
+    failed = document(damaged, status=1)
+    assert (failed["passed"], len(failed["findings"])) == (False, 1)
+    assert failed["digest"] == accepted["digest"]
 
 
 def test_verify_of_invalid_structure_has_no_digest(package, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(package.read_bytes() + b"more")
-    refused = document(tmp_path / "longer.modpack", status=1)
-    assert (refused["format"], refused["digest"]) == (None, None)
-    assert [each["code"] for each in refused["findings"]] == ["archive-invalid"]
+    failed = document(tmp_path / "longer.modpack", status=1)
+    assert (failed["format"], failed["digest"]) == (None, None)
+    assert [each["code"] for each in failed["findings"]] == ["archive-invalid"]
 
 
 @pytest.mark.parametrize("content", [None, b"no package"])
@@ -117,28 +117,28 @@ def test_verify_accepts_torch_package_archive_with_note():
 
 def test_verify_checks_policy(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\n")
-    refused = document(package, "--policy", policy, status=1)
-    assert [(each["code"], each["subject"]) for each in refused["findings"]] == [
+    policy.write_text("[trust]\nallow_code = true\nallow_hook_kinds = []\n")
+    failed = document(package, "--policy", policy, status=1)
+    assert [(each["code"], each["subject"]) for each in failed["findings"]] == [
         ("policy-violation", "forward"),
         ("policy-allows-any-code", str(package)),
     ]
-    policy.write_text('[trust]\nallow_code = true\nhook_kinds = ["forward"]\n')
+    policy.write_text('[trust]\nallow_code = true\nallow_hook_kinds = ["forward"]\n')
     assert document(package, "--policy", policy)["passed"]
     policy.write_text("[trust]\nallow_code = true\nhooks = []\n")
     assert run(package, "--policy", policy).exit_code == 2
     missing = run(package, "--policy", tmp_path / "nope.toml")
     assert missing.exit_code == 2
-    assert "nope.toml: there is no such file" in missing.stderr.replace("\n", "")
+    assert "nope.toml: no such file" in missing.stderr.replace("\n", "")
 
 
 def test_verify_shows_hint_for_each_policy_violation(package, tmp_path):
     policy = tmp_path / "trust.toml"
-    policy.write_text("[trust]\nallow_code = true\nhook_kinds = []\nstandard_library = []\n")
+    policy.write_text("[trust]\nallow_code = true\nallow_hook_kinds = []\nallow_stdlib = []\n")
     lines = [line.strip() for line in run(package, "--policy", policy).stdout.splitlines()]
     for wanted in (
-        "Add 'forward' to allow_hook_kinds of the policy",
-        "Add 'collections' to standard_",
+        "add 'forward' to allow_hook_kinds",
+        "add 'collections' to allow_stdlib",
     ):
         subject = wanted.split("'")[1]
         place = next(i for i, line in enumerate(lines) if wanted in line)
@@ -157,7 +157,7 @@ def test_verify_key_requires_its_signature(package, tmp_path):
     assert document(signed, "--key", public)["signatures"][0]["signer"] == "team"
     shown = "".join(run(signed, "--key", public).stdout.split())  # however it was wrapped
     assert f"signedwiththekey{key.key_id}ofteam" in shown
-    assert run(signed, "--key", tmp_path / "nobody.pub").exit_code == 2
+    assert run(signed, "--key", tmp_path / "missing.pub").exit_code == 2
 
 
 def test_verify_escapes_control_characters(package, tmp_path):

@@ -169,8 +169,8 @@ def test_why_of_unknown_module_suggests_similar_names(package):
     result = run(package, "whyshop.tool")
     assert result.exit_code == 2
     assert "whyshop.tools" in result.stderr and "Traceback" not in result.stderr
-    told = json.loads(run(package, "whyshop.tool", "--json").stdout)
-    assert "whyshop.tools" in told["error"]["message"]
+    shown = json.loads(run(package, "whyshop.tool", "--json").stdout)
+    assert "whyshop.tools" in shown["error"]["message"]
     assert run(package, "<model/net.pkl>").exit_code == 2
 
 

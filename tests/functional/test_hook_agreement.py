@@ -194,7 +194,7 @@ def test_verify_and_inspect_show_what_the_pickle_restores(package, tmp_path):
 
     file = changed(package, tmp_path / "edited.modpack", change)
     told = run("verify", "--json", file)
-    assert not json.loads(told)["accepted"]
+    assert not json.loads(told)["passed"]
     assert "its spec says 'source'" in told
     shown = " ".join(run("inspect", file).split())
     assert "harmless" not in shown and "agreeing.plain" in shown and "what runs" in shown
