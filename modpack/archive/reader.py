@@ -317,7 +317,9 @@ class ZipArchive(Archive):
                     if not pending and len(chunk) < wanted:
                         break
         except zlib.error as error:
-            raise ArchiveError(self.path, f"inflating failed: {error}", name) from error
+            raise ArchiveError(
+                self.path, f"the record cannot be inflated: {error}", name
+            ) from error
         if left or not inflater.eof or inflater.unused_data:
             reason = "the record does not inflate to its stated size"
             raise ArchiveError(self.path, reason, name)

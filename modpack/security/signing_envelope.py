@@ -75,8 +75,8 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
         raise ValueError("the payload is not an in-toto statement of version 1")
     if document.get("predicateType") != _PREDICATE_TYPE:
         raise ValueError(
-            f"the statement has the type {_shown(document.get('predicateType'))}, which is not "
-            "that of package signatures"
+            f"expected the predicateType {_PREDICATE_TYPE!r}, "
+            f"got {_shown(document.get('predicateType'))}"
         )
     if document.get("predicate") != _PREDICATE:
         raise ValueError("the predicate does not declare the digest to be that of the manifest")
@@ -106,7 +106,7 @@ def _strict_json(content: bytes) -> object:
 def _shown(value: object) -> str:
     """Return an untrusted value for messages, shortened."""
     if not isinstance(value, str):
-        return "not a string"
+        return type(value).__name__
     return repr(value if len(value) <= _MAX_CHARACTERS else value[:_MAX_CHARACTERS] + "...")
 
 
@@ -193,7 +193,7 @@ def _decode_envelope(document: object) -> Envelope:
         raise ValueError("not a JSON object")
     payload_type, signatures = document.get("payloadType"), document.get("signatures")
     if payload_type != _PAYLOAD_TYPE:
-        raise ValueError(f"the payloadType is {_shown(payload_type)}, not {_PAYLOAD_TYPE!r}")
+        raise ValueError(f"expected the payloadType {_PAYLOAD_TYPE!r}, got {_shown(payload_type)}")
     if not isinstance(signatures, list) or not signatures:
         raise ValueError("no signatures")
     if len(signatures) > _MAX_SIGNATURES:

@@ -30,7 +30,7 @@ _ENCRYPTED_LABEL: Final = "ENCRYPTED PRIVATE KEY"
 _PRIVATE_LABELS: Final = ("PRIVATE KEY", _ENCRYPTED_LABEL)
 _OWNER_ONLY: Final = 0o600
 _FOR_ALL: Final = 0o644
-_GENERATE: Final = "Generate a key pair with modpack keygen."
+_GENERATE: Final = "Create a key pair with: modpack keygen"
 
 
 def _read_key_file(path: Path) -> str:

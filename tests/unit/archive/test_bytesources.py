@@ -42,13 +42,13 @@ def test_nothing_is_read_of_a_closed_file(file):
 
 def test_a_pipe_with_a_name_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotAPackageError, match="no regular file"):
+    with pytest.raises(NotAPackageError, match="not a regular file"):
         FileBytes(str(tmp_path / "pipe"), "pipe")
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
 def test_a_device_is_refused_as_such(device):
-    with pytest.raises(NotAPackageError, match="no regular file"):
+    with pytest.raises(NotAPackageError, match="not a regular file"):
         FileBytes(device, device)
 
 

@@ -65,9 +65,9 @@ def test_without_crc32_the_digest_still_tells(package):
     damage(package, ".data/1.storage")
     with open_archive(package) as archive:
         manifest, names = read_manifest(archive), [".data/1.storage"]
-        with pytest.raises(ArchiveError, match="the crc32 is wrong"):
+        with pytest.raises(ArchiveError, match="the CRC-32 does not match"):
             verify_records(archive, manifest, names)
-        with pytest.raises(ArchiveError, match="its sha256 is not the declared one"):
+        with pytest.raises(ArchiveError, match="the SHA-256 does not match the manifest"):
             verify_records(archive, manifest, names, with_crc=False)
 
 

@@ -64,7 +64,7 @@ def written(target, content):
 
 @pytest.mark.parametrize("size", [999, 1000, 1001, 12_345])
 def test_the_checksums_are_those_of_the_whole(monkeypatch, tmp_path, size):
-    monkeypatch.setattr(body, "_LARGE", 1)
+    monkeypatch.setattr(body, "_LARGE_BYTES", 1)
     monkeypatch.setattr(body, "_PIECE_BYTES", 1000)
     content = memoryview(bytes(number % 251 for number in range(size)))
     assert written(tmp_path / "m.pt", content) == hashlib.sha256(content).hexdigest()
@@ -92,7 +92,7 @@ def test_where_only_one_thread_can_be_started_no_piece_counts_twice(monkeypatch,
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    monkeypatch.setattr(body, "_LARGE", 1)
+    monkeypatch.setattr(body, "_LARGE_BYTES", 1)
     monkeypatch.setattr(body, "_PIECE_BYTES", 1000)
     content = memoryview(bytes(range(250)) * 40)
     assert written(tmp_path / "m.pt", content) == hashlib.sha256(content).hexdigest()

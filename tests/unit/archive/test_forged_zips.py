@@ -43,30 +43,30 @@ def test_start_of_a_record_that_inflates_otherwise_is_refused(forge, record, pay
         ({"name": b"p/folder/"}, "''"),
         ({"name": b"p/a\\b"}, "backslash"),
         ({"name": b"p/C:/a"}, "drive"),
-        ({"name": b"p/a\0.py"}, "NUL"),
+        ({"name": b"p/a\0.py"}, "control character"),
         ({"name": b"q/a"}, "top-level folder"),
         ({"name": b"loose"}, "top-level folder"),
-        ({"name": b"p/.data/version"}, "twice"),
-        ({"name": b"p/.DATA/Version"}, "differs only in form"),
-        ({"name": b"p/.data/version/a"}, "would have to be a folder"),
+        ({"name": b"p/.data/version"}, "duplicate name"),
+        ({"name": b"p/.DATA/Version"}, "the name collides"),
+        ({"name": b"p/.data/version/a"}, "a folder of the name is also"),
         ({"name": b"p/\xc3\xa9"}, "not marked as UTF-8"),
-        ({"name": b"p/\xff", "flags": 0x800}, "no UTF-8"),
+        ({"name": b"p/\xff", "flags": 0x800}, "not valid UTF-8"),
         ({"name": b"p/a" + b"b" * 5000}, "too long"),
         ({"name": b"p/a", "flags": 1}, "encrypted"),
         ({"name": b"p/a", "flags": 0x40}, "flags"),
         ({"name": b"p/a", "method": 12}, "method"),
-        ({"name": b"p/a", "needed": 63}, "newer zip"),
+        ({"name": b"p/a", "needed": 63}, "requires zip version"),
         ({"name": b"p/a", "attributes": (stat.S_IFLNK | 0o777) << 16}, "symbolic link"),
-        ({"name": b"p/a", "attributes": stat.S_IFIFO << 16}, "no regular file"),
-        ({"name": b"p/a", "attributes": 0x10}, "no regular file"),
+        ({"name": b"p/a", "attributes": stat.S_IFIFO << 16}, "not a regular file"),
+        ({"name": b"p/a", "attributes": 0x10}, "not a regular file"),
         ({"name": b"p/a", "comment": b"hi"}, "comment"),
         ({"name": b"p/a", "offset": 1}, "overlaps"),
         ({"name": b"p/a", "offset": 1 << 30}, "overlaps"),
-        ({"name": b"p/a", "content": b"12345", "size": 4}, "two sizes"),
+        ({"name": b"p/a", "content": b"12345", "size": 4}, "two different sizes"),
         ({"name": b"p/a", "extra": b"\x01"}, "extra fields"),
         ({"name": b"p/a", "extra": struct.pack("<HH5sxx", 0x7075, 7, b"other")}, "extra fields"),
         ({"name": b"p/a", "size": 0xFFFFFFFF}, "extra fields"),
-        ({"name": b"p/a", "method": 8, "payload": b"\3\0", "size": 1 << 29}, "claims to inflate"),
+        ({"name": b"p/a", "method": 8, "payload": b"\3\0", "size": 1 << 29}, "would inflate"),
     ],
 )
 def test_a_directory_that_is_not_a_packages_is_refused_at_once(forge, record, forged, reason):
@@ -115,9 +115,9 @@ def test_a_data_descriptor_must_say_what_the_directory_says(forge, record, extra
 
 
 def test_hidden_bytes_are_refused_wherever_they_are(forge, record):
-    with pytest.raises(ArchiveError, match="before its first record"):
+    with pytest.raises(ArchiveError, match="before the first record"):
         open_archive(forge(record(b"p/a", b"hello"), before=b"#!/bin/sh\n"))
-    with pytest.raises(ArchiveError, match="not end where the next record is"):
+    with pytest.raises(ArchiveError, match="not end where the next record starts"):
         open_archive(forge(record(b"p/a", b"hello"), between=b"x" * 40)).read("a")
     with pytest.raises(ArchiveError, match="follows its end record"):
         open_archive(forge(record(b"p/a", b"hello"), comment=b"hi"))
@@ -176,7 +176,7 @@ def test_a_bomb_is_not_inflated_beyond_what_it_declares(forge, record):
 
 def test_a_flipped_content_byte_is_found_by_the_crc(forge, record):
     archive = open_archive(forge(record(b"p/a", b"hello", crc=zlib.crc32(b"hellp"))))
-    with pytest.raises(ArchiveError, match="crc32"):
+    with pytest.raises(ArchiveError, match="CRC-32"):
         archive.read("a")
 
 
@@ -186,7 +186,7 @@ def test_a_version_anywhere_else_does_not_make_a_package(tmp_path, record):
     directory = directory.central_bytes(0)
     end = struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1, 1, len(directory), len(body), 0)
     path.write_bytes(body + directory + end)
-    with pytest.raises(NotAPackageError, match="no version record"):
+    with pytest.raises(NotAPackageError, match="without a version record"):
         open_archive(path)
 
 

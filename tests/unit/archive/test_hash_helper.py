@@ -44,7 +44,7 @@ def helpers(monkeypatch):
 
     monkeypatch.setattr(hash_helper, "HashHelper", Noted)
     monkeypatch.setattr(hash_helper, "usable_cores", lambda: 2)
-    monkeypatch.setattr(writing, "_WORTH_A_HELPER", 1)
+    monkeypatch.setattr(writing, "_MIN_HELPER_BYTES", 1)
     return started
 
 
@@ -77,7 +77,7 @@ def test_archive_is_identical_and_only_the_helper_hashes_storages(
     def nobody(data):
         raise AssertionError("a storage was hashed here")
 
-    monkeypatch.setattr(writing, "_prepare", lambda records: [nobody(r) for r in records])
+    monkeypatch.setattr(writing, "_compress", lambda records: [nobody(r) for r in records])
     target = tmp_path / "m.pt"
     with ArchiveWriter(target) as writer:
         for number in range(MANY):
@@ -93,7 +93,7 @@ def test_helper_returns_checksums_of_each_record(helpers):
     slot = helper.slot()
     for number in range(5):
         slot.add(content(number))
-    helper.begin(slot)
+    helper.submit(slot)
     found = helper.digests(slot)
     assert found == [
         (zlib.crc32(content(n)), hashlib.sha256(content(n)).digest()) for n in range(5)
@@ -123,7 +123,7 @@ def test_mixed_records_keep_their_order(tmp_path, helpers, monkeypatch):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_helper_that_dies_or_hangs_is_given_up(tmp_path, plain, helpers, monkeypatch, number):
-    monkeypatch.setattr(hash_helper, "_PATIENCE", 0.2)
+    monkeypatch.setattr(hash_helper, "_TIMEOUT_SECONDS", 0.2)
     target = tmp_path / "m.pt"
     write(target, lambda: helpers[0]._process.send_signal(number))
     assert target.read_bytes() == plain
@@ -136,7 +136,7 @@ def test_helper_that_dies_or_hangs_is_given_up(tmp_path, plain, helpers, monkeyp
 )
 def test_helper_that_answers_nonsense_is_given_up(tmp_path, plain, helpers, monkeypatch, code):
     monkeypatch.setattr(hash_helper, "_START", code)
-    monkeypatch.setattr(hash_helper, "_PATIENCE", 0.5)
+    monkeypatch.setattr(hash_helper, "_TIMEOUT_SECONDS", 0.5)
     target = tmp_path / "m.pt"
     write(target)
     assert target.read_bytes() == plain
@@ -235,7 +235,7 @@ def test_forked_child_leaves_the_helper_alone(helpers):
     os.waitpid(child, 0)
     slot = helper.slot()
     slot.add(content(1))
-    helper.begin(slot)
+    helper.submit(slot)
     assert helper.digests(slot)[0][1] == hashlib.sha256(content(1)).digest()
     assert not helper._is_lost
     helper.close()
@@ -247,7 +247,7 @@ def test_dead_helper_raises_no_sigpipe(tmp_path):
     from modpack.archive import hash_helper
     from modpack.archive import writer as writing
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    writing._WORTH_A_HELPER, hash_helper.usable_cores = 1, lambda: 2
+    writing._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
     from tests.unit.archive import test_hash_helper
     class Dead(hash_helper.HashHelper):
         def __init__(self):

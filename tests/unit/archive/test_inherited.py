@@ -26,11 +26,11 @@ def child_lets_go(writer):
 
 
 def child_goes_on(writer):
-    with pytest.raises(ArchiveError, match="no forked child"):
+    with pytest.raises(ArchiveError, match="a forked child cannot continue"):
         writer.write("pkg/child.txt", b"child")
-    with pytest.raises(ArchiveError, match="no forked child"):
+    with pytest.raises(ArchiveError, match="a forked child cannot continue"):
         writer.digest_of("pkg/0.txt")
-    with pytest.raises(ArchiveError, match="no forked child"):
+    with pytest.raises(ArchiveError, match="a forked child cannot continue"):
         writer.commit()
 
 

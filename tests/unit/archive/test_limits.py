@@ -28,7 +28,7 @@ def test_records_that_inflate_to_too_much_together_are_refused(forge, record):
     packed = deflated(zeros)
     records = [record(b"p/z%d" % n, zeros, method=8, payload=packed) for n in range(65)]
     assert open_archive(forge(*records[:64])).size("z63") == len(zeros)
-    with pytest.raises(ArchiveError, match="all its records together claim to inflate"):
+    with pytest.raises(ArchiveError, match="the records together would inflate"):
         open_archive(forge(*records))
 
 
@@ -54,13 +54,15 @@ def test_padding_moves_data_and_does_nothing_else(forge, record, content):
 @pytest.mark.parametrize("content", [b"hidden", b"\0Z", b"Z\0Z", bytes(128), b"Z" * 60_000])
 def test_nothing_hides_in_padding(forge, record, content):
     path = forge(record(b"p/a", b"hello", local={"extra": padding(content)}))
-    with pytest.raises(ArchiveError, match="hidden in its padding"):
+    with pytest.raises(ArchiveError, match="data in the padding"):
         open_archive(path).read("a")
 
 
 def test_names_may_not_have_more_folders_than_their_archive_is_worth(forge, record):
     below = b"a/" * 60 + b"b"
-    with pytest.raises(ArchiveError, match=r"its names have 61001 folders, which is too many"):
+    with pytest.raises(
+        ArchiveError, match=r"the names contain 61001 folders, and 50000 are allowed"
+    ):
         open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(1000))))
     assert len(open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(800)))).names())
 
@@ -82,7 +84,7 @@ def test_an_endless_list_of_externs_is_refused(write_package):
     path = write_package({".data/extern_modules": b"json\nos\n"})
     assert read_externs(open_archive(path)) == ["json", "os"]
     path = write_package({".data/extern_modules": b"a\n" * 33_334})
-    with pytest.raises(ArchiveError, match="it lists 33334 modules, and 33333 are allowed"):
+    with pytest.raises(ArchiveError, match="33334 modules are listed, and 33333 are allowed"):
         read_externs(open_archive(path))
 
 
@@ -90,7 +92,7 @@ def test_an_extern_that_is_too_deep_for_any_module_is_refused(write_package):
     deepest = "a" + ".a" * 63
     assert read_externs(open_archive(write_package({".data/extern_modules": deepest.encode()})))
     path = write_package({".data/extern_modules": f"os\n{deepest}.a\n".encode()})
-    with pytest.raises(ArchiveError, match="which is no module path: it has 65 components"):
+    with pytest.raises(ArchiveError, match="is not a module path: it has 65 components"):
         read_externs(open_archive(path))
 
 

@@ -72,7 +72,7 @@ CONTENTS = {
     "export, old": (zipped("serialized_exported_program.json", "version"), "torch.export.load"),
     "torchscript": (zipped("m/data.pkl", "m/constants.pkl", "m/version"), "torch.jit.load"),
     "unknown": (bytes(range(128, 256)), "it is not a zip archive. Check the path"),
-    "unknown zip": (zipped("a/b.txt"), "no version record"),
+    "unknown zip": (zipped("a/b.txt"), "without a version record"),
 }
 
 
@@ -101,7 +101,7 @@ def test_text_that_begins_like_another_format_is_text(text, tmp_path):
     "files, remedy",
     [
         ((), "it is empty"),
-        (("readme.md",), "Give the file of a package"),
+        (("readme.md",), "Pass a package file"),
         ((".metadata", "__0_0.distcp"), "torch.distributed.checkpoint.load(state_dict, "),
         (("config.json", "model.safetensors"), "modpack.save"),
         (("b.modpack", "a.modpack"), "Name one: 'a.modpack', 'b.modpack'"),
@@ -126,7 +126,7 @@ def test_load_of_url_names_fsspec(url, kind):
 
 
 def test_load_of_file_url_names_path(tmp_path):
-    with pytest.raises(PackageNotFoundError, match=f"Give its path: {tmp_path}/net.pt$"):
+    with pytest.raises(PackageNotFoundError, match=f"Pass the path instead: {tmp_path}/net.pt$"):
         modpack.load((tmp_path / "net.pt").as_uri())
 
 

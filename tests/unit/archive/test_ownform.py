@@ -83,7 +83,7 @@ def test_sizes_and_places_beyond_32_bits_have_one_form_too(write_package, monkey
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
     content = write_package({"small": b"1", **RECORDS}).read_bytes()
     monkeypatch.undo()
-    with pytest.raises(RepackedError, match="another program packed it again"):
+    with pytest.raises(RepackedError, match="another program repacked the package"):
         damage(content)
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
     assert damage(content) == {}
@@ -102,7 +102,7 @@ def test_contents_that_are_deflated_otherwise_are_told(write_package, lines):
         other = payload[:-1] + bytes([payload[-1] ^ 1 << bit])
         changed = content[: entry.end - len(other)] + other + content[entry.end :]
         if inflated(other) == source:
-            assert "deflated otherwise" in damage(changed)["a.py"]
+            assert "the compressed data differs" in damage(changed)["a.py"]
         else:
             assert damage(changed)
     assert inflated(payload[:-1] + bytes([payload[-1] ^ 0x80])) == source
@@ -115,7 +115,7 @@ def test_a_header_is_judged_when_its_record_is_read(content):
     with open_archive(io.BytesIO(changed)) as archive:
         assert read_manifest(archive) is not None
         assert archive.read("pkg/é.txt") == RECORDS["pkg/é.txt"]
-        with pytest.raises(RepackedError, match="its headers are not those that modpack writes"):
+        with pytest.raises(RepackedError, match="the headers are not those that modpack writes"):
             archive.read("pkg/a.py")
 
 
@@ -127,12 +127,12 @@ def test_headers_of_others_are_consistent_and_not_its_own(content):
         dated = header[:10] + b"\1" + header[11:]
         assert find_header_mismatch(entry, dated, b"") is None
         other = header[:14] + bytes([header[14] ^ 1]) + header[15:]
-        assert find_header_mismatch(entry, other, b"") == "the crc32"
+        assert find_header_mismatch(entry, other, b"") == "the CRC-32"
 
 
 def test_what_lacks_records_is_told_as_such(content):
-    assert damage(rezipped(content, {"pkg/a.py": None})) == {"pkg/a.py": "it is missing"}
+    assert damage(rezipped(content, {"pkg/a.py": None})) == {"pkg/a.py": "the record is missing"}
     told = damage(rezipped(content, {"pkg/b.py": b""}))
-    assert told == {"pkg/b.py": "the manifest does not declare it"}
+    assert told == {"pkg/b.py": "the manifest does not list the record"}
     told = damage(rezipped(content, {"pkg/é.txt": b"f" * 30}))
     assert told == {"pkg/é.txt": "its sha256 is not the declared one"}

@@ -113,7 +113,7 @@ def test_a_view_into_a_buffer_is_compared_with_what_it_should_be(write_package):
     content = write_package(RECORDS).read_bytes()
     with open_archive(io.BytesIO(content)) as archive:
         archive.verify_with(Refusing())
-        for read in (archive.read, archive.read_view, archive.copied):
+        for read in (archive.read, archive.read_view, archive.read_copy):
             with pytest.raises(ArchiveError, match=r"0\.storage.*something else"):
                 read(".data/0.storage")
 

@@ -17,7 +17,7 @@ from modpack.errors import ArchiveError, RepackedError
 TIMES = struct.pack("<HHBI", 0x5455, 5, 3, 1_700_000_000)
 OWNERS = struct.pack("<HHBBIBI", 0x7875, 11, 1, 4, 0, 4, 0)
 UNICODE_PATH = struct.pack("<HH5sxx", 0x7075, 7, b"other")
-REMEDY = "Remedy: unzip it and load the folder"
+REMEDY = "Unzip it and load the folder."
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_records_alone_are_no_package_again(unzipped: Path, tmp_path: Path) -> N
 
 def test_entries_for_folders_are_told_with_what_helps(unzipped: Path, tmp_path: Path) -> None:
     zipped = shutil.make_archive(str(tmp_path / "again"), "zip", unzipped)
-    with pytest.raises(ArchiveError, match="'archive/': it is an entry for a folder") as told:
+    with pytest.raises(ArchiveError, match="'archive/': the record is a folder entry") as told:
         modpack.load_weights(zipped)
     assert REMEDY in str(told.value)
 
@@ -59,15 +59,15 @@ def test_times_and_owners_of_files_are_told_with_what_helps(
     unzipped: Path, tmp_path: Path, extra: bytes
 ) -> None:
     zipped = packed(unzipped, tmp_path / "again.modpack", extra)
-    with pytest.raises(ArchiveError, match="times or owners of files") as told:
+    with pytest.raises(ArchiveError, match="file times or owners") as told:
         open_archive(zipped)
     assert REMEDY in str(told.value)
 
 
 def test_what_was_packed_without_its_folder_says_so(unzipped: Path, tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError, match="packed without the folder") as told:
+    with pytest.raises(ArchiveError, match="zipped without its top-level folder") as told:
         open_archive(packed(unzipped / "archive", tmp_path / "again.modpack"))
-    assert "unzip it into a folder" in str(told.value)
+    assert "Unzip it into a folder" in str(told.value)
 
 
 @pytest.mark.parametrize("extra", [UNICODE_PATH, TIMES + UNICODE_PATH, TIMES[:-1], b"\1"])

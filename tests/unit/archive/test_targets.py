@@ -150,7 +150,7 @@ def test_after_a_failure_the_writer_says_that_it_is_closed():
         writer.write("a", bytes(20 << 20))
         with pytest.raises(TargetError, match="No space left"):
             writer.commit()
-        with pytest.raises(ModpackError, match="writing to it failed"):
+        with pytest.raises(ModpackError, match="a write failed"):
             writer.write("b", b"")
 
 
@@ -209,12 +209,12 @@ def test_a_very_long_file_name_still_has_room_for_its_temporary(tmp_path):
 def test_an_impossible_target_is_refused_before_any_work(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for bad, reason in {
-        tmp_path: "is a directory",
+        tmp_path: "this is a folder",
         tmp_path / "missing" / "m.pt": "does not exist",
-        tmp_path / "fifo": "no regular file",
-        "": "names no file",
-        f"{tmp_path}/": "names no file",
-        "a\0b": "names no file",
+        tmp_path / "fifo": "not a regular file",
+        "": "not a file name",
+        f"{tmp_path}/": "not a file name",
+        "a\0b": "not a file name",
     }.items():
         with pytest.raises(TargetError, match=reason):
             ArchiveWriter(bad)

@@ -54,7 +54,7 @@ def check(target):
 def way(request, monkeypatch):
     """The ways in which checksums of records come about."""
     if request.param == "at once":
-        monkeypatch.setattr(body, "_MAX_WAITING", 0)
+        monkeypatch.setattr(body, "_MAX_PENDING_BYTES", 0)
     return request.param
 
 

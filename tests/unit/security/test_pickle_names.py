@@ -47,23 +47,23 @@ def test_modules_that_packages_hold_are_names():
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"", "cut off"),
-        (b"no pickle at all", "is no opcode"),
-        (b"\x80\x04\x95", "cut off"),
-        (b"\x80\x04\x95\xff\0\0\0\0\0\0\0N.", "a frame ends behind the pickle"),
-        (b"\x80\x04\x95\x01\0\0\0\0\0\0\0K\x01.", "an opcode goes on behind the end of its frame"),
-        (b"\x80\x04N\x80\x02.", "it changes its protocol on the way"),
-        (b"\x80\x09N.", "its protocol 9 is unknown"),
-        (b"\x80\x02h\x07.", "not in the memo"),
-        (b"\x80\x04\x93.", "takes more than there is"),
-        (b"\x80\x04\x8c\x02os\x8c\x01a\x8c\x01bR\x93.", "a name that is no text in it"),
-        (b"\x80\x04\x8c\x02osS'a\\x62'\n\x93.", "a name that is no text in it"),
-        (b"\x80\x02\x82\x01.", "copyreg's registry"),
-        (b"\x80\x05\x97.", "data that is not in it"),
+        (b"", "truncated"),
+        (b"no pickle at all", "is not an opcode"),
+        (b"\x80\x04\x95", "truncated"),
+        (b"\x80\x04\x95\xff\0\0\0\0\0\0\0N.", "a frame extends past"),
+        (b"\x80\x04\x95\x01\0\0\0\0\0\0\0K\x01.", "an opcode crosses the end of its frame"),
+        (b"\x80\x04N\x80\x02.", "the protocol changes"),
+        (b"\x80\x09N.", "protocol 9 is unknown"),
+        (b"\x80\x02h\x07.", "a memo entry does not exist"),
+        (b"\x80\x04\x93.", "takes more values than"),
+        (b"\x80\x04\x8c\x02os\x8c\x01a\x8c\x01bR\x93.", "a global name is not a string"),
+        (b"\x80\x04\x8c\x02osS'a\\x62'\n\x93.", "a global name is not a string"),
+        (b"\x80\x02\x82\x01.", "copyreg extension code"),
+        (b"\x80\x05\x97.", "out-of-band buffer"),
         (b"\x80\x04NN.", "more than one value is left"),
-        (b"\x80\x04N.N", "1 bytes follow where it ends"),
+        (b"\x80\x04N.N", "1 bytes follow the end"),
         (b"\x80\x04}(K\x01u.", "a key has no value"),
-        (b"\x80\x04\x8c\x03oddQ.", "of no kind that packages have"),
+        (b"\x80\x04\x8c\x03oddQ.", "has an unknown kind"),
     ],
 )
 def test_what_cannot_be_read_off_is_told_with_its_place(data, told):
@@ -142,4 +142,4 @@ def test_storages_that_nothing_could_hold_cannot_be_read(size):
     number = size.to_bytes(9, "little", signed=True)
     parts = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" + b"0X\3\0\0\0cpu"
     told = read_pickle(b"\x80\x02" + parts + b"\x8a\x09" + number + b"tQ.").unreadable
-    assert told == "a storage has a size that nothing has"
+    assert told == "a storage has an invalid size"
