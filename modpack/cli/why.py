@@ -49,12 +49,12 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
 def _explain(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
     from modpack.report.package_info import read_evidence
-    from modpack.report.why import mentions, read_provider, why, with_stand_ins
+    from modpack.report.why import mentions, read_provider, why, with_mock_runtime
 
     with open_archive(file) as archive:
         plan = read_evidence(archive, with_uses=False)
         if not mentions(plan, module):
-            plan = with_stand_ins(archive, plan)
+            plan = with_mock_runtime(archive, plan)
         if not mentions(plan, module):
             raise _unknown_module(archive, plan, module)
         provider = read_provider(archive, plan, module)

@@ -1,7 +1,7 @@
-"""Records to JSON and back.
+"""Conversion of records to JSON and back.
 
-A record is a NamedTuple or a dataclass, and the annotations of its fields are its description.
-What is read may come from anywhere, so every value is checked against its field.
+A record is a NamedTuple or a dataclass, and the annotations of its fields describe its JSON. Input
+may come from anywhere, so every value is checked against its field.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from modpack.core.names import why_too_long
 T = TypeVar("T")
 
 ModulePath: TypeAlias = Annotated[str, why_too_long]
-"""A text that is not too long for a module path; nothing else about it is checked."""
+"""A string that is not too long for a module path. Nothing else is checked."""
 
 
-def _why_no_line(value: int) -> str | None:
-    return None if value > 0 else "lines are numbers from 1"
+def _check_line(value: int) -> str | None:
+    return None if value > 0 else "line numbers start at 1"
 
 
-Line: TypeAlias = Annotated[int, _why_no_line]
+Line: TypeAlias = Annotated[int, _check_line]
 
 _MAX_SECONDS: Final = 1e12
 _PLAIN_TYPES: Final = frozenset({str, int, bool, float, NoneType})
@@ -47,7 +47,7 @@ _Read: TypeAlias = Callable[[Any], Any]
 
 
 class MismatchError(TypeError):
-    """A value of a document that is not what its place asks for. The text names the place."""
+    """A value of a document has the wrong type. The text names its position."""
 
     def __init__(self, problem: str, quotes_key: bool = True) -> None:
         self._problem = problem
@@ -55,12 +55,12 @@ class MismatchError(TypeError):
         self._steps: list[str | int] = []
         self.what = ""
 
-    def place_within(self, step: str | int) -> None:
-        """Say where the value is, in an object or a list around it."""
+    def add_step(self, step: str | int) -> None:
+        """Add the key or index of the value in the enclosing object or list."""
         self._steps.append(step)
 
     def __str__(self) -> str:
-        # A key may be anything, and as long as the document.
+        # A key may contain anything and be as long as the document.
         names = [f"item {s}" if isinstance(s, int) else f"the {s:.60}" for s in self._steps]
         if self._quotes_key and self._steps and isinstance(self._steps[0], str):
             names[0] = f"{self._steps[0]!r:.60}"
@@ -68,7 +68,7 @@ class MismatchError(TypeError):
 
 
 class _Keys(NamedTuple):
-    """What :func:`json_keys` says about a record."""
+    """The arguments of :func:`json_keys` for one record."""
 
     names: Mapping[str, str] = MappingProxyType({})
     optional: frozenset[str] = frozenset()
@@ -101,13 +101,13 @@ def json_keys(
 
 
 def to_json(value: object, *, as_row: bool = False) -> Json:
-    """A value as JSON: a record as an object, a tuple as a list, an enum's member as its value.
+    """Return a value as JSON: records as objects, tuples as lists, enum members as their values.
 
-    Bytes become text in base64.
+    Bytes become strings in base64.
 
     Args:
-        value: the value.
-        as_row: whether records, this one and those in it, become lists of their fields' values.
+        value: The value.
+        as_row: Whether all records in it become lists of their fields' values.
 
     >>> to_json({"numbers": (1, 2)})
     {'numbers': [1, 2]}
@@ -130,21 +130,21 @@ def to_json(value: object, *, as_row: bool = False) -> Json:
 
 
 def record_to_json(record: object) -> dict[str, Json]:
-    """A record as a JSON object."""
+    """Return a record as a JSON object."""
     return cast("dict[str, Json]", to_json(record))
 
 
 def from_json(kind: type[T], value: object, what: str, *, as_row: bool = False) -> T:
-    """Read back what :func:`to_json` made of a record. Keys that are not known are left alone.
+    """Read a record that :func:`to_json` returned. Unknown keys are ignored.
 
     Args:
-        kind: the record's class.
-        value: the parsed JSON.
-        what: what it is, for the error.
-        as_row: whether records are lists of their fields' values.
+        kind: Class of the record.
+        value: The parsed JSON.
+        what: Name of the value, for the error.
+        as_row: Whether records are lists of their fields' values.
 
     Raises:
-        MismatchError: something in it is missing or of a wrong type.
+        MismatchError: If a key is missing or a value has the wrong type.
 
     >>> class Point(NamedTuple):
     ...     x: int
@@ -183,12 +183,12 @@ def _plain(kind: type, expected: str) -> _Read:
 
 def _number(value: object) -> object:
     if type(value) is not int or value < 0:
-        raise _wrong("a number from 0", value)
+        raise _wrong("an integer from 0", value)
     return value
 
 
 def _seconds(value: object) -> float:
-    """A duration; JSON as Python reads it has infinities, and whole numbers beyond any float."""
+    """Read a duration. JSON in Python has infinities, and integers beyond the range of floats."""
     if type(value) in (int, float) and 0 <= cast(float, value) < _MAX_SECONDS:
         return float(cast(float, value))
     raise _wrong("a duration in seconds", value)
@@ -222,11 +222,11 @@ def _optional(read_present: _Read) -> _Read:
 
 def _restricted(read_any: _Read, why_not: Callable[[Any], str | None]) -> _Read:
     def read(value: object) -> object:
-        known = read_any(value)
-        reason = why_not(known)
+        checked = read_any(value)
+        reason = why_not(checked)
         if reason is not None:
-            raise MismatchError(f"cannot be {known!r:.60}: {reason}")
-        return known
+            raise MismatchError(f"cannot be {checked!r:.60}: {reason}")
+        return checked
 
     return read
 
@@ -249,7 +249,7 @@ def _items(read_item: _Read) -> _Read:
             for each in value:
                 items.append(read_item(each))
         except MismatchError as failure:
-            failure.place_within(len(items))
+            failure.add_step(len(items))
             raise
         return tuple(items)
 
@@ -265,7 +265,7 @@ def _row(readers: Sequence[_Read]) -> _Read:
             for read_item, each in zip(readers, value, strict=True):
                 items.append(read_item(each))
         except MismatchError as failure:
-            failure.place_within(len(items))
+            failure.add_step(len(items))
             raise
         return items
 
@@ -281,7 +281,7 @@ def _mapping(read_key: _Read, read_item: _Read) -> _Read:
             try:
                 items[read_key(key)] = read_item(each)
             except MismatchError as failure:
-                failure.place_within(key)
+                failure.add_step(key)
                 raise
         return items
 
@@ -292,19 +292,19 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
     def read(value: object) -> object:
         if not isinstance(value, dict):
             raise _wrong("an object", value)
-        found: dict[str, object] = {}
+        fields_by_name: dict[str, object] = {}
         for name, key, read_field, is_optional, old_key in fields:
             if key not in value and old_key in value:
                 key = cast(str, old_key)
             if key in value:
                 try:
-                    found[name] = read_field(value[key])
+                    fields_by_name[name] = read_field(value[key])
                 except MismatchError as failure:
-                    failure.place_within(key)
+                    failure.add_step(key)
                     raise
             elif not is_optional:
                 raise MismatchError(f"has no {key!r}", quotes_key=False)
-        return kind(**found)
+        return kind(**fields_by_name)
 
     return read
 
@@ -321,7 +321,7 @@ def _keys_of(kind: Any) -> dict[str, str] | None:
 
 @cache
 def _reader(kind: Any, as_row: bool) -> _Read:
-    """What checks a value of a type, and makes of it what such a field holds."""
+    """Return the function that checks and converts the JSON values of a type."""
     if kind in _READERS:
         return _READERS[kind]
     origin, parts = get_origin(kind), get_args(kind)

@@ -1,6 +1,6 @@
 """Checked values of JSON and TOML documents, and of public arguments.
 
-A wrong kind is a TypeError that says what was expected; whoever reads the document names it.
+A value of the wrong type is a TypeError with the expected type. The caller adds the document.
 """
 
 from __future__ import annotations
@@ -16,23 +16,22 @@ from typing import Final, NoReturn, TypeAlias, cast
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
 _BYTES_OF: Final = ((b"[", 100), (b"{", 100), (b",", 40), (b":", 60))
-"""What each of these signs costs in memory at most, as what Python makes of it."""
+"""Upper bounds of the memory that Python needs for each of these characters, in bytes."""
 _PAIR_BYTES: Final = 120
-"""What a key and its value cost besides while they are a pair."""
+"""Additional bytes for a key and its value while they are a pair."""
 
 
 def parse_json(content: bytes, most_bytes: int, *, unique_keys: bool = False) -> Json:
-    """The values of a JSON document, in UTF-8 and without NaN or infinities (RFC 8259).
+    """Parse a JSON document in UTF-8, without NaN or infinities (RFC 8259).
 
     Args:
-        content: the document.
-        most_bytes: how many bytes of memory its values may take; estimated before any is made.
-        unique_keys: whether to refuse an object that has a key twice; otherwise its last value
+        content: The document.
+        most_bytes: Limit of the memory for its values, in bytes. Estimated before parsing.
+        unique_keys: Whether to reject an object with a duplicate key. Otherwise, the last value
             counts.
 
     Raises:
-        ValueError: it is no such document, it is nested too deeply for Python, or it would take
-            more memory.
+        ValueError: If the document is invalid, is nested too deeply, or exceeds ``most_bytes``.
 
     >>> parse_json(b'{"a": [1, null]}', 10_000)
     {'a': [1, None]}
@@ -42,21 +41,21 @@ def parse_json(content: bytes, most_bytes: int, *, unique_keys: bool = False) ->
     needed = sum(content.count(sign) * cost for sign, cost in _BYTES_OF)
     needed += colons * _PAIR_BYTES if unique_keys else 0
     if needed > most_bytes:
-        raise ValueError(f"it would take {needed} bytes of memory, and {most_bytes} are allowed")
+        raise ValueError(f"the values need {needed} bytes of memory, and the limit is {most_bytes}")
     try:
         parsed = cast("Json", _decode(text))
         if unique_keys and not _has_keys(parsed, colons):
             json.loads(text, object_pairs_hook=_refuse_duplicates)
     except RecursionError as failure:
-        raise ValueError("it is nested too deeply") from failure
+        raise ValueError("the values are nested too deeply") from failure
     return parsed
 
 
 def _has_keys(document: Json, colons: int) -> bool:
-    """Whether a document has as many keys as there are colons in its text.
+    """Return whether a document has as many keys as its text has colons.
 
-    Then none stood there twice, since each has a colon behind it: no object has to be looked at
-    while it is made, which would take twice as long.
+    If so, no key occurs twice, because a colon follows each. Checking every object while parsing
+    would take twice as long.
     """
     level: list[Json] = [document]
     while level:
@@ -71,11 +70,11 @@ def _has_keys(document: Json, colons: int) -> bool:
 
 def _refuse_duplicates(pairs: list[tuple[str, Json]]) -> None:
     if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice in one object")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"it has {name}, which is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
@@ -83,72 +82,72 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def _decode(text: str) -> object:
     if text.startswith("\ufeff"):
-        return json.loads(text)  # its error
-    return _DECODER.decode(text)  # json.loads would make a new decoder for each text
+        return json.loads(text)  # raises the error for a byte order mark
+    return _DECODER.decode(text)  # json.loads would create a decoder for each text
 
 
 def as_text(value: object, what: str) -> str:
-    """A text.
+    """Return a value that must be a string.
 
     >>> as_text("1.0", "a version")
     '1.0'
     """
     if not isinstance(value, str):
-        raise TypeError(f"{what} is no text")
+        raise TypeError(f"{what} is not a string")
     return value
 
 
 def as_optional_text(value: object, what: str) -> str | None:
-    """A text, or null."""
+    """Return a value that must be a string or null."""
     return None if value is None else as_text(value, what)
 
 
 def as_truth(value: Json, what: str) -> bool:
-    """True or false."""
+    """Return a value that must be true or false."""
     if not isinstance(value, bool):
         raise TypeError(f"{what} is neither true nor false")
     return value
 
 
 def as_number(value: Json, what: str) -> int:
-    """A whole number."""
+    """Return a value that must be an integer."""
     if type(value) is not int:
-        raise TypeError(f"{what} is no number")
+        raise TypeError(f"{what} is not an integer")
     return value
 
 
 def as_list(value: Json, what: str) -> list[Json]:
-    """A list."""
+    """Return a value that must be a list."""
     if not isinstance(value, list):
-        raise TypeError(f"{what} is no list")
+        raise TypeError(f"{what} is not a list")
     return value
 
 
 def as_mapping(value: Json, what: str) -> dict[str, Json]:
-    """An object."""
+    """Return a value that must be an object."""
     if not isinstance(value, dict):
-        raise TypeError(f"{what} is no object")
+        raise TypeError(f"{what} is not an object")
     return value
 
 
 class BrokenTomlError(ValueError):
-    """A file is no TOML, or nothing here can read TOML."""
+    """A file is not valid TOML, or no TOML parser is installed."""
 
 
 def read_toml(file: Path) -> dict[str, object]:
-    """The document in a file.
+    """Read a TOML file.
 
     Raises:
-        BrokenTomlError: it is no TOML; says why.
-        OSError: it cannot be read.
+        BrokenTomlError: If the file is not valid TOML.
+        OSError: If the file cannot be read.
     """
     loads, errors = _reader()
     try:
         return loads(file.read_bytes().decode("utf-8"))
     except UnicodeDecodeError as failure:
-        raise BrokenTomlError(f"it is no UTF-8: {failure}") from failure
+        raise BrokenTomlError(f"the file is not valid UTF-8: {failure}") from failure
     except (errors, RecursionError) as failure:
-        raise BrokenTomlError(f"it is no valid TOML: {failure}") from failure
+        raise BrokenTomlError(f"the file is not valid TOML: {failure}") from failure
 
 
 def _reader() -> tuple[Callable[[str], dict[str, object]], type[Exception]]:
@@ -159,31 +158,33 @@ def _reader() -> tuple[Callable[[str], dict[str, object]], type[Exception]]:
             continue
         return cast(Callable[[str], dict[str, object]], reader.loads), reader.TOMLDecodeError
     raise BrokenTomlError(
-        "Python 3.10 cannot read TOML by itself. Remedy: pip install tomli, or Python 3.11"
+        "Python 3.10 has no TOML parser. Run `pip install tomli`, or use Python 3.11."
     )
 
 
 def unknown_keys(table: Mapping[str, object], known: Sequence[str], path: str) -> Iterator[str]:
-    """A sentence for each key of a table that nobody reads, with what may have been meant.
+    """Yield a sentence for each unknown key of a table, with a similar known key.
 
     >>> list(unknown_keys({"extern": 1}, ["externs", "native"], "trust"))
-    ["trust.extern: there is no such key. Did you mean 'externs'?"]
+    ["trust.extern: unknown key. Did you mean 'externs'?"]
     """
     for key in table:
         if key not in known:
             similar = difflib.get_close_matches(key, known, n=1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else f"Known are {', '.join(known)}"
-            yield f"{path}.{key}: there is no such key. {hint}"
+            hint = (
+                f"Did you mean {similar[0]!r}?" if similar else f"Known keys: {', '.join(known)}."
+            )
+            yield f"{path}.{key}: unknown key. {hint}"
 
 
 def kind_in_toml(value: object) -> str:
-    """What TOML calls a value's type.
+    """Return the name of a value's type in TOML.
 
     >>> kind_in_toml(True), kind_in_toml({})
     ('a boolean', 'a table')
     """
     names = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
-    names |= {list: "such an array", dict: "a table"}
+    names |= {list: "an array of other values", dict: "a table"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
@@ -193,13 +194,13 @@ def require_type(
     """Check the type of an argument.
 
     Args:
-        value: what was given.
-        kinds: what it may be. A bool passes only where bool is among them.
-        argument: the argument's name.
-        expected: what it should be, for the error.
+        value: The argument.
+        kinds: Accepted types. A bool is accepted only if bool is among them.
+        argument: Name of the argument.
+        expected: Expected type, for the error.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: If the type is not accepted.
 
     >>> require_type(3, str, "text", "a str")
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Comparing two packages: read, never run, and nothing in them unpickled."""
+"""Comparison of two packages, without running or unpickling their contents."""
 
 from __future__ import annotations
 
@@ -36,32 +36,32 @@ from modpack.report.diff_modules import (
     compare_records,
     in_one_only,
     is_of_self_test,
-    read_side,
+    read_compared_package,
 )
 from modpack.report.diff_tensors import compare_tensors
 from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind, hook_flags
 from modpack.report.text_diff import WorkBudget, text_difference
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
-"""What may be text."""
+"""Kinds of resources that may be text."""
 _DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
-"""Records that are computed from the others."""
+"""Records that follow from the others."""
 _Pair = tuple[HookFacts, HookFacts]
 
 
 def compare_hooks(
     before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: WorkBudget
 ) -> Iterator[HookDifference]:
-    """The hooks that differ.
+    """Yield the hooks that differ.
 
-    Hooks of one kind on one target are the same hook if they call the same; what is left over there
-    is paired in order. Their positions count only among hooks that were paired so.
+    Hooks of one kind on one target are paired if they call the same function. The remaining ones
+    are paired in order.
 
     Args:
-        before: the hooks of the first package.
-        after: those of the second.
-        with_source: whether to compare sources line by line.
-        effort: what comparing texts may still take.
+        before: Hooks of the first package.
+        after: Hooks of the second package.
+        with_source: Whether to compare sources line by line.
+        effort: Budget for comparing texts.
     """
     pairs, old, new = _paired(before, after)
     yield from (HookDifference(each.resource, Change.REMOVED, each.spec) for each in old)
@@ -78,9 +78,9 @@ def compare_hooks(
 def _paired(
     old: Sequence[HookFacts], new: Sequence[HookFacts]
 ) -> tuple[list[_Pair], Sequence[HookFacts], Sequence[HookFacts]]:
-    """Pairs of hooks, those most alike first, and what is left on either side."""
+    """Return pairs of hooks, the most similar first, and the unpaired hooks of both sides."""
     pairs: list[_Pair] = []
-    for length in (7, 5, 3):  # all that they are; what they call, and where they hang; where only
+    for length in (7, 5, 3):  # all fields; target and callable; target only
         waiting: dict[Hashable, deque[HookFacts]] = {}
         for each in old:
             waiting.setdefault(_identity(each)[:length], deque()).append(each)
@@ -131,24 +131,24 @@ def compare_packages(
     after: str | os.PathLike[str],
     sources: SourceChoice = SourceChoice.OWN,
 ) -> PackageDifferences:
-    """All that differs between two packages, modpack's or torch.package's.
+    """Compare two packages of modpack or torch.package.
 
-    Contents are compared by the digests that the packages state of them. Only what differs is
-    read: sources, and parts of storages that tensors share.
+    Contents are compared by their recorded digests. Only contents that differ are read: sources,
+    and the parts of storages that tensors use.
 
     Args:
-        before: a package file, or the folder of an unzipped package.
-        after: another.
-        sources: of which modules to compare the sources line by line.
+        before: Package file, or directory of an unzipped package.
+        after: The other package.
+        sources: Modules whose sources are compared line by line.
 
     Raises:
-        TypeError: one of them is no path.
-        UnsupportedVersionError: a newer modpack wrote one of them.
-        ArchiveError: one of them is no package, or a damaged one.
+        TypeError: If an argument is not a path.
+        UnsupportedVersionError: If a newer modpack wrote one of the packages.
+        ArchiveError: If one of them is not a package, or damaged.
     """
     with open_archive(before) as first, open_archive(after) as second:
-        old = read_side(first)
-        new = read_side(second, old)
+        old = read_compared_package(first)
+        new = read_compared_package(second, old)
         found = PackageDifferences(old.facts, new.facts)
         if found.is_same_content:
             return found
@@ -195,7 +195,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
 
 
 def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]:
-    """Uses of mocked modules, whatever their lines."""
+    """Yield the uses of mocked modules that only one package has, ignoring lines."""
     sides = (
         {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.mock_uses}
         for side in (old, new)
@@ -204,7 +204,7 @@ def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]
 
 
 def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[NoteDifference]:
-    """Notes, whatever their lines."""
+    """Yield the notes that only one package has, ignoring lines."""
     sides = ({(n.code, n.subject, n.message): n for n in side.facts.notes} for side in (old, new))
     return (NoteDifference(*each) for each in in_one_only(*sides))
 
@@ -234,7 +234,7 @@ def _resources(
 def _wants_text(
     each: ResourceFacts, old: ComparedPackage, new: ComparedPackage, sources: SourceChoice
 ) -> bool:
-    """Whether to compare a resource line by line: what came with code like that code's source."""
+    """Return whether to compare a resource line by line. Data files follow their module."""
     if sources is not SourceChoice.OWN or each.kind is ResourceKind.FILE:
         return sources is not SourceChoice.NONE and each.kind in _LINES_OF
     owners = [side.modules.get(each.owner or "") for side in (old, new)]
@@ -243,16 +243,16 @@ def _wants_text(
 
 
 def _flat_self_test(self_test: SelfTestRecord | None) -> dict[str, str | None]:
-    """What a self-test came to; how long it took is no difference."""
+    """Return the outcome of a self-test by field. The duration is not compared."""
     if self_test is None:
-        return {"tried": "no"}
-    left_out = ("version", "seconds")
-    flat = {k: _shown(value) for k, value in self_test.to_json().items() if k not in left_out}
-    return {"tried": "yes", **flat}
+        return {"self-test": "no"}
+    omitted = ("version", "seconds")
+    flat = {k: _shown(value) for k, value in self_test.to_json().items() if k not in omitted}
+    return {"self-test": "yes", **flat}
 
 
 def _shown(value: Json) -> str | None:
-    """A value of JSON as people read it."""
+    """Return a JSON value as text, for people."""
     if value is None or value == [] or value == {}:
         return None
     if isinstance(value, bool):
@@ -265,7 +265,7 @@ def _shown(value: Json) -> str | None:
 
 
 def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDifference]:
-    """Examples that are not the same, if both packages have some."""
+    """Yield the examples that differ, if both packages have examples."""
     if old.facts.self_test is None or new.facts.self_test is None:
         return
     parts: dict[str, dict[str, None]] = {}
@@ -277,7 +277,7 @@ def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDif
 
 
 def _part_of_example(record: str) -> tuple[str, str]:
-    """The number of an example, and what of it is in a record.
+    """Return the number of an example, and the part of it that a record contains.
 
     >>> _part_of_example(".data/modpack/trial/0/inputs.pkl")
     ('0', 'inputs')
@@ -293,23 +293,23 @@ def _part_of_example(record: str) -> tuple[str, str]:
 def _others(
     old: ComparedPackage, new: ComparedPackage, found: PackageDifferences
 ) -> Iterator[RecordDifference]:
-    """Records that differ although nothing that was found explains it."""
+    """Yield the records that differ although no other difference explains it."""
     if old.facts.format != new.facts.format:
         return
-    told = {*_DERIVED, *_explained(found), *_looked_at(old), *_looked_at(new)}
-    for record, change in _changed((old.records | new.records) - told, old, new):
+    covered = {*_DERIVED, *_explained(found), *_compared_records(old), *_compared_records(new)}
+    for record, change in _changed((old.records | new.records) - covered, old, new):
         yield RecordDifference(record, change)
 
 
-def _looked_at(side: ComparedPackage) -> Iterator[str]:
-    """Records of which all differences are found one by one."""
+def _compared_records(side: ComparedPackage) -> Iterator[str]:
+    """Yield the records that other parts of the comparison cover."""
     yield from side.storages()
     yield from (each.record for each in side.facts.resources)
     yield from filter(is_of_self_test, side.records)
 
 
 def _explained(found: PackageDifferences) -> Iterator[str]:
-    """Records whose difference shows in what was found."""
+    """Yield the records whose difference other differences explain."""
     for module in found.modules:
         yield from (each.record for each in (module.before, module.after) if each and each.record)
     for hook in found.hooks:
@@ -329,7 +329,7 @@ def _explained(found: PackageDifferences) -> Iterator[str]:
 
 
 def _timing(found: PackageDifferences) -> Iterator[float]:
-    """How long the self-tests took, if older versions told it: not worth telling."""
+    """Yield the durations of self-tests that older versions recorded. They are not reported."""
     self_tests = found.before.self_test, found.after.self_test
     if self_tests[0] is not None and self_tests[1] is not None:
         yield from filter(None, (self_tests[0].seconds, self_tests[1].seconds))
@@ -338,7 +338,7 @@ def _timing(found: PackageDifferences) -> Iterator[float]:
 def _changed(
     records: Iterable[str], old: ComparedPackage, new: ComparedPackage
 ) -> Iterator[tuple[str, Change]]:
-    """Those records that are not the same on both sides, and what became of each."""
+    """Yield the records that differ, with the kind of change."""
     for record in sorted(records):
         if record not in old.records:
             yield record, Change.ADDED

@@ -1,4 +1,4 @@
-"""The two packages of a comparison, and how their modules and distributions differ."""
+"""The packages of a comparison, and the differences of their modules and distributions."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from modpack.report.text_diff import WorkBudget, as_text, text_difference
 
 @dataclass(frozen=True)
 class ComparedPackage:
-    """One package.
+    """One of two compared packages.
 
     Attributes:
-        archive: the open package.
-        manifest: its manifest; None for one of torch.package.
-        facts: what it holds.
-        modules: its modules by path, with what they belong to.
-        plan: the plan that it was written by; an empty one if it does not record it.
-        environment: where it was made.
-        records: its records.
+        archive: The open package.
+        manifest: Its manifest. None for a package of torch.package.
+        facts: Its contents.
+        modules: Its modules by path, with their distributions.
+        plan: The recorded plan. Empty if the package does not record it.
+        environment: The export environment.
+        records: Its records.
     """
 
     archive: Archive
@@ -57,20 +57,20 @@ class ComparedPackage:
     _digests: dict[str, str] = field(default_factory=dict)
 
     def tensors(self) -> Mapping[str, tuple[TensorFacts, ...]] | None:
-        """Its named tensors; None if it does not record them."""
+        """Return its named tensors, or None if it does not record them."""
         return None if self.manifest is None else read_tensors(self.archive, self.manifest)
 
     def storages(self) -> tuple[str, ...]:
-        """The records of tensor storages, those of self-tests aside."""
+        """Return the records of tensor storages, except those of self-tests."""
         kept = filter(layout.is_storage, self.archive.names())
         return tuple(name for name in kept if not is_of_self_test(name))
 
     def read(self, record: str) -> bytes:
-        """The content of a record, checked against the manifest."""
+        """Return the content of a record, checked against the manifest."""
         return self.archive.read(record, verify=self.manifest)
 
     def digest(self, record: str) -> str:
-        """The sha256 of a record, as the manifest declares it, or computed where there is none."""
+        """Return the SHA-256 of a record, from the manifest or computed."""
         if self.manifest is not None and record in self.manifest.records:
             return self.manifest.records[record].sha256
         if record not in self._digests:
@@ -81,31 +81,33 @@ class ComparedPackage:
         return self._digests[record]
 
     def read_text(self, record: str) -> str | None:
-        """A small record that should be text, such as the order of bytes; None if it is missing."""
+        """Return a small text record, such as the byte order, or None if it is missing."""
         if record not in self.records:
             return None
         return self.read(record).decode("ascii", "replace").strip()
 
 
 def is_of_self_test(record: str) -> bool:
-    """Whether a record belongs to the examples of a self-test."""
+    """Return whether a record belongs to the examples of a self-test."""
     prefixes = (".data/trial-", layout.MODPACK_PREFIX + "trial/")
     return record.startswith(prefixes)
 
 
-def read_side(archive: Archive, other: ComparedPackage | None = None) -> ComparedPackage:
+def read_compared_package(
+    archive: Archive, other: ComparedPackage | None = None
+) -> ComparedPackage:
     """Read one of the packages.
 
     Args:
-        archive: the package.
-        other: the package that was read before: what is the same there is not decoded again.
+        archive: The package.
+        other: The package that was read before. Equal records are not decoded again.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
+        ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_checked_manifest(archive)
     plan = _plan(archive, manifest, other)
-    # Imports are compared by the plan's graph: each module's share of it is not needed.
+    # Imports are compared by the graph of the plan, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)
     provider_of = recorded_provider(archive, plan, manifest, environment)
@@ -133,11 +135,10 @@ def _plan(archive: Archive, manifest: Manifest | None, other: ComparedPackage | 
 
 
 def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str) -> bool:
-    """Whether a record of the one package has the content of a record of the other.
+    """Return whether two records have the same content.
 
-    Contents are compared by what the packages say of them: the sha256 of manifests; for tensor
-    storages, where a package of torch.package has none, the crc32 that the zip states. Other
-    records without a sha256 are read.
+    Contents are compared by the SHA-256 in the manifests. Packages of torch.package have none:
+    their storages are compared by the CRC-32 in the zip, and their other records are read.
     """
     if before.archive.size(old) != after.archive.size(new):
         return False
@@ -156,14 +157,14 @@ _V = TypeVar("_V")
 def changed_fields(
     before: Mapping[str, str | None], after: Mapping[str, str | None]
 ) -> tuple[FieldChange, ...]:
-    """The fields that do not have the same value on both sides."""
+    """Return the fields whose values differ."""
     names = dict.fromkeys([*before, *after])
     pairs = ((name, before.get(name), after.get(name)) for name in names)
     return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
 
 
 def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tuple[Change, _V]]:
-    """The values whose key is on one side only: those of the first side, then of the second."""
+    """Yield the values whose key only one mapping has: those of the first, then of the second."""
     yield from ((Change.REMOVED, each) for key, each in before.items() if key not in after)
     yield from ((Change.ADDED, each) for key, each in after.items() if key not in before)
 
@@ -171,7 +172,7 @@ def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tup
 def compare_modules(
     before: ComparedPackage, after: ComparedPackage, sources: SourceChoice, effort: WorkBudget
 ) -> Iterator[ModuleDifference]:
-    """The modules that differ, by path."""
+    """Yield the modules that differ, by path."""
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
         was, is_now = _code_record(old), _code_record(new)
@@ -192,12 +193,12 @@ def compare_modules(
 
 
 def _code_record(facts: ModuleFacts | None) -> str | None:
-    """The record of an interned module's code."""
+    """Return the record of an interned module's code."""
     return facts.record if facts is not None and facts.action is Action.INTERN else None
 
 
 def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
-    """What is compared of a module; importers are compared as imports, sources by digest."""
+    """Return the compared fields of a module. Importers and sources are compared separately."""
     return {
         "action": facts.action.value,
         "rule": facts.rule,
@@ -214,7 +215,7 @@ def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
 def compare_distributions(
     before: ComparedPackage, after: ComparedPackage
 ) -> Iterator[DistributionDifference]:
-    """The distributions that differ, by name."""
+    """Yield the distributions that differ, by name."""
     old, new = _distributions(before), _distributions(after)
     modules: dict[str, set[str]] = {}
     for side in (before, after):
@@ -230,9 +231,12 @@ def compare_distributions(
 
 
 def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator[ImportDifference]:
-    """The imports between modules of both packages that only one does, whatever their lines."""
+    """Yield the imports between modules of both packages that only one package has.
+
+    Lines are ignored.
+    """
     if before.manifest is None or after.manifest is None:
-        return  # torch.package's archives do not record them
+        return  # packages of torch.package do not record imports
     both = before.modules.keys() & after.modules.keys()
     found = in_one_only(_imports(before, both), _imports(after, both))
     for change, edge in sorted(found, key=lambda e: (e[1].importer, e[1].imported, e[1].kind)):
@@ -246,14 +250,17 @@ def compare_records(
     new: str | None,
     effort: WorkBudget,
 ) -> TextDifference | None:
-    """The difference of two records line by line; None if one is no text, or that takes too much.
+    """Compare two records line by line.
 
     Args:
-        before: the first package.
-        old: a record of it; None to compare with nothing.
-        after: the second package.
-        new: a record of that.
-        effort: what comparing texts may still take.
+        before: The first package.
+        old: A record of the first package. None to compare with an empty text.
+        after: The second package.
+        new: A record of the second package.
+        effort: Budget for comparing texts.
+
+    Returns:
+        The difference. None if a record is not text, or the budget is used up.
     """
     was, is_now = _text(before, old), _text(after, new)
     if was is None or is_now is None or not effort.has_room_for(was, is_now):
@@ -280,7 +287,7 @@ def _imports(side: ComparedPackage, modules: set[str]) -> dict[tuple[str, str, I
 
 
 def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:
-    """What a package knows of distributions, by normalized name: its modules', and the closure."""
+    """Return the distributions of modules and all that they require, by normalized name."""
     found = {
         normalized(each.name): RecordedDistribution(each.name, each.version)
         for each in side.plan.distributions

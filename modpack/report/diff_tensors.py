@@ -1,8 +1,8 @@
-"""How the tensors of two packages differ: by name where the packages record names.
+"""Differences between the tensors of two packages, by name if the packages record names.
 
-Elements are the same if their bytes are: nothing is interpreted, and only what is needed is read,
-in pieces. A package may name thousands of tensors that lie over each other in one storage: what is
-read for all of them is bounded, and beyond that it is not known whether they differ.
+Elements are equal if their bytes are equal. Only the necessary parts of storages are read, in
+chunks. A package may name thousands of tensors that overlap in one storage, so the total number
+of bytes read is limited. Beyond the limit, the result is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from modpack.report.diff_modules import ComparedPackage, are_same, changed_field
 
 _FREE_BYTES: Final = 1 << 28
 _READS_OF_ALL: Final = 4
-"""So many times all that the packages hold may be read, and ``_FREE_BYTES`` more."""
+"""Limit of bytes read: this multiple of the size of both packages, plus ``_FREE_BYTES``."""
 
 
 class _ElementComparer:
@@ -47,10 +47,10 @@ class _ElementComparer:
         self._held: dict[int, tuple[str, memoryview]] = {}
 
     def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
-        """How the elements of a tensor of the first package compare with one of the second.
+        """Compare the elements of a tensor of the first package with one of the second.
 
-        It is unknown where comparing all tensors so far has taken more than it may, and where the
-        elements are laid out in different orders, or with gaps that are not the same.
+        The result is unknown if the budget is used up, or if the elements have different orders or
+        different gaps between them.
         """
         if old.storage is None or new.storage is None:
             return Values.UNKNOWN
@@ -59,20 +59,20 @@ class _ElementComparer:
         key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
         if key not in self._known:
             try:
-                self._known[key] = self._compared(old, new)
-            except _TooMuchError:
+                self._known[key] = self._compare_elements(old, new)
+            except _BudgetExceededError:
                 self._known[key] = Values.UNKNOWN
         return self._known[key]
 
-    def _compared(self, old: TensorFacts, new: TensorFacts) -> Values:
+    def _compare_elements(self, old: TensorFacts, new: TensorFacts) -> Values:
         item = ITEM_BYTES.get(old.dtype)
         if old.numel == 0:
             return Values.SAME
         if not self._is_same_order and item != 1:
             return Values.UNKNOWN
         records = _record(old), _record(new)
-        is_same_place = (old.offset, old.stride) == (new.offset, new.stride)
-        if is_same_place and are_same(self._before, records[0], self._after, records[1]):
+        is_same_layout = (old.offset, old.stride) == (new.offset, new.stride)
+        if is_same_layout and are_same(self._before, records[0], self._after, records[1]):
             return Values.SAME
         extent = _extent(old)
         if item is None or extent != _extent(new):
@@ -81,7 +81,7 @@ class _ElementComparer:
         is_dense = _is_dense(extent)
         sizes = self._before.archive.size(records[0]), self._after.archive.size(records[1])
         if is_dense and old.offset == new.offset == 0 and sizes == (length, length):
-            return Values.DIFFERENT  # as the digests of the storages are
+            return Values.DIFFERENT  # because the digests of the storages differ
         for at in range(0, length, CHUNK_BYTES):
             part = min(CHUNK_BYTES, length - at)
             was = self._read(self._before, records[0], old.offset * item + at, part)
@@ -90,42 +90,42 @@ class _ElementComparer:
         return Values.SAME
 
     def _read(self, side: ComparedPackage, record: str, start: int, length: int) -> bytes:
-        """A part of a record."""
+        """Read a part of a record."""
         self._spend(length)
-        place = side.archive.data_range(record)
-        if place is None:  # compressed, or in a buffer
+        extent = side.archive.data_range(record)
+        if extent is None:  # compressed, or in a buffer
             held = self._held.get(id(side))
             if held is None or held[0] != record:
                 self._spend(side.archive.size(record))
                 held = self._held[id(side)] = record, side.archive.read_view(record)
             return bytes(held[1][start : start + length])
-        file = self._files.get(place.path)
+        file = self._files.get(extent.path)
         if file is None:
-            opened = Path(place.path).open("rb")  # noqa: SIM115  # closed with the others
+            opened = Path(extent.path).open("rb")  # noqa: SIM115  # closed with the others
             file = self._opened.enter_context(opened)
-            self._files[place.path] = file
+            self._files[extent.path] = file
             side.archive.check_unchanged()
-        file.seek(place.offset + start)
+        file.seek(extent.offset + start)
         return file.read(length)
 
     def _spend(self, count: int) -> None:
         self._left_bytes -= count
         if self._left_bytes < 0:
-            raise _TooMuchError
+            raise _BudgetExceededError
 
 
-class _TooMuchError(Exception):
-    """Comparing has taken more than it may."""
+class _BudgetExceededError(Exception):
+    """The limit of bytes read is used up."""
 
 
 def _extent(tensor: TensorFacts) -> list[tuple[int, int]]:
-    """Sizes and strides, without the dimensions along which nothing changes."""
+    """Return sizes and strides, without dimensions of size 1 or stride 0."""
     pairs = zip(tensor.shape or (), tensor.stride, strict=True)
     return [(size, step) for size, step in pairs if size != 1 and step]
 
 
 def _is_dense(extent: Sequence[tuple[int, int]]) -> bool:
-    """Whether the elements fill a range, each once, in whatever order."""
+    """Return whether the elements fill a range, each once, in any order."""
     expected = 1
     for size, step in sorted(extent, key=lambda pair: pair[1]):
         if step != expected:
@@ -139,24 +139,24 @@ def _record(tensor: TensorFacts) -> str:
 
 
 def _byteorder(side: ComparedPackage) -> str:
-    """The order of bytes in storages; nobody states any but little-endian where it is missing."""
+    """Return the byte order of storages. Packages without the record are little-endian."""
     return side.read_text(layout.BYTEORDER) or layout.LITTLE_ENDIAN.decode()
 
 
 _Key = tuple[str, str, int]
-"""A resource, a name in it, and which tensor of that name it is."""
+"""A resource, a name in it, and the index among the tensors of that name."""
 _Named = Mapping[str, tuple[TensorFacts, ...]]
 
 
 def compare_tensors(
     before: ComparedPackage, after: ComparedPackage
 ) -> tuple[tuple[TensorDifference, ...], tuple[SharingDifference, ...], StoragesDifference]:
-    """The tensors that differ, which of them share storages, and the storages that differ.
+    """Compare named tensors, shared storages, and the other storages of two packages.
 
-    Named tensors are compared by name, wherever their elements are stored. Storages that none of
-    them is in are compared by content, and so are all if a package does not record names.
+    Named tensors are compared by name, regardless of their storage. Storages without a named
+    tensor are compared by content. So are all storages if a package does not record names.
     """
-    if _hold_the_same(before, after):
+    if _have_same_tensors(before, after):
         return (), (), StoragesDifference()
     old, new = before.tensors(), after.tensors()
     if old is None or new is None:
@@ -168,8 +168,8 @@ def compare_tensors(
     return tensors, tuple(_sharing(old, new)), storages
 
 
-def _hold_the_same(before: ComparedPackage, after: ComparedPackage) -> bool:
-    """Whether the same names lead to the same records, so that nothing has to be looked at."""
+def _have_same_tensors(before: ComparedPackage, after: ComparedPackage) -> bool:
+    """Return whether the tensor records and storages are equal, by their digests."""
     if before.manifest is None or after.manifest is None:
         return False
     records = (layout.TENSORS, *before.storages())
@@ -195,9 +195,9 @@ def _tensors(old: _Named, new: _Named, comparer: _ElementComparer) -> Iterator[T
 
 
 def _keyed(tensors: _Named) -> Iterator[tuple[_Key, TensorFacts]]:
-    for resource, of_one in tensors.items():
+    for resource, listed in tensors.items():
         seen: Counter[str] = Counter()
-        for tensor in of_one:
+        for tensor in listed:
             yield (resource, tensor.name, seen[tensor.name]), tensor
             seen[tensor.name] += 1
 
@@ -216,7 +216,7 @@ def _fields(tensor: TensorFacts) -> dict[str, str | None]:
 
 
 def _essential_stride(tensor: TensorFacts) -> list[int] | str:
-    """The stride where it says something: not along dimensions of one, not where it follows."""
+    """Return the stride, or ``contiguous`` if it follows from the shape."""
     expected = 1
     is_usual = True
     for size, step in zip(reversed(tensor.shape or ()), reversed(tensor.stride), strict=True):
@@ -228,7 +228,7 @@ def _essential_stride(tensor: TensorFacts) -> list[int] | str:
 def _with_origins(
     before: ComparedPackage, after: ComparedPackage, found: Sequence[TensorDifference]
 ) -> Iterator[TensorDifference]:
-    """Added tensors, with the removed ones that have the same elements: they may be renamed."""
+    """Yield the differences; added tensors name a removed one with the same elements."""
     removed: dict[object, deque[str]] = {}
     for each in found:
         content = _content(before, each.before) if each.change is Change.REMOVED else None
@@ -241,7 +241,7 @@ def _with_origins(
 
 
 def _content(side: ComparedPackage, tensor: TensorFacts | None) -> object | None:
-    """What two tensors of the same elements have in common, if it can be told without reading."""
+    """Return a key that tensors with the same elements share, or None if unknown."""
     if tensor is None or tensor.storage is None or side.manifest is None:
         return None
     digest = side.digest(layout.storage_name(tensor.storage))
@@ -249,7 +249,7 @@ def _content(side: ComparedPackage, tensor: TensorFacts | None) -> object | None
 
 
 def _sharing(old: _Named, new: _Named) -> Iterator[SharingDifference]:
-    """Groups of tensors, in both packages, that share a storage in one of them only."""
+    """Yield groups of tensors that share a storage in one package only."""
     for resource in sorted(old.keys() & new.keys()):
         both = {each.name for each in old[resource]} & {each.name for each in new[resource]}
         were, are = _groups(old[resource], both), _groups(new[resource], both)
@@ -281,11 +281,11 @@ def _storages(
 def _unnamed(
     side: ComparedPackage, tensors: _Named, by_crc: bool
 ) -> dict[tuple[object, int], tuple[str, int]]:
-    """The storages that no named tensor is in: by content, and which of that content each is."""
+    """Return storages without a named tensor, by content and index among equal contents."""
     named = {
         layout.storage_name(each.storage)
-        for of_one in tensors.values()
-        for each in of_one
+        for listed in tensors.values()
+        for each in listed
         if each.storage is not None
     }
     found: dict[tuple[object, int], tuple[str, int]] = {}

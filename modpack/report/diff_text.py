@@ -1,4 +1,4 @@
-"""Differences for people: lines with a style each, which no terminal's width breaks."""
+"""Text of ``modpack diff``: lines with a style, which are never wrapped."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _SOURCE_STYLES: Final = (
 _MAX_LINES: Final = 40
 _MAX_COLUMNS: Final = 1000
 _MANY_ALIKE: Final = 6
-"""So many modules of one library, with the same change, are told in one line."""
+"""Number of modules of one library with the same change that share a line."""
 _OF_DISTRIBUTIONS: Final = frozenset({"version", "license", "editable"})
-"""Fields of modules that are told once for their distribution."""
+"""Fields of modules that the line of their distribution shows."""
 _HOOKS: Final = ".data/modpack/hooks/"
 
 
 class SafeLine(NamedTuple):
-    """One line of text, with nothing in it that could steer a terminal.
+    """One line of text without control characters.
 
     Attributes:
-        text: the line, without an end.
-        style: how it looks at a terminal, as rich calls it.
+        text: The line, without its end.
+        style: Its style in a terminal, as rich names it.
     """
 
     text: str
@@ -65,11 +65,11 @@ class _Difference(Protocol):
 
 _T = TypeVar("_T", bound=_Difference)
 _Section = tuple[str, str, list[SafeLine]]
-"""A title, what is counted in it, and its lines."""
+"""A title, a summary, and lines."""
 
 
 def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
-    """Everything that differs, with the sources that were compared."""
+    """Yield all differences, with the compared sources."""
     yield from _head(found)
     for title, summary, lines in _sections(found):
         yield SafeLine("")
@@ -88,7 +88,7 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
 
 
 def statistics_lines(found: PackageDifferences) -> Iterator[SafeLine]:
-    """How much differs: one line for each kind of thing."""
+    """Yield the number of differences, one line for each kind."""
     yield from _head(found)
     sections = list(_sections(found))
     width = max((len(title) for title, _, _ in sections), default=0)
@@ -111,7 +111,7 @@ def _head(found: PackageDifferences) -> Iterator[SafeLine]:
         yield SafeLine(printable(f"{mark} {facts.path}  {size}, digest {digest}..."), "bold")
     if found.is_empty:
         yield SafeLine("")
-        yield SafeLine("nothing differs but how long the self-tests took, or the order of records")
+        yield SafeLine("no differences except the durations of self-tests or the order of records")
 
 
 def _sections(found: PackageDifferences) -> Iterator[_Section]:
@@ -135,42 +135,42 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
             yield title, summary or counted(len(lines), "difference"), lines
 
 
-def _section(title: str, found: Sequence[_T], told: Callable[[_T], str]) -> _Section:
-    """A line for each difference."""
-    return title, _counts(found), [_marked(each.change, told(each)) for each in found]
+def _section(title: str, found: Sequence[_T], describe: Callable[[_T], str]) -> _Section:
+    """Return a section with a line for each difference."""
+    return title, _counts(found), [_marked(each.change, describe(each)) for each in found]
 
 
 def _marked(change: Change, text: str) -> SafeLine:
-    """A line that says what became of something."""
+    """Return a line with the mark of a change."""
     mark, style = _MARKS[change]
     return SafeLine(f"  {mark} {printable(text)}".rstrip(), style)
 
 
 def _arrows(fields: Iterable[FieldChange]) -> str:
-    """What changed of one thing, as people read it: ``torch: 2.12.0 -> 2.13.0; ...``."""
+    """Return changed fields as text: ``torch: 2.12.0 -> 2.13.0; ...``."""
     return "; ".join(f"{f.name}: {f.before or 'none'} -> {f.after or 'none'}" for f in fields)
 
 
 def _counts(found: Iterable[_Difference]) -> str:
-    """How often each change occurs: ``1 added, 2 changed``."""
+    """Return the number of each change: ``1 added, 2 changed``."""
     number = Counter(each.change for each in found)
     return ", ".join(f"{number[change]} {change.value}" for change in Change if number[change])
 
 
 def _distribution(found: DistributionDifference) -> str:
     if found.change is Change.CHANGED:
-        told = _arrows(found.fields)
+        text = _arrows(found.fields)
     else:
         versions = [f for f in found.fields if f.name == "version"]
-        told = ", ".join(f.after or f.before or "" for f in versions)
-    of_it = f"  ({counted(found.modules, 'module')})" if found.modules else ""
-    return f"{found.name}  {told}{of_it}"
+        text = ", ".join(f.after or f.before or "" for f in versions)
+    modules = f"  ({counted(found.modules, 'module')})" if found.modules else ""
+    return f"{found.name}  {text}{modules}"
 
 
 def _modules(found: PackageDifferences) -> _Section:
-    """Modules in the order of their paths; many alike of one library in one line."""
-    told_of = {each.name for each in found.distributions}
-    texts = [(each, text) for each in found.modules if (text := _module(each, told_of))]
+    """Return the section of modules, sorted by path. Similar ones of a library share a line."""
+    distributions = {each.name for each in found.distributions}
+    texts = [(each, text) for each in found.modules if (text := _module(each, distributions))]
     alike: dict[tuple[Change, str, str], list[str]] = {}
     for each, text in texts:
         alike.setdefault((each.change, root_of(each.module), text), []).append(each.module)
@@ -183,26 +183,26 @@ def _modules(found: PackageDifferences) -> _Section:
     return "modules", _counts(each for each, _ in texts), lines
 
 
-def _module(found: ModuleDifference, told_of: set[str]) -> str:
-    """What to tell of a module; empty if its distribution's line says it all."""
+def _module(found: ModuleDifference, distributions: set[str]) -> str:
+    """Return the text about a module. Empty if the line of its distribution covers it."""
     if found.before is None or found.after is None:
         facts = found.before or found.after
         if facts is None:
             return ""
-        of_it = f", of {facts.requirement}" if facts.requirement else ""
-        return f"{facts.action.past}{of_it}, {facts.why}"
-    is_told = found.after.distribution in told_of
-    fields = [f for f in found.fields if not (is_told and f.name in _OF_DISTRIBUTIONS)]
+        origin = f", of {facts.requirement}" if facts.requirement else ""
+        return f"{facts.action.past}{origin}, {facts.why}"
+    is_covered = found.after.distribution in distributions
+    fields = [f for f in found.fields if not (is_covered and f.name in _OF_DISTRIBUTIONS)]
     parts = [_arrows(fields)] if fields else []
     if found.source is not None:
         parts.append(f"source: {_amount(found.source)}")
     elif found.source_changed:
-        parts.append("other code")
+        parts.append("different code")
     return "; ".join(parts)
 
 
 def _amount(text: TextDifference) -> str:
-    return f"+{text.added} -{text.removed}" if text.unified else "other encoding"
+    return f"+{text.added} -{text.removed}" if text.unified else "different encoding"
 
 
 def _import(found: ImportDifference) -> str:
@@ -227,12 +227,12 @@ def _hook(found: HookDifference) -> str:
     parts = [_arrows(found.fields)] if found.fields else []
     was = found.before.callable.source if found.before is not None else None
     if was != spec.callable.source:
-        parts.append(f"source: {_amount(found.source)}" if found.source else "other source")
+        parts.append(f"source: {_amount(found.source)}" if found.source else "different source")
     return f"{name}  {'; '.join(parts)}"
 
 
 def _tensors(found: PackageDifferences) -> _Section:
-    """Tensors, with the saved object that holds them in the title if there is one only."""
+    """Return the section of tensors. The title names the object if there is only one."""
     resources = list({each.resource for each in found.tensors})
     if len(resources) == 1:
         return _section(f"tensors of {printable(resources[0])}", found.tensors, _tensor)
@@ -244,15 +244,15 @@ def _tensor(found: TensorDifference) -> str:
     if tensor is None:
         raise ValueError("a tensor must be in one of the packages")
     shape = "?" if tensor.shape is None else str(list(tensor.shape))
-    told = f"{found.name}  {tensor.kind.value} {tensor.dtype} {shape}"
+    text = f"{found.name}  {tensor.kind.value} {tensor.dtype} {shape}"
     if found.change is not Change.CHANGED:
-        return told + (f", same elements as {found.same_as} had" if found.same_as else "")
+        return text + (f", same elements as the removed {found.same_as}" if found.same_as else "")
     parts = [_arrows(found.fields)] if found.fields else []
     if found.values is Values.DIFFERENT:
-        parts.append("other values")
+        parts.append("different values")
     elif found.values is Values.UNKNOWN and not found.fields:
-        parts.append("other storage, whose elements cannot be compared")
-    return f"{told}  {'; '.join(parts)}"
+        parts.append("different storage; elements not comparable")
+    return f"{text}  {'; '.join(parts)}"
 
 
 def _sharing(found: SharingDifference) -> str:
@@ -271,7 +271,7 @@ def _storages(found: PackageDifferences) -> _Section:
 
 
 def _resources(found: PackageDifferences) -> Iterator[SafeLine]:
-    """Resources one by one; what came along with one module or distribution in one line."""
+    """Yield a line for each resource. Files of one module or distribution share a line."""
     together: dict[tuple[object, ...], list[ResourceDifference]] = {}
     for each in found.resources:
         is_alone = each.owner is None or each.text is not None
@@ -280,34 +280,34 @@ def _resources(found: PackageDifferences) -> Iterator[SafeLine]:
     for first, *others in together.values():
         if others:
             number = counted(len(others) + 1, "file")
-            told = f"{first.owner}: {number}  {first.kind.value}"
+            text = f"{first.owner}: {number}  {first.kind.value}"
         else:
             sizes = (first.before_bytes, first.after_bytes)
             size = " -> ".join(dict.fromkeys(human_size(s) for s in sizes if s is not None))
             amount = f"; {_amount(first.text)}" if first.text is not None else ""
-            told = f"{first.record}  {first.kind.value}, {size}{amount}"
-        yield _marked(first.change, told)
+            text = f"{first.record}  {first.kind.value}, {size}{amount}"
+        yield _marked(first.change, text)
 
 
 def _self_test(found: PackageDifferences) -> Iterator[SafeLine]:
-    whether = [field for field in found.self_test if field.name == "tried"]
-    # Where only one of the two was tried, all the rest is there or not there with it.
+    whether = [field for field in found.self_test if field.name == "self-test"]
+    # If only one package has a self-test, all its other fields differ as well.
     fields = whether or found.self_test
     yield from (_marked(Change.CHANGED, _arrows([field])) for field in fields)
     for each in found.examples:
         parts = ", ".join(each.parts)
-        yield _marked(Change.CHANGED, f"example {each.number}: other {parts}")
+        yield _marked(Change.CHANGED, f"example {each.number}: different {parts}")
 
 
 def _record(found: RecordDifference) -> str:
-    """A record, and what a difference of its bytes may come from although nothing else differs."""
+    """Return the text about a record, with the possible cause of the difference."""
     is_of_hooks = found.record.startswith(_HOOKS) and found.record.endswith(".pkl")
-    remark = "  pickled hooks: their numbers, or what they carry" if is_of_hooks else ""
+    remark = "  pickled hooks: their IDs or their state" if is_of_hooks else ""
     return f"{found.record}{remark}"
 
 
 def _sources(found: PackageDifferences) -> list[TextDifference]:
-    """All texts that were compared line by line, and that have lines that differ."""
+    """Return the compared texts with lines that differ."""
     every = [
         *(module.source for module in found.modules),
         *(hook.source for hook in found.hooks),

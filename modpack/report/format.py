@@ -1,7 +1,7 @@
-"""Pieces that reports for people are made of: titles, indented parts, tables without lines.
+"""Building blocks of text reports: titles, indented parts, and tables without lines.
 
-Rich's own table measures and folds every cell several times, which takes longer than reading the
-package that it shows. The one here folds only what does not fit.
+The table of rich measures and wraps every cell several times, which takes longer than reading the
+package. The table here wraps only cells that do not fit.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from rich.segment import Segment
 from rich.text import Text
 
 _GAP = 2
-"""Blanks between columns."""
+"""Spaces between columns."""
 _Cell: TypeAlias = str | Text
 
 
 @dataclass
 class Column:
-    """How one column looks.
+    """The format of a column.
 
     Attributes:
-        style: of its cells; those may add to it.
-        is_right: whether its cells are aligned to the right.
-        min_width: how wide it is at least, if there is room.
+        style: Style of its cells, which may add to it.
+        is_right: Whether its cells are aligned to the right.
+        min_width: Minimum width, if there is room.
     """
 
     style: str = ""
@@ -39,14 +39,13 @@ class Column:
 
 
 class PlainTable:
-    """Rows of cells, in columns as wide as their widest cell; something that rich can print.
+    """A table that rich can print, with columns as wide as their widest cell.
 
-    Where there is too little room, the widest columns are made narrower, and what does not fit
-    into them goes on in the next line.
+    If there is too little room, the widest columns become narrower and their cells are wrapped.
 
     Args:
-        columns: how its columns look.
-        indent: how many blanks to leave to the left of it.
+        columns: Formats of the columns.
+        indent: Spaces to the left of the table.
 
     >>> made = PlainTable([Column(), Column(is_right=True)], indent=1)
     >>> made.add_row("torch", "7")
@@ -64,17 +63,17 @@ class PlainTable:
     def add_row(self, *cells: _Cell) -> None:
         """Append a row, with a cell for each column.
 
-        A string is shown as it is: it is no markup.
+        Strings are shown verbatim, without markup.
 
         Raises:
-            ValueError: there are more or fewer cells than columns.
+            ValueError: If the number of cells and columns differ.
         """
         if len(cells) != len(self.columns):
             raise ValueError(f"a row has {len(self.columns)} cells, not {len(cells)}")
         self._rows.append(cells)
 
     def indented(self, columns: int) -> PlainTable:
-        """The same table, further to the right."""
+        """Return the same table with a larger indent."""
         made = PlainTable(self.columns, self.indent + columns)
         made._rows = self._rows
         return made
@@ -101,7 +100,7 @@ class PlainTable:
             yield Segment.line()
 
     def _lines(self, console: Console, widths: Sequence[int]) -> Iterator[Sequence[_Cell]]:
-        """The rows, each in as many lines as its cells need."""
+        """Yield the lines of the rows, with wrapped cells."""
         for row in self._rows:
             if all(map(_fits, row, widths)):
                 yield row
@@ -112,11 +111,11 @@ class PlainTable:
     def _wanted_widths(self) -> list[int]:
         cells = list(zip(*self._rows, strict=True)) or [()] * len(self.columns)
         pairs = zip(self.columns, cells, strict=True)
-        return [max([column.min_width, *map(_width, of_one)]) for column, of_one in pairs]
+        return [max([column.min_width, *map(_width, listed)]) for column, listed in pairs]
 
 
 def _fitted(wanted: Sequence[int], room: int) -> list[int]:
-    """The widths that columns get: no column is cut as long as another is wider.
+    """Return the widths of columns. The widest columns are narrowed first.
 
     >>> _fitted([10, 50, 60], 100), _fitted([10, 20], 100), _fitted([5, 5], 1)
     ([10, 45, 45], [10, 20], [1, 1])
@@ -129,7 +128,7 @@ def _fitted(wanted: Sequence[int], room: int) -> list[int]:
 
 
 def _width(cell: _Cell) -> int:
-    """How many columns of the terminal a cell takes."""
+    """Return the width of a cell in terminal columns."""
     text = str(cell)
     return len(text) if text.isascii() and text.isprintable() else cell_len(text)
 
@@ -139,35 +138,35 @@ def _fits(cell: _Cell, width: int) -> bool:
 
 
 def _folded(console: Console, cell: _Cell, width: int) -> list[Text]:
-    """The lines of a cell."""
+    """Return the lines of a wrapped cell."""
     whole = Text(cell) if isinstance(cell, str) else cell
     return [whole] if _fits(cell, width) else list(whole.wrap(console, width, overflow="fold"))
 
 
-def relative(place: str, folder: Path | None) -> str:
-    """A place (``file:line``), relative to a folder if it lies below it."""
-    if folder is None or not Path(place).is_relative_to(folder):
-        return place
-    return Path(place).relative_to(folder).as_posix()
+def relative(location: str, folder: Path | None) -> str:
+    """Return a location (``path:line``), relative to a folder if it is below the folder."""
+    if folder is None or not Path(location).is_relative_to(folder):
+        return location
+    return Path(location).relative_to(folder).as_posix()
 
 
 def elided(names: Sequence[str], most: int) -> str:
-    """The first of some names, and dots for the others."""
+    """Return the first names, with an ellipsis for the others."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
 def title(text: str, color: str) -> Text:
-    """The title of a part."""
+    """Return the title of a part."""
     return Text(text, f"bold {color}")
 
 
 def indented(content: RenderableType, columns: int) -> RenderableType:
-    """A part, some columns to the right."""
+    """Return an indented part."""
     if isinstance(content, PlainTable):
         return content.indented(columns)
     return Padding(content, (0, 0, 0, columns), expand=False)
 
 
 def table(*columns: tuple[str, str]) -> PlainTable:
-    """A table without lines; each column by its style and alignment (``left``, ``right``)."""
+    """Return a table without lines, from the style and alignment of each column."""
     return PlainTable([Column(style, justify == "right") for style, justify in columns])

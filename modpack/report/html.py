@@ -42,8 +42,8 @@ from modpack.report.html_document import (
     sources_document,
 )
 
-_LARGEST_SHOWN: Final = 20
-_IMPORTERS_SHOWN: Final = 3
+_SHOWN_SOURCES: Final = 20
+_SHOWN_IMPORTERS: Final = 3
 _MAX_EDGES: Final = 100_000
 _MAX_MODULES: Final = 20_000
 _SCRIPTS: Final = (
@@ -57,18 +57,18 @@ _SCRIPTS: Final = (
     "details.js",
     "page.js",
 )
-"""The page's own scripts, in the order in which they need each other. boot.js unpacks them."""
+"""Scripts of the page, in the order of their dependencies. boot.js unpacks them."""
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One part of a whole, as a bar.
+    """One bar of a chart of sizes.
 
     Attributes:
-        label: what it is.
-        size_bytes: how large it is.
-        percent: its length, 100 for the longest of its chart.
-        module: the module that it is about, if it is about one.
+        label: Label of the bar.
+        size_bytes: Size that it shows.
+        percent: Length of the bar, 100 for the longest of its chart.
+        module: Module that it shows, or None.
     """
 
     label: str
@@ -79,13 +79,13 @@ class Bar:
 
 @dataclass(frozen=True)
 class HookView:
-    """Hooks of one kind that call the same, together.
+    """Hooks of one kind with the same callable.
 
     Attributes:
-        resource: the record of the object that they hang on.
-        spec: the first of them.
-        targets: where they hang.
-        flags: what they were registered with.
+        resource: Record of the object that they are registered on.
+        spec: The first of them.
+        targets: Their targets.
+        flags: Their registration options.
     """
 
     resource: str
@@ -95,79 +95,79 @@ class HookView:
 
 
 class PageData:
-    """What the template asks for.
+    """The data of the template.
 
     Args:
-        audit: the audit that the page shows.
+        audit: Audit that the page shows.
     """
 
     def __init__(self, audit: AuditFacts) -> None:
         self.audit = audit
-        self._module_of = {file: module for module, file in files_of(audit).items()}
+        self._modules_by_path = {path: module for module, path in files_of(audit).items()}
         self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
         self.severities = Counter(finding.severity for finding in audit.findings)
         self.actions = Counter(facts.action for facts in audit.modules)
 
     def module_address(self, name: str, line: int | None = None) -> str:
-        """The address of a module, and of a line of its source; empty if it is no module."""
+        """Return the address of a module, or of a line of its source. Empty for other names."""
         if name not in self._shown:
             return ""
         address = f"#module={quote(printable(name), safe='')}"
         return f"{address}&line={line}" if line is not None else address
 
-    def place_address(self, place: str) -> str:
-        """The address of ``file:line``; empty if the file is no module's."""
-        file, _, line = place.rpartition(":")
+    def location_address(self, location: str) -> str:
+        """Return the address of ``path:line``. Empty if the path belongs to no module."""
+        path, _, line = location.rpartition(":")
         if not (line.isascii() and line.isdigit() and len(line) < 10):
-            file, line = place, ""
-        module = self._module_of.get(file)
+            path, line = location, ""
+        module = self._modules_by_path.get(path)
         return "" if module is None else self.module_address(module, int(line) if line else None)
 
     @property
     def verdict(self) -> str:
-        """The outcome in a few words."""
+        """The outcome, as a short text."""
         if self.audit.problems:
-            return f"{counted(len(self.audit.problems), 'problem')}: it cannot be packaged"
-        told = [
+            return f"{counted(len(self.audit.problems), 'problem')}; export not possible"
+        counts = [
             counted(self.severities[severity], severity.value)
             for severity in Severity
             if self.severities[severity]
         ]
-        return ", ".join(told) or "nothing to remark"
+        return ", ".join(counts) or "no findings"
 
     @property
     def alarming(self) -> int:
-        """How many errors and warnings there are."""
+        """Number of problems, errors and warnings."""
         found = self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
         return found + len(self.audit.problems)
 
     @property
     def worst(self) -> str:
-        """The worst severity of all findings; ``fine`` without errors and warnings."""
+        """The most severe of all findings. ``fine`` without errors and warnings."""
         if self.audit.problems or self.severities[Severity.ERROR]:
             return Severity.ERROR.value
         return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
 
     def groups(self, action: Action) -> tuple[tuple[ModuleGroup, tuple[ModuleFacts, ...]], ...]:
-        """The modules with one decision, by what they belong to."""
+        """Return the modules with one decision, by group."""
         return grouped(self.audit.modules, action)
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
-        """The first of those who need a module; those with a line come before others."""
+        """Return the first importers of a module, preferably with a line."""
         needed = (
             each
             for each in facts.importers
             if each.kind.is_dependency
             if each.importer in self.audit.graph or not is_self_test_input(each.importer)
         )
-        return tuple(sorted(needed, key=lambda each: each.line is None)[:_IMPORTERS_SHOWN])
+        return tuple(sorted(needed, key=lambda each: each.line is None)[:_SHOWN_IMPORTERS])
 
     def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:
-        """Who imports a mocked module by name: all but its own submodules."""
+        """Return the importers of a mocked module, except its own submodules."""
         return tuple(each for each in mock.importers if each.kind is not ImportKind.PARENT)
 
     def composition(self) -> tuple[Bar, ...]:
-        """What the bytes of the package are."""
+        """Return the composition of the package by size."""
         package = self.audit.package
         if package is None:
             return ()
@@ -176,12 +176,12 @@ class PageData:
                 ("tensor storages", package.storages.size_bytes),
                 ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
                 ("saved objects and resources", _resources(self.audit, comes_with_code=False)),
-                ("files beside the code", _resources(self.audit, comes_with_code=True)),
+                ("files included with the code", _resources(self.audit, comes_with_code=True)),
             ]
         )
 
     def code_by_group(self) -> tuple[Bar, ...]:
-        """The packaged code, by what it belongs to; the largest first."""
+        """Return the size of the packaged code by group, the largest first."""
         sizes = []
         for group, members in self.groups(Action.INTERN):
             name = f"{group.name} {group.version}" if group.version else group.name
@@ -189,18 +189,18 @@ class PageData:
         return _bars(sorted(sizes, key=lambda each: -each[1]))
 
     def largest_modules(self) -> tuple[Bar, ...]:
-        """The largest packaged sources."""
+        """Return the largest packaged sources."""
         interned = [facts for facts in self.audit.modules if facts.action is Action.INTERN]
         interned.sort(key=lambda facts: (-(facts.size_bytes or 0), facts.module))
-        shown = [(facts.module, facts.size_bytes or 0) for facts in interned[:_LARGEST_SHOWN]]
+        shown = [(facts.module, facts.size_bytes or 0) for facts in interned[:_SHOWN_SOURCES]]
         return tuple(replace(bar, module=bar.label) for bar in _bars(shown))
 
     def hooks(self) -> tuple[HookView, ...]:
-        """The hooks of saved objects, those of a kind that call the same put together."""
-        return tuple(_together(self.audit.package.hooks)) if self.audit.package else ()
+        """Return the hooks of saved objects, grouped by kind and callable."""
+        return tuple(_grouped_hooks(self.audit.package.hooks)) if self.audit.package else ()
 
 
-def _together(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
+def _grouped_hooks(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
     alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
     for each in hooks:
         called = each.spec.callable
@@ -229,24 +229,24 @@ def html_report(
     sources: PackagedSources | None = None,
     comparison: EnvironmentComparison | None = None,
 ) -> str:
-    """The page: text of an HTML document.
+    """Return the HTML report of an audit.
 
     Args:
-        audit: what it is about.
-        sources: the sources that it shows; none by default.
-        comparison: what the package was made with beside what is here, if that was compared.
+        audit: The audit.
+        sources: Sources to include. None by default.
+        comparison: The export environment, compared with the installed distributions.
 
     Raises:
-        ArchiveError: it would hold more than any browser shows.
+        ArchiveError: If the page would be too large for browsers.
     """
     edges = sum(1 for _ in audit.graph.edges())
-    for number, what, most in (
+    for number, noun, limit in (
         (len(audit.modules), "modules", _MAX_MODULES),
         (edges, "imports", _MAX_EDGES),
     ):
-        if number > most:
-            reason = f"its page would show {number} {what}; {most} is most"
-            raise ArchiveError(audit.subject, f"{reason}. Remedy: modpack audit")
+        if number > limit:
+            reason = f"the report would show {number} {noun}, and the limit is {limit}"
+            raise ArchiveError(audit.subject, reason, hint="Run modpack audit instead.")
     audit = replace(audit, graph=drawn_graph(audit))
     style = _asset("report.css")
     boot = _asset("boot.js")
@@ -282,7 +282,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=_safe_to_read,
+        finalize=_printable_value,
     )
     environment.filters["human_size"] = human_size
     environment.filters["counted"] = counted
@@ -290,20 +290,20 @@ def _environment() -> Environment:
     return environment
 
 
-def _safe_to_read(value: object) -> object:
-    """What is written for a value: no characters that hide, reorder, or that HTML lacks."""
+def _printable_value(value: object) -> object:
+    """Return a value without invisible, reordering, or invalid characters."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
     return "" if value is None else value
 
 
 def _code(text: str) -> Markup:
-    """Source text, with its lines and tabs."""
+    """Return source text with its lines and tabs."""
     return Markup("{}").format(printable(text, keep="\n\t"))
 
 
 def _embedded(document: dict[str, Json]) -> Markup:
-    """JSON that cannot end the element that holds it."""
+    """Return JSON that cannot close the surrounding element."""
     text = json.dumps(document, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 

@@ -1,7 +1,7 @@
-"""What the page of an audit is made of: its graph, groups, sources and one JSON document.
+"""The parts of the HTML report: its graph, groups, sources, and one JSON document.
 
-The sources are text, and nothing of them is run. The document names modules by their index in
-``nodes``; every text in it is safe to show.
+Sources are text and are not run. The document names modules by their index in ``nodes``. Every
+text in it is free of control characters.
 """
 
 from __future__ import annotations
@@ -29,63 +29,63 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import human_size, printable
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, used_name
-from modpack.report.package_info import STAND_INS_NEED
+from modpack.report.package_info import NEEDED_BY_MOCKS
 
 LARGEST: Final = 1 << 20
-"""Bytes of one source that the page shows."""
+"""Limit of one source on the page, in bytes."""
 MOST: Final = 48 << 20
-"""Bytes of all sources together; compressed they are about a quarter of it."""
+"""Limit of all sources together, in bytes. Compression reduces them to about a quarter."""
 ROOM: Final = 600_000
-"""Characters of the compressed sources: so the page of a large library's model has about 1.2 MB."""
-_NO_ROOM: Final = "the page has room for those nearest to the model (--all-sources shows all)"
-_SELF_TESTS: Final = f"<{layout.MODPACK_PREFIX}self-test/"
+"""Default limit of the compressed sources, in characters, for a page of about 1.2 MB."""
+_NO_ROOM: Final = "the page has only the sources nearest to the model (--all-sources has all)"
+_SELF_TEST_NODES: Final = f"<{layout.MODPACK_PREFIX}trial/"
 _MAX_NAMES: Final = 12
-"""Names of one import that are listed."""
+"""Limit of the listed names of one import."""
 _NO_NAMES: Final[list[Json]] = []
-"""One for all imports without names, of which a graph may have very many."""
+"""Shared by all imports without names, of which a graph may have very many."""
 _KINDS: Final = {kind: index for index, kind in enumerate(ImportKind)}
 _SELF_TEST_INPUTS: Final = "inputs of the self-test"
 
 
 def is_self_test_input(node: str) -> bool:
     """Return whether a node stands for the inputs of a self-test."""
-    return node.startswith(_SELF_TESTS)
+    return node.startswith(_SELF_TEST_NODES)
 
 
 def drawn_graph(audit: AuditFacts) -> DependencyGraph:
     """Return the graph of an audit with the imports of mocks, without unneeded self-test inputs.
 
-    The inputs of a self-test are saved with the package, but nobody loads them with the model: a
-    chain of imports begins at them only where the model's own chains do not lead. The module that
-    stand-ins import is in no plan, and gets the imports that their sources have.
+    The inputs of a self-test are saved with the package, but loading the model does not load them.
+    Chains of imports start at them only for modules that the chains of the model do not reach. The
+    module that mocks import is in no plan, so its imports are added.
 
     Args:
-        audit: the audit.
+        audit: The audit.
     """
-    left_out = _needless_inputs(audit)
-    of_stand_ins = list(_imports_of_stand_ins(audit))
-    if not (left_out or of_stand_ins):
+    omitted = _unneeded_inputs(audit)
+    mock_imports = list(_imports_of_mocks(audit))
+    if not (omitted or mock_imports):
         return audit.graph
     graph = DependencyGraph()
     for node in audit.graph.nodes():
-        if node not in left_out:
+        if node not in omitted:
             graph.add_node(node)
     for edge in audit.graph.edges():
-        if edge.importer not in left_out:
+        if edge.importer not in omitted:
             graph.add_edge(edge)
     for root in audit.graph.roots():
-        if root not in left_out:
+        if root not in omitted:
             graph.mark_root(root)
-    for edge in of_stand_ins:
+    for edge in mock_imports:
         graph.add_edge(edge)
     return graph
 
 
 def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
-    """For every node that dependencies lead to: the node before it on a shortest chain.
+    """Return the previous node on a shortest chain, for every reachable node. None for roots.
 
-    One search for all of them: breadth-first from the roots, which have None. Chains from the
-    inputs of a self-test come last, for what no other chain leads to.
+    One breadth-first search finds all of them. Chains from the inputs of a self-test come last, for
+    nodes that no other chain reaches.
     """
     previous: dict[str, str | None] = {}
     for self_test in (False, True):
@@ -101,15 +101,15 @@ def previous_on_chains(graph: DependencyGraph) -> Mapping[str, str | None]:
 
 
 def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
-    """How many steps each node is away from where its chain begins."""
+    """Return the distance of each node from the start of its chain."""
     depths: dict[str, int] = {}
     for name, before in previous.items():
         depths[name] = 0 if before is None else depths[before] + 1
     return depths
 
 
-def _needless_inputs(audit: AuditFacts) -> frozenset[str]:
-    """The self-test inputs from which no chain begins that the package needs."""
+def _unneeded_inputs(audit: AuditFacts) -> frozenset[str]:
+    """Return the self-test inputs at which no needed chain starts."""
     inputs = frozenset(filter(is_self_test_input, audit.graph.nodes()))
     if not inputs:
         return inputs
@@ -125,27 +125,27 @@ def _start(node: str, previous: Mapping[str, str | None]) -> str:
     return node
 
 
-def _imports_of_stand_ins(audit: AuditFacts) -> Iterable[Edge]:
+def _imports_of_mocks(audit: AuditFacts) -> Iterable[Edge]:
     if all(facts.module != RUNTIME_MODULE for facts in audit.modules):
         return
     for facts in audit.modules:
         if facts.action is Action.MOCK:
             yield Edge(facts.module, RUNTIME_MODULE, ImportKind.REQUIRED)
-        elif facts.rule == STAND_INS_NEED:
+        elif facts.rule == NEEDED_BY_MOCKS:
             yield Edge(RUNTIME_MODULE, facts.module, ImportKind.REQUIRED)
 
 
 class GroupKind(str, Enum):
-    """What a group is, in the order in which groups are listed."""
+    """Kind of a group, in the order of listing."""
 
     SAVED = "saved"
-    """What the user saved: objects, and where chains of imports begin."""
+    """Saved objects, and other starts of chains."""
     CODE = "code"
-    """Modules of no known distribution: one's own code, as a rule."""
+    """Modules without a known distribution, usually the user's own code."""
     DISTRIBUTION = "distribution"
     """Modules of an installed distribution."""
     RUNTIME = "runtime"
-    """torch and modpack, and what modpack's stand-ins are made of."""
+    """torch, modpack, and the implementation of mocks."""
     PYTHON = "python"
     """The standard library."""
 
@@ -155,11 +155,11 @@ class ModuleGroup:
     """Modules that belong together.
 
     Attributes:
-        kind: what holds them together.
-        name: what to call them: a distribution's name, a top-level package.
-        version: the distribution's version, if there is one.
-        license: the distribution's license, if known.
-        editable: whether the distribution was an editable install.
+        kind: Kind of the group.
+        name: Name of the distribution, or of the top-level module.
+        version: Version of the distribution, or None.
+        license: License of the distribution, or None.
+        editable: Whether the distribution was an editable install.
     """
 
     kind: GroupKind
@@ -171,13 +171,13 @@ class ModuleGroup:
 
 SAVED = ModuleGroup(GroupKind.SAVED, "saved objects")
 _STDLIB = "Python's standard library"
-_STAND_INS = ModuleGroup(GroupKind.RUNTIME, "stand-ins of modpack")
+_MOCK_RUNTIME = ModuleGroup(GroupKind.RUNTIME, "mocks of modpack")
 
 
 def group_of(facts: ModuleFacts) -> ModuleGroup:
-    """Return the group of a module, as far as it can be known of the module alone."""
+    """Return the group of a module, judged by the module alone."""
     if facts.module == RUNTIME_MODULE:
-        return _STAND_INS
+        return _MOCK_RUNTIME
     if facts.provided_by is Owner.STDLIB:
         return ModuleGroup(GroupKind.PYTHON, _STDLIB, license=facts.license)
     kind = GroupKind.CODE if facts.distribution is None else GroupKind.DISTRIBUTION
@@ -188,13 +188,13 @@ def group_of(facts: ModuleFacts) -> ModuleGroup:
 
 
 def groups_of(modules: Iterable[ModuleFacts]) -> dict[str, ModuleGroup]:
-    """Return the groups of all modules of an audit, by module: no distribution makes two of them.
+    """Return the groups of all modules, by module, with one group for each distribution.
 
-    A module of no known distribution belongs to that of the package above it, or to one of its own
-    name: ``six.moves``, which no file of six is, or a mocked part of a library.
+    A module without a known distribution, such as ``six.moves`` or a mocked part of a library,
+    belongs to the distribution of its parent, or to the one with its name.
 
     Args:
-        modules: the modules.
+        modules: The modules.
     """
     alone = {facts.module: group_of(facts) for facts in modules}
     named: dict[tuple[GroupKind, str], ModuleGroup] = {}
@@ -218,8 +218,8 @@ def grouped(
     """Return the modules with one decision, by group.
 
     Args:
-        modules: all modules, whatever was decided about them.
-        action: the decision.
+        modules: All modules, with any decision.
+        action: The decision.
     """
     modules = tuple(modules)
     groups = groups_of(modules)
@@ -240,11 +240,11 @@ def _order(group: ModuleGroup) -> tuple[int, str, str]:
 
 @dataclass(frozen=True)
 class PackagedSources:
-    """Sources of interned modules, as people read them.
+    """Sources of interned modules.
 
     Attributes:
-        texts: by module path.
-        left_out: by module path: why its source is not shown.
+        texts: The sources, by module.
+        left_out: Why a source is not shown, by module.
     """
 
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -260,13 +260,13 @@ def read_sources(
     """Read the sources of the interned modules of a package.
 
     Args:
-        source: the package.
-        modules: its modules.
-        largest: bytes beyond which a source is left out.
-        most: bytes of all sources beyond which the rest is left out.
+        source: The package.
+        modules: Its modules.
+        largest: Limit of one source, in bytes.
+        most: Limit of all sources together, in bytes.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
+        ArchiveError: If it is not a package, or damaged.
     """
     texts: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -278,15 +278,15 @@ def read_sources(
                 continue
             size = archive.size(record)
             if size > min(largest, most):
-                left_out[module] = f"its {human_size(size)} are too many for this page"
+                left_out[module] = f"its size of {human_size(size)} exceeds the limit of the page"
                 continue
             most -= size
             content = archive.read(record, verify=manifest)
             try:
                 lines = decode_source(content).split("\n")
-            except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise them all
-                left_out[module] = f"it is no source text: {failure}"
-            else:  # line by line, which is fast
+            except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise all of these
+                left_out[module] = f"the record is not source text: {failure}"
+            else:  # line by line, which is faster
                 texts[module] = "\n".join(printable(line, keep="\t") for line in lines)
     return PackagedSources(texts, left_out)
 
@@ -294,15 +294,15 @@ def read_sources(
 def nearest_sources(
     sources: PackagedSources, audit: AuditFacts, room: int = ROOM
 ) -> PackagedSources:
-    """Return the sources that a page has room for, in the order in which they matter.
+    """Return the sources that fit on a page, the most important first.
 
-    The code of no distribution comes first, which is one's own; then what is the fewest imports
-    away from what was saved.
+    Code without a distribution, usually the user's own, comes first, then code with the shortest
+    chain of imports from the saved objects.
 
     Args:
-        sources: what was read out of the package.
-        audit: the audit of the package.
-        room: characters that the compressed sources may take.
+        sources: Sources of the package.
+        audit: Audit of the package.
+        room: Limit of the compressed sources, in characters.
     """
     depths = _depths_on_chains(previous_on_chains(audit.graph))
     others = {facts.module for facts in audit.modules if facts.distribution is not None}
@@ -321,17 +321,17 @@ def nearest_sources(
 
 
 def packed(text: str) -> str:
-    """A text compressed (raw deflate, RFC 1951) and in base64, as the page unpacks it."""
+    """Return a text, compressed (raw deflate, RFC 1951) and in base64."""
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     content = compressor.compress(text.encode()) + compressor.flush()
     return b64encode(content).decode("ascii")
 
 
 def page_document(audit: AuditFacts) -> dict[str, Json]:
-    """The modules, their groups, who imports whom, and what was found about them.
+    """Return the modules, their groups, their imports, and the findings about them.
 
     Args:
-        audit: the audit.
+        audit: The audit.
     """
     graph = audit.graph
     modules = {facts.module: facts for facts in audit.modules}
@@ -343,7 +343,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
 
     def node(name: str) -> Json:
         facts, before = modules.get(name), previous.get(name)
-        group: int | None = None  # what is neither decided nor saved is not drawn
+        group: int | None = None  # nodes without a decision are not drawn, unless they were saved
         if facts is not None or name in roots:
             group = groups.setdefault(group_by_module.get(name, SAVED), len(groups))
         return {
@@ -397,11 +397,11 @@ def _mock(mock: MockFacts) -> Json:
 
 
 def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, Json]:
-    """The sources by module: compressed in ``texts``; in ``missing``, why there is none.
+    """Return the compressed sources (``texts``) and the reasons for ``missing`` ones.
 
     Args:
-        audit: the audit.
-        sources: what was read out of the package.
+        audit: The audit.
+        sources: Sources of the package.
     """
     texts = {printable(module): packed(text) for module, text in sources.texts.items()}
     missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
@@ -409,7 +409,7 @@ def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, J
 
 
 def _safe(value: Json) -> Json:
-    """The same with every text safe to show."""
+    """Return a JSON value whose texts have no control characters."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

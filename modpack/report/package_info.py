@@ -1,7 +1,7 @@
-"""Facts about a package file: read, never run.
+"""Facts about a package file, read without running its code.
 
-Packages of ``torch.package`` give what they record: which sources they hold, which of them are
-stand-ins, which modules are extern. Why, and who imports what, they do not say.
+Packages of ``torch.package`` record their sources, mocks and extern modules. They do not record
+rules or imports.
 """
 
 from __future__ import annotations
@@ -45,36 +45,36 @@ from modpack.report.facts import (
 )
 from modpack.security.pickled_hooks import find_disagreements
 
-_STAND_INS_RULE: Final = "implicit: stand-ins of mocked modules are made of it"
-STAND_INS_NEED: Final = "implicit: stand-ins of mocked modules need it"
-"""The rule of what only stand-ins import."""
-_ANCESTORS_STAND_INS: Final = "_mock.py"
-"""The record that torch.package's stand-ins import."""
-_ANCESTORS_IMPORT: Final = b"from _mock import MockedObject"
-_COMPILED: Final = (".data/ts_code/", layout.MODPACK_PREFIX + "torchscript/")
+_MOCK_RUNTIME_RULE: Final = "implicit: implements mocked modules"
+NEEDED_BY_MOCKS: Final = "implicit: required by mocked modules"
+"""Rule of modules that only mocks import."""
+_TORCH_PACKAGE_MOCK: Final = "_mock.py"
+"""Record that the mocks of torch.package import."""
+_TORCH_PACKAGE_MOCK_IMPORT: Final = b"from _mock import MockedObject"
+_TORCHSCRIPT: Final = (".data/ts_code/", layout.MODPACK_PREFIX + "torchscript/")
 
 
 def package_facts(source: str | os.PathLike[str]) -> PackageFacts:
-    """The facts about a package.
+    """Return the facts about a package.
 
-    The archive's structure is checked, and so are the digests of the records that are read.
+    The structure of the archive and the digests of the records that are read are checked.
 
     Args:
-        source: a package file, or the folder of an unzipped package; modpack's or torch.package's.
+        source: Package file, or directory of an unzipped package; of modpack or torch.package.
 
     Raises:
-        TypeError: it is no path.
-        ArchiveError: it is no package, or a damaged one.
+        TypeError: If ``source`` is not a path.
+        ArchiveError: If it is not a package, or damaged.
     """
     with gc_paused(), open_archive(source) as archive:
         return facts_of(archive, read_checked_manifest(archive))
 
 
 def read_checked_manifest(archive: Archive) -> Manifest | None:
-    """The manifest of an opened package, with which its records agree in name and size.
+    """Return the manifest of an open package, after checking the names and sizes of its records.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
+        ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_manifest(archive)
     if manifest is not None:
@@ -83,23 +83,23 @@ def read_checked_manifest(archive: Archive) -> Manifest | None:
 
 
 def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
-    """The plan that a package was written by, or what its contents tell of it.
+    """Return the recorded plan of a package, or reconstruct it from the contents.
 
-    modpack's packages record it. Those of torch.package do not: their sources and pickles are
-    read for it, and nothing is run.
+    Packages of torch.package do not record it: their sources and pickles are read, without running
+    code.
 
     Args:
-        archive: the package.
-        with_uses: whether to look for the uses of mocked modules where they are not recorded.
+        archive: The package.
+        with_uses: Whether to search for uses of mocked modules if they are not recorded.
 
     Raises:
-        ArchiveError: it is no package, or a damaged one.
+        ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_checked_manifest(archive)
     if manifest is not None:
         plan = read_plan(archive, manifest)
     else:
-        from modpack.report.torch_package import reconstructed_plan  # most packages do without
+        from modpack.report.torch_package import reconstructed_plan  # not needed for most packages
 
         plan = reconstructed_plan(archive)
     return plan_with_uses(plan, lambda: _sources(archive, manifest, plan)) if with_uses else plan
@@ -108,7 +108,7 @@ def read_evidence(archive: Archive, *, with_uses: bool = True) -> Plan:
 def _sources(
     archive: Archive, manifest: Manifest | None, plan: Plan
 ) -> dict[str, tuple[bytes, bool]]:
-    """The packaged sources: by module, and whether it can have submodules."""
+    """Return the packaged sources by module, and whether the module is a package."""
     found = {}
     for module in plan.modules(Action.INTERN):
         record = _record_of(archive, module, {})
@@ -119,12 +119,12 @@ def _sources(
 
 
 def facts_of(archive: Archive, manifest: Manifest | None, plan: Plan | None = None) -> PackageFacts:
-    """The facts about a package that is open already; see :func:`package_facts`.
+    """Return the facts about an open package. See :func:`package_facts`.
 
     Args:
-        archive: the package.
-        manifest: its manifest, as :func:`read_checked_manifest` returns it.
-        plan: the plan that a package of modpack's records, if it has been read already.
+        archive: The package.
+        manifest: Its manifest, as :func:`read_checked_manifest` returns it.
+        plan: The recorded plan, if it was read already.
     """
     if manifest is None:
         return _of_torch_package(archive)
@@ -161,12 +161,12 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
 
 
 def _of_torch_package(archive: Archive) -> PackageFacts:
-    held = [
+    contained = [
         ModuleFacts(m.module, m.action, record=m.record, size_bytes=archive.size(m.record))
         for m in recorded_modules(archive)
     ]
     externs = [_extern(module, None) for module in read_externs(archive)]
-    modules = _sorted([*held, *externs])
+    modules = _sorted([*contained, *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
     saved = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
@@ -187,13 +187,13 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
 
 
 class RecordedModule(NamedTuple):
-    """A module that an archive of torch.package has a record of.
+    """A module with a record in an archive of torch.package.
 
     Attributes:
-        module: its path.
-        record: its source, or its stand-in.
-        action: what happened to it.
-        is_package: whether it can have submodules.
+        module: Path of the module.
+        record: Record of its source or of its mock.
+        action: The decision.
+        is_package: Whether the module is a package.
     """
 
     module: str
@@ -203,19 +203,19 @@ class RecordedModule(NamedTuple):
 
 
 def recorded_modules(archive: Archive) -> Iterator[RecordedModule]:
-    """The modules that an archive of torch.package holds, as they stand in it.
+    """Yield the modules with a record in an archive of torch.package, in the order of records.
 
     Raises:
-        ArchiveError: a record is damaged.
+        ArchiveError: If a record is damaged.
     """
     for record in archive.names():
         if record.endswith(".py") and not layout.is_internal(record):
-            is_stand_in = (
-                record != _ANCESTORS_STAND_INS
-                and archive.has(_ANCESTORS_STAND_INS)
-                and archive.read(record).startswith(_ANCESTORS_IMPORT)
+            is_mock = (
+                record != _TORCH_PACKAGE_MOCK
+                and archive.has(_TORCH_PACKAGE_MOCK)
+                and archive.read(record).startswith(_TORCH_PACKAGE_MOCK_IMPORT)
             )
-            action = Action.MOCK if is_stand_in else Action.INTERN
+            action = Action.MOCK if is_mock else Action.INTERN
             path = record.removesuffix(".py")
             is_package = path.endswith("/__init__")
             module = path.removesuffix("/__init__").replace("/", ".")
@@ -250,27 +250,27 @@ def _planned(
 
 
 def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
-    """What stand-ins bring along: no plan mentions it."""
+    """Yield the modules that mocks need. No plan lists them."""
     record = module_record(RUNTIME_MODULE, False)
     if RUNTIME_MODULE not in plan.decisions and archive.has(record):
         size = archive.size(record)
         yield ModuleFacts(
-            RUNTIME_MODULE, Action.INTERN, _STAND_INS_RULE, record=record, size_bytes=size
+            RUNTIME_MODULE, Action.INTERN, _MOCK_RUNTIME_RULE, record=record, size_bytes=size
         )
     for module in read_externs(archive):
         if module not in plan.decisions:
-            yield _extern(module, STAND_INS_NEED)
+            yield _extern(module, NEEDED_BY_MOCKS)
 
 
 def _extern(module: str, rule: str | None) -> ModuleFacts:
     owner = provider_of(module, is_installed=False)
-    # Without a record of distributions nobody can tell loose code from installed code.
+    # Without recorded distributions, local code cannot be told from installed code.
     provided_by = None if owner is Owner.LOCAL and rule is None else owner
     return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
 
 
 def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> str | None:
-    """The record of a module's code; folders without code have none."""
+    """Return the record of a module's code, or None for a namespace package."""
     records = (
         *(module_record(module, is_package) for is_package in (True, False)),
         *([compiled[module]] if module in compiled else []),
@@ -279,7 +279,7 @@ def _record_of(archive: Archive, module: str, compiled: Mapping[str, str]) -> st
 
 
 def _files(archive: Archive, plan: Plan) -> dict[str, ResourceFacts]:
-    """The records that came with the code, with what they came with."""
+    """Return the records that were included with the code, with their owners."""
     files = {file.record: (ResourceKind(file.kind.value), file.owner) for file in plan.files}
     for distribution in plan.distributions:
         record = f"{distribution.folder}/RECORD"
@@ -297,25 +297,25 @@ def _resources(
     pickles: frozenset[str],
     files: Mapping[str, ResourceFacts] = MappingProxyType({}),
 ) -> tuple[ResourceFacts, ...]:
-    """Every record that is neither code, nor a storage, nor the format's own."""
+    """Return the records that are neither code, nor storages, nor metadata of the format."""
     code = {facts.record for facts in modules}
     found = []
     for name in sorted(archive.names()):
-        if name in code or (layout.is_internal(name) and not name.startswith(_COMPILED)):
+        if name in code or (layout.is_internal(name) and not name.startswith(_TORCHSCRIPT)):
             continue
         if name in files:
             found.append(files[name])
             continue
         kind = ResourceKind.PICKLE if name in pickles else ResourceKind.FILE
-        kind = ResourceKind.TORCHSCRIPT if name.startswith(_COMPILED) else kind
+        kind = ResourceKind.TORCHSCRIPT if name.startswith(_TORCHSCRIPT) else kind
         found.append(ResourceFacts(name, kind, archive.size(name)))
     return tuple(found)
 
 
 def _hooks(archive: Archive, manifest: Manifest, saved: Iterable[str]) -> Iterator[HookFacts]:
-    """The hooks of saved objects: where a spec and the pickle disagree, what the pickle restores.
+    """Yield the hooks that loading the saved objects restores, which hook specs may contradict.
 
-    All of their records are checked against the manifest before any is decoded.
+    All records are checked against the manifest before any is decoded.
     """
     for record in (ordered := sorted(saved)):
         for name in filter(archive.has, hook_records(record)):

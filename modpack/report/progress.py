@@ -1,7 +1,7 @@
-"""Progress of long work: what is being done and how far it is, once that has taken a second.
+"""Progress of work that takes longer than a second: the current phase and its completion.
 
-It appears on stderr. At a terminal and in a notebook it is one line that is gone when the work is
-done. Commands show it, and so do :func:`modpack.save` and :func:`modpack.load`.
+Progress is printed to stderr. In a terminal or a notebook it is one line that disappears at the
+end. Commands, :func:`modpack.save` and :func:`modpack.load` show it.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
     from modpack.core.process import Phase
 
 PATIENCE_SECONDS: Final = 1.0
-"""How long nothing appears: most work is done by then."""
+"""Delay before the first output. Most work is done by then."""
 _BAR_WIDTH: Final = 24
 _PER_SECOND: Final = 8
-"""How often it is drawn at a terminal."""
+"""Refresh rate in a terminal."""
 
 
 class ProgressOutput(Enum):
-    """Where progress appears; the value is the time in seconds from one line to the next."""
+    """Output of progress. The value is the interval between lines, in seconds."""
 
     TERMINAL = 1 / _PER_SECOND
     NOTEBOOK = 0.5
     LOG = 10.0
-    """A file or a pipe: each line stays."""
+    """A file or a pipe, where each line stays."""
 
 
 @contextlib.contextmanager
-def working(what: str, progress: bool | None = None) -> Iterator[None]:
-    """Show what the block does, if it takes long.
+def working(task: str, progress: bool | None = None) -> Iterator[None]:
+    """Show the progress of the block, if it takes long.
 
-    Nested blocks show nothing of their own.
+    Nested blocks show no progress of their own.
 
     Args:
-        what: what is done on the whole (``Packaging train.py:make``).
+        task: The task, such as ``Packaging train.py:make``.
         progress: Whether to show it; None for where somebody sees it, a terminal or a notebook.
     """
-    place = _place() if progress is not False and not has_listener() else None
-    if place is None or (place is ProgressOutput.LOG and not progress):
+    output = _output() if progress is not False and not has_listener() else None
+    if output is None or (output is ProgressOutput.LOG and not progress):
         yield
         return
-    if progress is None and _is_one_of_many():
+    if progress is None and _is_worker():
         yield
         return
-    display = _Display(what, place)
+    display = _Display(task, output)
     try:
         with report_progress_to(display):
             yield
@@ -64,8 +64,8 @@ def working(what: str, progress: bool | None = None) -> Iterator[None]:
         display.close()
 
 
-def _place() -> ProgressOutput | None:
-    """Where stderr leads; None if there is no stderr."""
+def _output() -> ProgressOutput | None:
+    """Return the kind of stderr, or None without stderr."""
     if sys.stderr is None or getattr(sys.stderr, "closed", False):
         return None
     if sys.stderr.isatty():
@@ -74,24 +74,24 @@ def _place() -> ProgressOutput | None:
     return ProgressOutput.LOG if getattr(shell, "kernel", None) is None else ProgressOutput.NOTEBOOK
 
 
-def _is_one_of_many() -> bool:
-    """Whether another process shows progress on the same stderr: this one's parent, or rank 0."""
-    workers = sys.modules.get("multiprocessing.process")  # which every worker has imported
+def _is_worker() -> bool:
+    """Return whether another process shows progress on the same stderr: the parent or rank 0."""
+    workers = sys.modules.get("multiprocessing.process")  # every worker has imported it
     is_worker = workers is not None and workers.parent_process() is not None
     return is_worker or os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 class _Display:
-    """It hears of phases, and asks them how far they are.
+    """Shows the progress of phases.
 
     Args:
-        what: what is done on the whole.
-        place: where it appears.
+        task: The task.
+        output: Output of the progress.
     """
 
-    def __init__(self, what: str, place: ProgressOutput) -> None:
-        self._what = what
-        self._place = place
+    def __init__(self, task: str, output: ProgressOutput) -> None:
+        self._task = task
+        self._output = output
         self._phases: list[Phase] = []
         self._started = time.monotonic()
         self._live: Live | None = None
@@ -101,15 +101,15 @@ class _Display:
         self._thread.start()
 
     def begin(self, phase: Phase) -> None:
-        """A phase to show, instead of the one that it is a part of."""
+        """Show a phase instead of the enclosing one."""
         self._phases.append(phase)
 
     def end(self, phase: Phase) -> None:
-        """The phase before it is shown again."""
+        """Show the enclosing phase again."""
         self._phases.remove(phase)
 
     def close(self) -> None:
-        """Take the line away, and do not show it any more."""
+        """Remove the line."""
         self._closed.set()
         with self._lock:
             if self._live is not None:
@@ -117,16 +117,16 @@ class _Display:
         self._thread.join(timeout=1.0)
 
     def text(self) -> str:
-        """The line as plain text."""
+        """Return the line as plain text."""
         from modpack.core.text import printable
 
         phase = self._phases[-1] if self._phases else None
-        what = printable(self._what)
-        told = (what, *(_parts(phase) if phase is not None else ()), self._elapsed())
-        return "  ".join(filter(None, told))
+        task = printable(self._task)
+        parts = (task, *(_parts(phase) if phase is not None else ()), self._elapsed())
+        return "  ".join(filter(None, parts))
 
     def line(self) -> RenderableType:
-        """The line with a spinner, and a bar where the end is known."""
+        """Return the line with a spinner, and a bar if the total is known."""
         from rich.progress_bar import ProgressBar
         from rich.spinner import Spinner
         from rich.table import Table
@@ -136,7 +136,7 @@ class _Display:
 
         phase = self._phases[-1] if self._phases else None
         line = Table.grid(padding=(0, 1))
-        parts: list[RenderableType] = [Spinner("dots"), Text(printable(self._what))]
+        parts: list[RenderableType] = [Spinner("dots"), Text(printable(self._task))]
         if phase is not None:
             text, amount = _parts(phase)
             parts.append(Text(text, "dim"))
@@ -154,7 +154,7 @@ class _Display:
     def _run(self) -> None:
         if self._closed.wait(PATIENCE_SECONDS):
             return
-        if self._place is ProgressOutput.TERMINAL:
+        if self._output is ProgressOutput.TERMINAL:
             self._show_live()
         else:
             self._write_lines()
@@ -169,22 +169,22 @@ class _Display:
             self._live = Live(
                 console=Console(stderr=True, highlight=False),
                 get_renderable=self.line,
-                refresh_per_second=1 / self._place.value,
+                refresh_per_second=1 / self._output.value,
                 transient=True,
-                redirect_stdout=sys.stdout.isatty(),  # what goes into a pipe must get there
+                redirect_stdout=sys.stdout.isatty(),  # a pipe must receive all output
             )
             self._live.start()
 
     def _write_lines(self) -> None:
-        """Overwrite one line in a notebook; in a log, let each stay."""
+        """Overwrite one line in a notebook, or append lines to a log."""
         stream, width = sys.stderr, 0
-        is_overwritten = self._place is ProgressOutput.NOTEBOOK
+        is_overwritten = self._output is ProgressOutput.NOTEBOOK
         while True:
             text = self.text()
             stream.write(f"\r{text.ljust(width)}" if is_overwritten else f"{text}\n")
             stream.flush()
             width = len(text)
-            if self._closed.wait(self._place.value):
+            if self._closed.wait(self._output.value):
                 break
         if is_overwritten:
             stream.write(f"\r{' ' * width}\r")
@@ -192,7 +192,7 @@ class _Display:
 
 
 def _parts(phase: Phase) -> tuple[str, str]:
-    """What is done in a phase, and how far it is, in its unit."""
+    """Return the text of a phase, and its completion."""
     from modpack.core.text import human_size, printable
 
     text = printable(phase.text)

@@ -1,6 +1,6 @@
-"""The bill of materials of a package: what is in it, and what it needs around it.
+"""The bill of materials of a package: its contents and its requirements.
 
-As values first, then in the words of CycloneDX 1.6; needs the extra ``sbom``.
+First as values, then as CycloneDX 1.6. Needs the extra ``sbom``.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ from modpack.report.distribution_index import OUR_LICENSE, PYTHONS_LICENSE
 from modpack.report.facts import ModuleFacts, PackageFacts
 
 _DECLARED: Final = LicenseAcknowledgement.DECLARED
-"""Licenses are what metadata says; nobody has looked whether that is true."""
+"""Licenses come from metadata. They are not verified."""
 _LONGEST_EXPRESSION: Final = 1000
-"""Characters of a license that are looked at for what they mean."""
+"""Limit of the length of a license that is parsed as an expression."""
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 """A distribution's name (core metadata)."""
 _MAX_ITEMS: Final = 5000
-"""Far beyond what an environment holds; the library's time grows with the square of it."""
+"""Far beyond any environment. The time of the library grows with the square."""
 _MAX_NEEDS: Final = 20_000
-"""Likewise, of dependencies in all."""
+"""The same limit for all dependencies together."""
 _LONGEST_VERSION: Final = 1024
-"""Characters that the schema allows."""
+"""Limit of the schema, in characters."""
 _HASHES: Final = {
     "md5": (HashAlgorithm.MD5, 32),
     "sha1": (HashAlgorithm.SHA_1, 40),
@@ -71,31 +71,29 @@ _HASHES: Final = {
     "sha384": (HashAlgorithm.SHA_384, 96),
     "sha512": (HashAlgorithm.SHA_512, 128),
 }
-"""The algorithms that both pip and CycloneDX know, with the length of their digests in hex."""
+"""Algorithms that both pip and CycloneDX support, with the length of their digests in hex."""
 PYTHON: Final = "python"
-"""The key of Python itself, standard library included."""
+"""Key of Python, including the standard library."""
 
 
 @dataclass(frozen=True)
 class SbomComponent:
-    """One thing that a package consists of or needs.
+    """A component of a package, or a requirement.
 
     Attributes:
-        key: names it within the bill (``pypi:numpy@2.1.0``).
-        name: its name.
-        need: whether the package works without it. REQUIRED: it holds it, or imports it as soon as
-            it is loaded. OPTIONAL: only functions, or code that copes with its absence, import it.
-            EXCLUDED: stand-ins replace it.
-        origins: how it gets to where the package is loaded: ``intern``, ``extern``, ``mock``, or
-            ``required``: by other items only.
-        version: its version, if it has one that is known.
-        license: its license, if known.
-        is_indexed: whether name and version are those of the Python package index, as far as
-            anybody knows.
-        url: where it was installed from instead, if that is known.
-        hashes: hex digests of the file that it was installed from, by algorithm.
-        facts: what else is known, by name.
-        needs: the keys of the items that it needs directly.
+        key: Identifier within the bill (``pypi:numpy@2.1.0``).
+        name: Its name.
+        need: ``REQUIRED`` if the package contains it or imports it when loaded. ``OPTIONAL`` if
+            only functions, or code that handles its absence, import it. ``EXCLUDED`` if mocks
+            replace it.
+        origins: ``intern``, ``extern``, ``mock``, or ``required`` if only other components need it.
+        version: Its version, or None.
+        license: Its license, or None.
+        is_indexed: Whether the Python package index is expected to have this name and version.
+        url: URL that it was installed from instead, or None.
+        hashes: Digests of the installed file in hex, by algorithm.
+        facts: Further properties, by name.
+        needs: Keys of its direct dependencies.
     """
 
     key: str
@@ -116,11 +114,11 @@ class Sbom:
     """The bill of materials of a package.
 
     Attributes:
-        name: the name of the package's file, without its suffix.
-        digest: the hex digest that names its content.
-        facts: what else is known of it, by name.
-        needs: the keys of the items that it needs directly.
-        items: all items, by key.
+        name: Name of the package file, without its suffix.
+        digest: Digest that names its content, in hex.
+        facts: Further properties, by name.
+        needs: Keys of its direct dependencies.
+        items: All components, by key.
     """
 
     name: str
@@ -131,18 +129,18 @@ class Sbom:
 
 
 def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Sbom:
-    """Draws up the bill of materials of a package.
+    """Return the bill of materials of a package.
 
     Args:
-        audit: the audit of a package file.
-        digests: the sha256 of records in hex, by record; of all that hold code.
+        audit: Audit of a package file.
+        digests: SHA-256 in hex of all records with code, by record.
 
     Raises:
-        ValueError: it is the audit of a plan: there is no package yet.
+        ValueError: If it is the audit of a plan.
     """
     package = audit.package
     if package is None:
-        raise ValueError(f"{audit.subject} is a plan; only a package has a bill of materials")
+        raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
     environment = audit.environment or RecordedEnvironment(package.python, torch=package.torch)
     draft = _Draft(audit, environment, digests)
     items = {key: draft.item(key) for key in dict.fromkeys([*draft.members, PYTHON])}
@@ -162,10 +160,10 @@ def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Sbom:
 
 
 def code_digests(archive: Archive) -> dict[str, str]:
-    """The sha256 in hex of an archive's records of code, by record.
+    """Return the SHA-256 in hex of the records with code, by record.
 
     Raises:
-        ArchiveError: the archive is damaged.
+        ArchiveError: If the archive is damaged.
     """
     manifest = read_manifest(archive)
     if manifest is not None:
@@ -175,11 +173,11 @@ def code_digests(archive: Archive) -> dict[str, str]:
 
 
 class _Draft:
-    """What is known of each item while the bill is drawn up.
+    """Intermediate state of a bill of materials.
 
     Attributes:
-        members: the modules of each item, by its key.
-        needs: the keys that each key needs by its code's imports; those of saved objects by ``""``.
+        members: Modules of each component, by key.
+        needs: Keys that the code of each component imports; ``""`` for saved objects.
     """
 
     def __init__(
@@ -203,7 +201,7 @@ class _Draft:
         self.needs = {key: frozenset(keys - {key}) for key, keys in needs.items()}
 
     def item(self, key: str) -> SbomComponent:
-        """The item with a key."""
+        """Return the component with a key."""
         if key == PYTHON:
             return self._python()
         members = self.members[key]
@@ -226,7 +224,7 @@ class _Draft:
         )
 
     def closure(self) -> dict[str, ComponentScope]:
-        """What the extern distributions require, and what that requires; by normalized name."""
+        """Return all requirements of extern distributions, by normalized name."""
         found: dict[str, ComponentScope] = {}
         for need in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
             waiting = [
@@ -244,7 +242,7 @@ class _Draft:
         return found
 
     def required_by(self, known: RecordedDistribution | None) -> frozenset[str]:
-        """The keys of what a distribution requires, as far as that is recorded."""
+        """Return the keys of the recorded requirements of a distribution."""
         names = known.requires if known is not None else ()
         found = filter(None, map(self._environment.distributions.get, names))
         return frozenset(_distribution_key(each.name, each.version) for each in found)
@@ -262,7 +260,7 @@ class _Draft:
         )
 
     def _recorded(self, facts: ModuleFacts) -> RecordedDistribution | None:
-        """What is recorded of the distribution that an extern module comes from."""
+        """Return the recorded distribution of an extern module, or None."""
         if facts.distribution is None:
             return None
         known = self._environment.distributions.get(normalized(facts.distribution))
@@ -278,25 +276,25 @@ class _Draft:
         return ComponentScope.REQUIRED if is_at_once else ComponentScope.OPTIONAL
 
     def _facts(self, members: list[ModuleFacts], is_editable: bool) -> dict[str, str]:
-        told = {"modules": str(len(members))}
+        found = {"modules": str(len(members))}
         records = sorted(each.record for each in members if each.record)
         records = [record for record in records if record in self._digests]
         if records and members[0].action is Action.INTERN:
-            told["code:bytes"] = str(sum(facts.size_bytes or 0 for facts in members))
-            # The sha256 of what sha256sum prints of them.
+            found["code:bytes"] = str(sum(facts.size_bytes or 0 for facts in members))
+            # The SHA-256 of the output of sha256sum for the records.
             lines = (f"{self._digests[record]}  {record}\n" for record in records)
-            told["code:sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-        told |= {"editable": "true"} if is_editable else {}
+            found["code:sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
+        found |= {"editable": "true"} if is_editable else {}
         risks = [self._risks[each.module] for each in members if each.module in self._risks]
         if risks:
-            told["mock:risk"] = max(risks, key=list(MockRisk).index).value
-        return told
+            found["mock:risk"] = max(risks, key=list(MockRisk).index).value
+        return found
 
 
 def _required_item(
     found: RecordedDistribution, need: ComponentScope, draft: _Draft
 ) -> SbomComponent:
-    """A distribution of which the package itself needs no module."""
+    """Return the component of a distribution that only other distributions require."""
     key = _distribution_key(found.name, found.version)
     return SbomComponent(
         key,
@@ -314,7 +312,7 @@ def _required_item(
 
 
 def _key(facts: ModuleFacts) -> str:
-    """The item that a module belongs to."""
+    """Return the key of the component that a module belongs to."""
     root = root_of(facts.module)
     if facts.action is Action.MOCK:
         return f"mocked:{root}"
@@ -331,7 +329,7 @@ def _license(members: Iterable[ModuleFacts]) -> str | None:
 
 
 def _address(known: RecordedDistribution | None) -> str | None:
-    """From where pip installed a distribution, if not from an index; checked as pip is given it."""
+    """Return the checked URL that a distribution was installed from, or None for an index."""
     _, at, url = (known.requirement or "").partition(" @ ") if known is not None else ("", "", "")
     return url if at else None
 
@@ -342,21 +340,21 @@ def _distribution_key(name: str, version: str) -> str:
 
 def _package_facts(package: PackageFacts) -> dict[str, str]:
     self_test = package.self_test
-    told = {
+    found = {
         "digest": package.digest,
         "format": package.format,
         "writer": package.writer,
         "platform": package.platform,
-        "entry": "/".join(package.entry) if package.entry is not None else None,
+        "main-resource": "/".join(package.main_resource) if package.main_resource else None,
         "namespace": package.namespace,
-        "self_test": ("passed" if self_test.passed else "failed")
+        "self-test": ("passed" if self_test.passed else "failed")
         if self_test is not None
         else "none",
         "tensors:storages": str(package.storages.count),
         "tensors:bytes": str(package.storages.size_bytes),
         "hooks": str(len(package.hooks)),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def sbom_of(
@@ -367,29 +365,31 @@ def sbom_of(
     file_sha256: str | None = None,
     timestamp: datetime | None = None,
 ) -> str:
-    """The bill of materials of a package as a CycloneDX 1.6 document.
+    """Return the bill of materials of a package as a CycloneDX 1.6 document.
 
-    The same package gives the same document: its serial number is made of the package's digest,
-    and no time is in it unless one is given.
+    The same package gives the same document: the serial number follows from the digest, and the
+    document contains no time unless one is given.
 
     Args:
-        audit: the audit of a package file.
-        digests: the sha256 of records in hex, by record; of all that hold code.
+        audit: Audit of a package file.
+        digests: SHA-256 in hex of all records with code, by record.
         form: JSON or XML.
-        file_sha256: the sha256 of the package's file in hex; None for a folder.
-        timestamp: when the document is made, for those who must say so.
+        file_sha256: SHA-256 of the package file in hex. None for a directory.
+        timestamp: Time of the document. None to omit it.
 
     Raises:
-        ValueError: it is the audit of a plan.
-        ArchiveError: the package records something that cannot stand in such a document.
+        ValueError: If it is the audit of a plan.
+        ArchiveError: If the package records values that such a document cannot contain.
     """
     bill = bill_of(audit, digests)
     if len(bill.items) > _MAX_ITEMS:
-        reason = f"its bill of materials would have {len(bill.items)} items; {_MAX_ITEMS} is most"
+        reason = (
+            f"the bill of materials has {len(bill.items)} components, and the limit is {_MAX_ITEMS}"
+        )
         raise ArchiveError(audit.subject, reason)
     needs = len(bill.needs) + sum(len(item.needs) for item in bill.items)
     if needs > _MAX_NEEDS:
-        reason = f"its bill of materials would have {needs} dependencies; {_MAX_NEEDS} is most"
+        reason = f"the bill of materials has {needs} dependencies, and the limit is {_MAX_NEEDS}"
         raise ArchiveError(audit.subject, reason)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
@@ -406,27 +406,27 @@ def sbom_of(
     bom.metadata.component = model
     bom.metadata.tools.components.add(tool)
     bom.metadata.timestamp = timestamp  # type: ignore[assignment]
-    # All at once: one by one, the library looks each up among all that are there already.
+    # Set all dependencies at once: adding them one by one takes quadratic time in the library.
     bom.dependencies = [
         _dependency(model, bill.needs, components),
         *(_dependency(components[item.key], item.needs, components) for item in bill.items),
     ]
-    vars(bom)["register_dependency"] = _take_as_registered
+    vars(bom)["register_dependency"] = _skip_registration
     output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
     return output.output_as_string(indent=2) + "\n"
 
 
-def _take_as_registered(target: Dependable, depends_on: Iterable[Dependable] | None = None) -> None:
-    """Do nothing, for a document that has been given the dependencies of all its components.
+def _skip_registration(target: Dependable, depends_on: Iterable[Dependable] | None = None) -> None:
+    """Do nothing, because the document has the dependencies of all components already.
 
-    When it is written, the library registers each of them again, and looks it up among all others.
-    A class derived from its own would not be written like that.
+    On output, the library registers each of them again, in quadratic time. A subclass cannot
+    replace the method, because the library does not serialize subclasses.
     """
 
 
 def _component(source: str, item: SbomComponent) -> Component:
     if len(item.version or "") > _LONGEST_VERSION:
-        reason = f"it records a version of {printable(item.name)[:80]} that is no version"
+        reason = f"the recorded version of {printable(item.name)[:80]} is too long for a version"
         raise ArchiveError(source, reason)
     version = printable(item.version) if item.version is not None else None
     facts = [*(("origin", origin) for origin in item.origins), *item.facts.items()]
@@ -449,14 +449,14 @@ def _component(source: str, item: SbomComponent) -> Component:
 
 
 def _purl(item: SbomComponent) -> PackageURL | None:
-    """What names it across ecosystems (ECMA-427)."""
+    """Return the package URL of a component (ECMA-427), or None."""
     if not item.is_indexed or not _NAME.fullmatch(item.name):
         return None
     return PackageURL("pypi", name=item.name, version=printable(item.version or "") or None)
 
 
 def _licenses(stated: str | None) -> Iterator[License]:
-    """A license: by its SPDX identifier, as an SPDX expression, or in the words of its owner."""
+    """Yield a license as an SPDX identifier, an SPDX expression, or free text."""
     if not stated:
         return
     known = fixup_id(stated)

@@ -1,4 +1,4 @@
-"""Facts about packages and plans, and environments beside this one, for people and notebooks."""
+"""Reports about packages, plans and environments, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from modpack.report.facts import (
 from modpack.report.format import PlainTable, elided, indented, relative, table, title
 
 STYLES = {Action.INTERN: "green", Action.EXTERN: "cyan", Action.MOCK: "yellow", Action.DENY: "red"}
-_SHOWN_PLACES = 2
+_SHOWN_LOCATIONS = 2
 _SHOWN_ROOTS = 8
 _IN_ONE_LINE = {Owner.STDLIB: "the standard library", Owner.RUNTIME: "torch and modpack"}
-"""Providers whose modules nobody wants to see one by one."""
+"""Providers whose modules are listed in one line."""
 _ADDED = {
     "intern": "{0} interned: ",
     "extern": "{0} extern: ",
     "file": "{1} data files: ",
     "metadata": "metadata of ",
 }
-"""How what a self-test added is told: for modules by their count."""
+"""Labels of the additions of a self-test; modules are counted."""
 _MAX_NAMES = 8
-"""So many things are named where they are as recorded; of more, the number will do."""
+"""Limit of the names that are listed as recorded. Larger numbers are counted only."""
 _COLORS = {
     RowStatus.SAME: "",
     RowStatus.SIMILAR: "yellow",
@@ -62,7 +62,7 @@ _COLORS = {
 
 
 def package_report(facts: PackageFacts) -> RenderableType:
-    """Everything about a package, in the order in which one wants to know it."""
+    """Return the report about a package."""
     return Group(
         _head(facts),
         *_notes(facts.notes, None, "--notes"),
@@ -76,11 +76,11 @@ def package_report(facts: PackageFacts) -> RenderableType:
 
 
 def plan_report(facts: PlanFacts, folder: Path | None = None) -> RenderableType:
-    """Everything about a plan: problems first.
+    """Return the report about a plan, starting with its problems.
 
     Args:
-        facts: the plan.
-        folder: files below it are shown relative to it.
+        facts: The plan.
+        folder: Files below it are shown relative to it.
     """
     parts = [
         *_notes(facts.notes, folder),
@@ -120,9 +120,9 @@ def _head(facts: PackageFacts) -> RenderableType:
     heading = Text.assemble((printable(facts.path), "bold"), f"  {human_size(facts.size_bytes)}")
     rows = [
         ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
-        ("made with", facts.made_with or "not recorded"),
+        ("exported with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
-        ("loads", _main_resource(facts)),
+        ("main resource", _main_resource(facts)),
         *_self_test(facts),
     ]
     columns = table(("dim", "left"), ("", "left"))
@@ -133,11 +133,11 @@ def _head(facts: PackageFacts) -> RenderableType:
 
 def _main_resource(facts: PackageFacts) -> str:
     entry = facts.main_resource
-    return "/".join(entry) if entry else "no main resource; pass package and resource to load"
+    return "/".join(entry) if entry else "none"
 
 
 def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
-    """How the package was tried, and where it works."""
+    """Yield the rows about the namespace and the self-test."""
     self_test = facts.self_test
     if facts.namespace != "private":
         why = (
@@ -145,23 +145,23 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
             if self_test is not None and self_test.private_failure
             else ""
         )
-        yield "namespace", f"{facts.namespace}, because the private one fails{why}"
+        yield "namespace", f"{facts.namespace}, because the private namespace fails{why}"
     if self_test is None:
         return
-    compared = "bit by bit" if self_test.deterministic else "in structure: it is not deterministic"
+    compared = "bit by bit" if self_test.deterministic else "by structure (not deterministic)"
     outcome = f"passed, compared {compared}" if self_test.passed else f"failed: {self_test.failure}"
     rounds = counted(self_test.rounds, "run")
     yield "self-test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
     for kind in dict.fromkeys(each.kind for each in self_test.additions):
         names = [each.name for each in self_test.additions if each.kind == kind]
-        told = _ADDED[kind].format(counted(len(names), "module"), len(names))
-        yield "added by it", told + elided(names, _SHOWN_ROOTS)
+        label = _ADDED[kind].format(counted(len(names), "module"), len(names))
+        yield "added", label + elided(names, _SHOWN_ROOTS)
     for schema in self_test.operators:
-        yield "declare first", schema
+        yield "operator", f"{schema} (declare it before loading)"
 
 
 def notes_report(facts: PackageFacts) -> RenderableType:
-    """All notes of a package, one by one."""
+    """Return all notes of a package."""
     heading = title(counted(len(facts.notes), "note"), "yellow")
     return Group(heading, *(_note(note, None) for note in facts.notes))
 
@@ -175,8 +175,8 @@ def _notes(
     parts: list[RenderableType] = ["", title(counted(len(notes), "note"), "yellow")]
     parts += [_note(note, folder) for note in shown]
     if left := len(notes) - len(shown):
-        told = f"{left} of severity info; {option} lists them"
-        parts.append(indented(Text(told, "dim"), 2))
+        remark = f"{left} of severity info; {option} lists them"
+        parts.append(indented(Text(remark, "dim"), 2))
     return parts
 
 
@@ -192,28 +192,28 @@ def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[Render
         chosen = [facts for facts in modules if facts.action is action]
         if chosen:
             is_code = action is Action.INTERN
-            told = summed(chosen) if is_code else counted(len(chosen), "module")
-            parts += ["", title(f"{action.past}: {told}", STYLES[action])]
-            parts += _of_action(chosen, folder)
+            total = summed(chosen) if is_code else counted(len(chosen), "module")
+            parts += ["", title(f"{action.past}: {total}", STYLES[action])]
+            parts += _rows_by_rule(chosen, folder)
     return parts
 
 
 def summed(modules: Sequence[ModuleFacts]) -> str:
-    """The number of some modules, and the size of their code if they have any."""
+    """Return the number of modules, and the size of their code."""
     size = sum(facts.size_bytes or 0 for facts in modules)
     return counted(len(modules), "module") + (f", {human_size(size)}" if size else "")
 
 
-def _of_action(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[RenderableType]:
-    """Modules by the reason that decided them; those that come with Python or torch in a line."""
+def _rows_by_rule(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterator[RenderableType]:
+    """Yield modules by rule; those of Python and torch in one line."""
     width = max(len(printable(facts.module)) for facts in modules)
     each = [facts for facts in modules if facts.provided_by not in _IN_ONE_LINE]
-    # What rules of one's own decided comes before what goes without saying.
+    # User rules come before implicit rules.
     each.sort(key=lambda facts: (facts.why.startswith("implicit"), facts.why, facts.module))
     for why, group in groupby(each, key=lambda facts: facts.why):
         members = list(group)
         if members[0].rule is not None:
-            yield indented(Text.assemble(("why: ", "dim"), printable(why)), 2)
+            yield indented(Text.assemble(("rule: ", "dim"), printable(why)), 2)
         yield indented(_rows(members, width, folder), 4)
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
@@ -227,29 +227,29 @@ def _rows(modules: Sequence[ModuleFacts], width: int, folder: Path | None) -> Pl
     rows = table(("", "left"), ("", "right"), ("dim", "left"))
     rows.columns[0].min_width = min(width, 40)
     for facts in modules:
-        what = facts.requirement or ("" if facts.action is Action.MOCK else size_of(facts))
-        rows.add_row(printable(facts.module), printable(what), _needed_by(facts, folder))
+        origin = facts.requirement or ("" if facts.action is Action.MOCK else size_of(facts))
+        rows.add_row(printable(facts.module), printable(origin), _needed_by(facts, folder))
     return rows
 
 
 def distinct(names: Iterable[str], most: int) -> str:
-    """The first of some names, each once, and dots for the others."""
+    """Return the first distinct names, with an ellipsis for the others."""
     return elided(list(dict.fromkeys(map(printable, names))), most)
 
 
 def size_of(facts: ModuleFacts) -> str:
-    """The size of a module's code, for people; empty if it has none."""
+    """Return the size of a module's code, for people. Empty without code."""
     return human_size(facts.size_bytes) if facts.size_bytes is not None else ""
 
 
 def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
-    """The strongest evidence that a module is needed."""
+    """Return the strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
     others = (each for each in importers if each.kind is not ImportKind.PARENT)
     verb, names = "needed by", list(dict.fromkeys(relative(i.location, folder) for i in others))
     if not names:
-        verb, names = "holds", list(dict.fromkeys(i.importer for i in importers))
-    return printable(f"{verb} {listed(names, _SHOWN_PLACES)}") if names else ""
+        verb, names = "contains", list(dict.fromkeys(i.importer for i in importers))
+    return printable(f"{verb} {listed(names, _SHOWN_LOCATIONS)}") if names else ""
 
 
 def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
@@ -258,7 +258,7 @@ def _weakness(importer: ImporterFacts) -> tuple[bool, bool]:
 
 
 def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
-    """The hooks of saved objects, those of a kind that call the same put together."""
+    """Return the hooks of saved objects, grouped by kind and callable."""
     if not hooks:
         return []
     together: dict[tuple[str, str, str, str | None, str | None], list[HookSpec]] = {}
@@ -268,15 +268,15 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
         together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
     for (resource, kind, called_name, source, disagreement), specs in together.items():
-        targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_PLACES]
+        targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_LOCATIONS]
         more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
-        places = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
-        places += f" and {more} more" if more else ""
-        line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(places))
+        shown = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
+        shown += f" and {more} more" if more else ""
+        line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(shown))
         line.append(f"  {printable(called_name)}, in {printable(resource)}", "dim")
         parts.append(indented(line, 2))
         if disagreement is not None:
-            text = f"{disagreement}. This is what the pickle restores, and what runs:"
+            text = f"{disagreement}. Loading restores this callable from the pickle:"
             parts.append(indented(Text(printable(text), "red"), 6))
         parts += [indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
     return parts
@@ -295,7 +295,7 @@ def _resources(facts: PackageFacts) -> list[RenderableType]:
 
 
 def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
-    """The files that came with the code, counted: a library may have hundreds."""
+    """Return the files that were included with the code, counted by owner and kind."""
     groups: dict[tuple[str, str], list[ResourceFacts]] = {}
     for each in resources:
         if each.kind.comes_with_code:
@@ -306,7 +306,9 @@ def _files(resources: Sequence[ResourceFacts]) -> list[RenderableType]:
     for (owner, kind), files in sorted(groups.items()):
         size = human_size(sum(file.size_bytes for file in files))
         rows.add_row(printable(owner), counted(len(files), "file"), size, kind)
-    heading = title(f"{counted(sum(map(len, groups.values())), 'file')} beside the code", "blue")
+    heading = title(
+        f"{counted(sum(map(len, groups.values())), 'file')} included with the code", "blue"
+    )
     return ["", heading, indented(rows, 4)]
 
 
@@ -318,17 +320,17 @@ def _totals(facts: PackageFacts) -> RenderableType:
         f"{human_size(storages.size_bytes)} in {counted(storages.count, 'tensor storage')}, "
         f"{human_size(code)} of code, {human_size(other)} in "
         f"{counted(len(facts.resources), 'resource')}; "
-        f"{human_size(facts.size_bytes)} in all"
+        f"{human_size(facts.size_bytes)} in total"
     )
 
 
 def package_html(facts: PackageFacts) -> str:
-    """A package: where it comes from, what it warns of, its modules, hooks and resources."""
+    """Return a package as HTML for notebooks."""
     storages = facts.storages
     head = [
         ("format", facts.format),
-        ("made with", facts.made_with or "not recorded"),
-        ("loads", _main_resource(facts)),
+        ("exported with", facts.made_with or "not recorded"),
+        ("main resource", _main_resource(facts)),
         ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
         ("digest", facts.digest),
     ]
@@ -356,29 +358,29 @@ def _html_part(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]])
 
 
 def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -> RenderableType:
-    """What differs, and how much does not.
+    """Return the report about a comparison of environments.
 
     Args:
-        comparison: what a package was made with, beside what is here.
-        strict: whether what rarely matters counts as well.
+        comparison: The export environment, compared with the installed distributions.
+        strict: Whether minor differences count as well.
     """
     counting = comparison.deviations if strict else comparison.differences
-    passed_over = [row for row in comparison.deviations if row not in counting]
+    minor = [row for row in comparison.deviations if row not in counting]
     same = [row.name for row in comparison.rows if row not in comparison.deviations]
     parts: list[RenderableType] = []
     if counting:
-        parts += [title("Not as recorded", "red"), _environment_rows(counting)]
-    if passed_over:
-        parts += [title("Rarely matters", "yellow"), _environment_rows(passed_over)]
+        parts += [title("Different", "red"), _environment_rows(counting)]
+    if minor:
+        parts += [title("Minor differences", "yellow"), _environment_rows(minor)]
     named = f" ({', '.join(same)})" if 0 < len(same) <= _MAX_NAMES else ""
-    parts.append(Text(printable(f"As recorded: {len(same)} of {len(comparison.rows)}{named}")))
+    parts.append(Text(printable(f"Same: {len(same)} of {len(comparison.rows)}{named}")))
     return Group(*parts)
 
 
 def _environment_rows(rows: Sequence[EnvironmentRow]) -> RenderableType:
     shown = table(("", "left"), ("", "left"), ("", "left"))
-    shown.add_row("", Text("recorded", "dim"), Text("here", "dim"))
+    shown.add_row("", Text("recorded", "dim"), Text("installed", "dim"))
     for row in rows:
-        here = Text(printable(row.installed_text), _COLORS[row.status])
-        shown.add_row(printable(row.name), printable(row.recorded or "extern"), here)
+        installed = Text(printable(row.installed_text), _COLORS[row.status])
+        shown.add_row(printable(row.name), printable(row.recorded or "extern"), installed)
     return indented(shown, 2)

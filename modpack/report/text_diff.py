@@ -1,4 +1,4 @@
-"""Two texts, line by line: a unified diff, in time that grows with the texts and no faster.
+"""Unified diffs of two texts, in time that grows linearly with the texts.
 
 ``difflib`` finds the common lines. All searches of one comparison share a :class:`WorkBudget`; a
 part that exceeds it counts as replaced. The diff is always correct, but may be longer than the
@@ -27,18 +27,18 @@ _NO_NEWLINE: Final = "\\ No newline at end of file"
 
 @dataclass
 class WorkBudget:
-    """What comparing texts may still take: one for all texts of two packages.
+    """Budget for comparing all texts of two packages.
 
     Attributes:
-        steps: of the searches for what two texts have in common.
-        lines: of texts that are compared line by line.
+        steps: Remaining steps of searches for common lines.
+        lines: Remaining lines of texts that are compared line by line.
     """
 
     steps: int = _MAX_STEPS
     lines: int = _MAX_LINES
 
     def has_room_for(self, before: str, after: str) -> bool:
-        """Whether to compare two texts line by line; takes their lines from what is left."""
+        """Return whether to compare two texts line by line, and subtract their lines."""
         lines = before.count("\n") + after.count("\n")
         if lines > min(_MAX_LINES_OF_TWO, self.lines):
             return False
@@ -47,11 +47,11 @@ class WorkBudget:
 
 
 def as_text(content: bytes, record: str) -> str | None:
-    """The text of a record, with its line ends as they are; None if it is no text.
+    """Return the text of a record, with its line ends, or None if it is not text.
 
     Args:
-        content: the bytes. They are UTF-8, or Python that says what it is (PEP 263).
-        record: the name of the record.
+        content: The bytes, in UTF-8, or Python source that declares its encoding (PEP 263).
+        record: Name of the record.
     """
     encoding = "utf-8"
     try:
@@ -70,14 +70,14 @@ def text_difference(
     new_name: str | None,
     effort: WorkBudget | None = None,
 ) -> TextDifference:
-    r"""How two texts differ.
+    r"""Compare two texts.
 
     Args:
-        before: the first one.
-        after: the second one.
-        old_name: what to call the first one; None if it was not there.
-        new_name: what to call the second one; None if it is not there.
-        effort: what the search may take, which is taken from it; a new one by default.
+        before: The first text.
+        after: The second text.
+        old_name: Name of the first text. None if it does not exist.
+        new_name: Name of the second text. None if it does not exist.
+        effort: Budget, from which the steps of the search are subtracted. A new one by default.
 
     >>> print(*text_difference("a\nb\n", "a\nc\n", "x.py", "x.py").unified, sep="\n")
     --- a/x.py
@@ -110,21 +110,21 @@ def text_difference(
 
 
 class _BoundedMatcher(SequenceMatcher[str]):
-    """difflib's matcher with a limit: texts can be made on which that takes cubic time."""
+    """The matcher of difflib, with a limit. Some texts make it take cubic time."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str], effort: WorkBudget) -> None:
         often = Counter(new)
-        # A search goes through all places of each line; very frequent ones are better left out.
-        leaves_out = sum(1 + often[line] for line in old) > effort.steps
-        super().__init__(None, old, new, autojunk=leaves_out)
+        # A search visits all positions of each line, so very frequent lines are excluded.
+        has_frequent_lines = sum(1 + often[line] for line in old) > effort.steps
+        super().__init__(None, old, new, autojunk=has_frequent_lines)
         self._old, self._new, self._effort = old, new, effort
-        places: Mapping[str, Sequence[int]] = self.b2j  # type: ignore[attr-defined]  # documented
-        self._pairs = [0, *accumulate(1 + len(places.get(line, ())) for line in old)]
+        positions: Mapping[str, Sequence[int]] = self.b2j  # type: ignore[attr-defined]  # documented
+        self._pairs = [0, *accumulate(1 + len(positions.get(line, ())) for line in old)]
 
     def find_longest_match(
         self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
     ) -> Match:
-        """What both parts begin or end with, or else the longest that they have in common."""
+        """Return the common start or end of both parts, or else their longest common block."""
         ahi = len(self._old) if ahi is None else ahi
         bhi = len(self._new) if bhi is None else bhi
         size, room = 0, min(ahi - alo, bhi - blo)
@@ -142,14 +142,14 @@ class _BoundedMatcher(SequenceMatcher[str]):
 
 
 def _lines(text: str) -> list[str]:
-    """The lines with their ends; only a line feed ends one."""
+    """Return the lines with their ends. Only a line feed ends a line."""
     lines = [f"{line}\n" for line in text.split("\n")]
     last = lines.pop()[:-1]
     return [*lines, last] if last else lines
 
 
 def _range(begin: int, end: int) -> str:
-    """A range of lines as unified diffs write it: from 1; an empty one by the line before it."""
+    """Return a range of lines in the form of unified diffs."""
     length = end - begin
     start = begin + 1 if length else begin
     return f"{start}" if length == 1 else f"{start},{length}"

@@ -1,4 +1,4 @@
-"""Why a module is there: the chains of imports that lead to it from what was saved."""
+"""The evidence for a module: chains of imports that lead to it from the saved objects."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _STRENGTH: Final = (
     ImportKind.LIVE_MODULE,
     ImportKind.TYPE_CHECKING,
 )
-"""Of several pieces of evidence for one step, the first of these is told."""
+"""Kinds of evidence, the strongest first. A link shows the strongest."""
 _MAX_STARTS: Final = 10
 _MAX_CHAINS: Final = 100
 _MAX_AS_SHORT: Final = 3
-"""Chains from one thing that are told where several are equally short."""
+"""Limit of the shown chains from one saved object that are equally short."""
 MAX_NODES: Final = 10_000
-"""Modules and objects on all chains that are told: longer ones are counted only."""
+"""Limit of the modules and objects on all shown chains. Further chains are counted."""
 MAX_COUNTED: Final = 1_000_000
-"""Up to here it is counted how many chains are as short."""
+"""Limit of counting equally short chains."""
 
 
 @dataclass(frozen=True)
@@ -169,16 +169,16 @@ def why(
     every_chain: bool = False,
     provider: ModuleProvider | None = None,
 ) -> Why:
-    """Tell why a module is there.
+    """Return the evidence for a module.
 
     Args:
-        plan: the evidence.
-        module: the module; something in the plan.
-        every_chain: whether to look for all chains, and not for the shortest of each saved object.
-        provider: what provided it when the package was made.
+        plan: The plan.
+        module: Path of the module.
+        every_chain: Whether to search for all chains, not only for the shortest of each object.
+        provider: Provider of the module at export.
 
     Raises:
-        KeyError: nothing in the plan mentions it.
+        KeyError: If the plan does not mention the module.
     """
     if module not in plan.decisions and module not in plan.graph:
         raise KeyError(module)
@@ -197,14 +197,13 @@ def why(
 
 
 def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundChains:
-    """The shortest chains from each thing that was saved and leads to a module.
+    """Return the shortest chains from each saved object that leads to a module.
 
     Args:
-        plan: the evidence.
-        module: where the chains end.
-        most: from how many things they are given, as long as all chains together have no more
-            than :data:`MAX_NODES`; further things are counted. So are chains that are as short
-            as the first few from the same thing.
+        plan: The plan.
+        module: Path of the module.
+        most: Limit of the saved objects, whose chains together have at most :data:`MAX_NODES`
+            nodes. Further objects are counted, and so are further chains from the same object.
     """
     graph, distances = plan.graph, plan.graph.distances_to(module)
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
@@ -212,8 +211,8 @@ def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundCh
     room = MAX_NODES
     for start in starts[:most]:
         length = distances[start] + 1
-        of_one = min(_MAX_AS_SHORT, room // length)
-        found = list(islice(_shortest_paths(graph, start, distances), of_one))
+        limit = min(_MAX_AS_SHORT, room // length)
+        found = list(islice(_shortest_paths(graph, start, distances), limit))
         paths += found
         room -= length * len(found)
     shown = list(dict.fromkeys(path[0] for path in paths))
@@ -223,13 +222,13 @@ def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundCh
 
 
 def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
-    """The chains that lead to a module and go through nothing twice, the shortest first.
+    """Return the chains without cycles that lead to a module, the shortest first.
 
     Args:
-        plan: the evidence.
-        module: where the chains end.
-        most: how many are given, as long as they have no more than :data:`MAX_NODES` together.
-            Further ones are counted as long as that takes no time.
+        plan: The plan.
+        module: Path of the module.
+        most: Limit of the chains, which together have at most :data:`MAX_NODES` nodes. Further
+            chains are counted, up to a limit of the search.
     """
     found = simple_paths(plan.graph, module, plan.graph.roots(), most, max_nodes=MAX_NODES)
     return FoundChains(
@@ -240,9 +239,9 @@ def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
 def _shortest_paths(
     graph: DependencyGraph, start: str, distances: dict[str, int]
 ) -> Iterator[Sequence[str]]:
-    """The paths on which each step brings one nearer; where there is a choice, stronger first."""
+    """Yield the shortest paths, those with stronger evidence first."""
     path: list[str] = []
-    levels = [[start]]  # what is still to be tried after each beginning of the path
+    levels = [[start]]  # nodes to try after each prefix of the path
     while levels:
         if not levels[-1]:
             levels.pop()
@@ -261,7 +260,7 @@ def _shortest_paths(
 def _count_shortest(
     graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
 ) -> int:
-    """How many such paths there are, without following each; of very many not exactly how many."""
+    """Return the number of shortest paths, up to a limit, without following each."""
     most = MAX_COUNTED + MAX_NODES
     wanted, todo = set(starts), list(starts)
     while todo:
@@ -278,7 +277,7 @@ def _count_shortest(
 
 
 def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
-    """What a node imports that is one step nearer to the end."""
+    """Return the imports of a node that are one step nearer to the target."""
     return [
         following
         for following in graph.successors(node)
@@ -310,7 +309,7 @@ def import_link(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
-    """The edge that says most; of equals the one that names something, then the first."""
+    """Return the strongest edge. Among equals, edges with names come first."""
     edges = graph.edges_between(importer, imported)
     return min(edges, key=lambda edge: (_weakness(edge), not edge.names))
 
@@ -330,19 +329,19 @@ def _status(plan: Plan, module: str) -> ModuleStatus:
 
 
 def mentions(plan: Plan, module: str) -> bool:
-    """Whether the evidence tells anything about a module; a saved object is none."""
+    """Return whether a plan mentions a module. Saved objects are not modules."""
     return module in plan.decisions or (module in plan.graph and not module.startswith("<"))
 
 
-def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
-    """A plan with what stand-ins bring along, which no plan mentions: decided by what it is for.
+def with_mock_runtime(archive: Archive, plan: Plan) -> Plan:
+    """Return a plan that includes the modules that mocks need, which no plan lists.
 
     Args:
-        archive: the package.
-        plan: its evidence.
+        archive: The package.
+        plan: Its plan.
     """
     facts = facts_of(archive, read_checked_manifest(archive), plan)
-    brought = {
+    added = {
         each.module: Decision(
             each.module,
             each.action,
@@ -351,7 +350,7 @@ def with_stand_ins(archive: Archive, plan: Plan) -> Plan:
         for each in facts.modules
         if each.module not in plan.decisions
     }
-    return replace(plan, decisions={**plan.decisions, **brought})
+    return replace(plan, decisions={**plan.decisions, **added})
 
 
 def read_provider(archive: Archive, plan: Plan, module: str) -> ModuleProvider | None:

@@ -395,7 +395,7 @@ rules = [
     result = run("export", "--dry-run")
     assert result.exit_code == 2
     for problem in (
-        "tool.modpack.outptu: there is no such key. Did you mean 'output'?",
+        "tool.modpack.outptu: unknown key. Did you mean 'output'?",
         "tool.modpack.preset: must be one of 'none', 'pinned', 'hermetic', not 'lax'",
         "tool.modpack.target: must be a string, not an integer",
         "tool.modpack.rules[0]: must have one of intern, extern, mock, deny, not intern and mock",
@@ -404,7 +404,7 @@ rules = [
         "tool.modpack.rules[3].deny: must be a pattern or an array of patterns, not an integer",
         "tool.modpack.rules[4].deny: the pattern 'a..b' has an empty component",
         "tool.modpack.rules[5].deny: must contain at least one pattern",
-        "tool.modpack.rules[6].exclde: there is no such key. Did you mean 'exclude'?",
+        "tool.modpack.rules[6].exclde: unknown key. Did you mean 'exclude'?",
         "tool.modpack.rules[7].allow_empty: must be true or false, not a string",
     ):
         assert problem in result.stderr
@@ -413,7 +413,7 @@ rules = [
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"[tool.modpack\n", "no valid TOML"),
+        (b"[tool.modpack\n", "not valid TOML"),
         (b"# modpack \xff\n", "no UTF-8"),
         (b"[tool]\nmodpack = 3\n", "tool.modpack: must be a table, not an integer"),
         (b"[tool.modpack]\nrules = 3\n", "tool.modpack.rules: must be an array of tables"),

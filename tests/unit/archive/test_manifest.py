@@ -166,7 +166,7 @@ def test_a_manifest_that_is_no_json_is_an_archive_error(content):
 def test_a_manifest_that_says_something_twice_is_an_archive_error(records):
     form = canonical_json(a_manifest(format=1))
     content = form.replace(b"[]", records.encode() % (b"0" * 64, b"1" * 64))
-    with pytest.raises(ArchiveError, match="a key is there twice"):
+    with pytest.raises(ArchiveError, match="a key occurs twice"):
         read_manifest(with_manifest(content))
 
 

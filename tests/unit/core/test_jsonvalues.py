@@ -21,8 +21,8 @@ def test_a_document_is_what_json_says():
         (b"", "Expecting value"),
         (b"{", "Expecting property name"),
         (b"[" * 500_000, "nested too deeply"),
-        (b'{"a":NaN}', "NaN, which is no JSON"),
-        (b"[-Infinity]", "-Infinity, which is no JSON"),
+        (b'{"a":NaN}', "NaN is not valid JSON"),
+        (b"[-Infinity]", "-Infinity is not valid JSON"),
         (b'"\xff"', "can't decode"),
         (b"\xef\xbb\xbf{}", "BOM"),
         ('{"a":1}'.encode("utf-16"), "can't decode"),
@@ -62,7 +62,7 @@ TWICE = [
 @pytest.mark.parametrize("content", TWICE)
 def test_a_key_that_stands_twice_is_refused_if_that_is_asked_for(content):
     assert parse_json(content.encode(), 10_000)
-    with pytest.raises(ValueError, match="a key is there twice"):
+    with pytest.raises(ValueError, match="a key occurs twice"):
         parse_json(content.encode(), 10_000, unique_keys=True)
 
 

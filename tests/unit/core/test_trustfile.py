@@ -75,14 +75,14 @@ def test_what_is_left_out_is_as_in_a_policy_that_says_nothing(tmp_path: Path) ->
 
 def test_a_misspelled_key_is_no_restriction_that_silently_does_nothing(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "[trust]\nextern = []\n")
-    assert problem == "trust.extern: there is no such key. Did you mean 'externs'?"
+    assert problem == "trust.extern: unknown key. Did you mean 'externs'?"
 
 
 @pytest.mark.parametrize("field", ["standard_library", "pickle_globals", "hook_kinds"])
 def test_keys_are_spelt_like_fields_and_no_other_way(tmp_path: Path, field: str) -> None:
     hyphened = field.replace("_", "-")
     (problem,) = problems(tmp_path, f"[trust]\n{hyphened} = []\n")
-    assert problem == f"trust.{hyphened}: there is no such key. Did you mean {field!r}?"
+    assert problem == f"trust.{hyphened}: unknown key. Did you mean {field!r}?"
 
 
 def test_what_a_refusal_says_to_add_can_be_added_as_it_stands(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
     [
         ("", "the table [trust] is missing"),
         ("trust = 3", "the table [trust] must be a table, not an integer"),
-        ("[trust", "it is no valid TOML"),
+        ("[trust", "not valid TOML"),
         ("[trust]\nnative = 1", "trust.allow_native: must be true or false, not an integer"),
         ("[trust]\nverify = 'much'", 'trust.verify: must be "code" or "all", not "much"'),
         ("[trust]\nverify = ''", 'trust.verify: must be "code" or "all", not ""'),
@@ -161,7 +161,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "trust.toml"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(PolicyError, match="it is no UTF-8"):
+    with pytest.raises(PolicyError, match="not valid UTF-8"):
         TrustPolicy.from_toml(file)
 
 

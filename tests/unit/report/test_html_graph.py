@@ -8,7 +8,7 @@ from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ModuleFacts
 from modpack.report.html_document import drawn_graph, previous_on_chains
-from modpack.report.package_info import STAND_INS_NEED
+from modpack.report.package_info import NEEDED_BY_MOCKS
 
 SAVED = "<model/net.pkl>"
 INPUTS = "<.data/modpack/trial/0/inputs.pkl>"
@@ -50,7 +50,7 @@ def test_stand_ins_import_what_they_are_made_of():
     modules = (
         ModuleFacts("spy", Action.MOCK),
         ModuleFacts("_modpack_mock", Action.INTERN),
-        ModuleFacts("types", Action.EXTERN, STAND_INS_NEED, provided_by=Owner.STDLIB),
+        ModuleFacts("types", Action.EXTERN, NEEDED_BY_MOCKS, provided_by=Owner.STDLIB),
         ModuleFacts("json", Action.EXTERN, "implicit", provided_by=Owner.STDLIB),
     )
     graph = drawn_graph(AuditFacts("x", modules))

@@ -264,7 +264,7 @@ def without(good, record, key):
         (layout.EXTERN_MODULES, b"torch\ntorch\n", "listed twice"),
         (layout.PYTHON_VERSION, b"snake", "is not a Python version"),
         (layout.VERSION, b"six", "is not a version"),
-        (layout.GRAPH, b"[]", "is no object"),
+        (layout.GRAPH, b"[]", "is not an object"),
         (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
         (layout.GRAPH, None, "missing, but every package has one"),
         (layout.ENVIRONMENT, None, "missing, but every package has one"),
