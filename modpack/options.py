@@ -290,17 +290,21 @@ class ResourceOptions(TypedDict, total=False):
     map_location: Annotated[Any, Option(None, "Device of the tensors; see :func:`torch.load`.")]
 
 
-class LoadOptions(ResourceOptions, LoadModelOptions, OpenOptions, total=False):
-    """Options of :func:`modpack.load`."""
+class ProgressOptions(TypedDict, total=False):
+    """Options of functions that show their progress."""
 
     progress: Annotated[
         bool | None,
         Option(
             None,
-            "Whether to show progress on stderr once loading takes more than a second. None shows "
+            "Whether to show progress on stderr once the work takes more than a second. None shows "
             "it in a terminal and in a notebook.",
         ),
     ]
+
+
+class LoadOptions(ResourceOptions, LoadModelOptions, OpenOptions, ProgressOptions, total=False):
+    """Options of :func:`modpack.load`."""
 
 
 class LoadWeightsOptions(ResourceOptions, TrustOptions, total=False):
@@ -314,7 +318,7 @@ class SelfTestOptions(CheckOptions, total=False):
 
 
 DEFAULT_PROTOCOL = 3
-"""torch.package reads it, and it is the default there."""
+"""The pickle protocol that torch.package writes."""
 
 
 class ExporterOptions(TypedDict, total=False):
@@ -341,16 +345,7 @@ class ExporterOptions(TypedDict, total=False):
     ]
 
 
-class PickleOptions(TypedDict, total=False):
-    """Options of everything that saves an object."""
-
-    pickle_protocol: Annotated[
-        int,
-        Option(DEFAULT_PROTOCOL, "Pickle protocol, from 2 to 5. torch.package reads 3 and 4."),
-    ]
-
-
-class ModelOptions(PickleOptions, total=False):
+class ModelOptions(TypedDict, total=False):
     """Options of everything that saves a model."""
 
     hooks: Annotated[
@@ -377,6 +372,10 @@ class ModelOptions(PickleOptions, total=False):
         ),
     ]
     example_kwargs: Annotated[object, Option(None, "Additional keyword arguments of that call.")]
+    pickle_protocol: Annotated[
+        int,
+        Option(DEFAULT_PROTOCOL, "Pickle protocol, from 2 to 5. torch.package reads 3 and 4."),
+    ]
 
 
 class SaveModelOptions(ModelOptions, total=False):
@@ -387,8 +386,8 @@ class SaveModelOptions(ModelOptions, total=False):
     ]
 
 
-class SaveOptions(ModelOptions, ExporterOptions, total=False):
-    """Options of :func:`modpack.save`."""
+class RuleOptions(TypedDict, total=False):
+    """Rules as options: patterns of modules, and a preset for modules that no pattern matches."""
 
     intern: Annotated[
         str | Iterable[str],
@@ -423,6 +422,11 @@ class SaveOptions(ModelOptions, ExporterOptions, total=False):
             "only on the same platform and Python version.",
         ),
     ]
+
+
+class SaveOptions(RuleOptions, ModelOptions, ExporterOptions, ProgressOptions, total=False):
+    """Options of :func:`modpack.save`."""
+
     importer: Annotated[
         Importer | Sequence[Importer],
         Option(sys_importer, "Importers of objects and modules, in order."),
@@ -432,12 +436,4 @@ class SaveOptions(ModelOptions, ExporterOptions, total=False):
     ]
     optimizer: Annotated[
         object, Option(None, "The model's optimizer, which is saved with its own hooks.")
-    ]
-    progress: Annotated[
-        bool | None,
-        Option(
-            None,
-            "Whether to show progress on stderr once saving takes more than a second. None shows "
-            "it in a terminal and in a notebook.",
-        ),
     ]

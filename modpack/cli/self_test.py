@@ -73,7 +73,7 @@ def self_test_command(
 
         write_json(
             SelfTestDocument(
-                outcome.file,
+                outcome.path,
                 outcome.passed,
                 outcome.reason or None,
                 outcome.details,

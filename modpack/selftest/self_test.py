@@ -32,7 +32,7 @@ class SelfTestResult:
     """The result of repeating a package's self-test.
 
     Attributes:
-        file: The package, as the user named it.
+        path: The package, as the user named it.
         passed: Whether the package loaded and its output equals the recorded one.
         recorded: The self-test of the export.
         reason: The failure in one sentence. Empty if it passed.
@@ -41,7 +41,7 @@ class SelfTestResult:
         seconds: The duration in seconds.
     """
 
-    file: str
+    path: str
     passed: bool
     recorded: SelfTestRecord
     reason: str = ""
@@ -91,11 +91,11 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
     with phase("self-test"):
         result = run_job(job, lambda _: ResolvedResources(), options["timeout"])
     differences = result.unexplained_differences(recorded.cases)
-    file = os.fspath(path)
+    name = os.fspath(path)
     if result.failure is None and not differences:
-        return SelfTestResult(file, True, recorded, seconds=result.seconds)
+        return SelfTestResult(name, True, recorded, seconds=result.seconds)
     why = explain_failure(result, differences)
-    return SelfTestResult(file, False, recorded, why.reason, why.details, why.log, result.seconds)
+    return SelfTestResult(name, False, recorded, why.reason, why.details, why.log, result.seconds)
 
 
 def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTestRecord:
