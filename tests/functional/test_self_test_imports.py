@@ -70,8 +70,8 @@ def test_imports_of_externs_are_required(package):
 
 def test_audit_lists_imports_of_externs(package):
     found = json.loads(run("audit", package, "--json"))["findings"]
-    told = [each["text"] for each in found if each["code"] == "self-test-imported"]
-    assert told[0] == "front imported back 2.1 in the self-test"
+    messages = [each["message"] for each in found if each["code"] == "self-test-imported"]
+    assert messages[0] == "front imported back 2.1 in the self-test"
 
 
 def test_model_with_torch_only_has_no_undeclared_imports(project, tmp_path):
