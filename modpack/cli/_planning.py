@@ -59,7 +59,8 @@ def validate_with(
         try:
             check(values)
         except ValueError as failure:
-            raise click.BadParameter(str(failure), ctx, parameter) from failure
+            message = str(failure).removeprefix("include: ").removeprefix(f"{parameter.opts[0]}: ")
+            raise click.BadParameter(message, ctx, parameter) from failure
         return values
 
     return callback

@@ -628,6 +628,7 @@ def test_demo_passes_options_and_returns_status(monkeypatch, tmp_path):
     from modpack.demo.story import EPOCHS
 
     assert calls == [(tmp_path, 2), (None, EPOCHS)]
+    assert f"[default: {EPOCHS}]" in run("demo", "--help").stdout
 
 
 def test_interrupt_exits_with_130(monkeypatch):
@@ -638,3 +639,20 @@ def test_interrupt_exits_with_130(monkeypatch):
     result = run("demo")
     assert result.exit_code == 130
     assert "Interrupted." in result.stderr
+
+
+def test_error_text_equals_exception(tmp_path):
+    file = tmp_path / "text.modpack"
+    file.write_text("hello")
+    with pytest.raises(modpack.ModpackError) as caught, open_archive(file):
+        pass
+    assert caught.value.hint
+    assert run("inspect", file).stderr == f"Error: {caught.value}\n"
+
+
+def test_os_error_names_path_and_reason(work):
+    result = run("export", "clilib.net:make", "--dry-run", "--config", "absent.toml")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: absent.toml: No such file or directory\n",
+    )
