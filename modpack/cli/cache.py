@@ -39,7 +39,7 @@ def _list(as_json: bool) -> None:
     """List cached packages, most recently used first."""
     from modpack.loading.cache_maintenance import list_scans, list_trees
 
-    folder = _folder()
+    folder = _cache_folder()
     trees, scans = list_trees(folder), list_scans(folder)
     if as_json:
         from modpack.report.json_output import CachedScans, CacheListDocument
@@ -112,7 +112,7 @@ def _prune(
     from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import prune
 
-    folder = _folder()
+    folder = _cache_folder()
     pruned = prune(
         folder,
         digests=digests,
@@ -158,7 +158,7 @@ def _verify(as_json: bool) -> bool:
     from modpack.core.text import counted, printable
     from modpack.loading.cache_maintenance import damaged_files, list_trees
 
-    folder = _folder()
+    folder = _cache_folder()
     checked = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
     damaged = [(tree, files) for tree, files in checked if files]
     if as_json:
@@ -176,7 +176,7 @@ def _verify(as_json: bool) -> bool:
     return bool(damaged)
 
 
-def _folder() -> Path:
+def _cache_folder() -> Path:
     """Return the cache folder, which need not exist.
 
     Raises:

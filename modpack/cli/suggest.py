@@ -80,9 +80,9 @@ def _suggest_rules(
     with collect_warnings() as collected, importable(options.target.folder):
         model = build(options.target, options.debug)
         with working(f"Planning {options.target.text}"):
-            plan, given = _plan_with_suggestions(replace(options, preset="none"), model, suggester)
-            uses = _uses(plan, mockable(given, plan))
-            suggestions = described(suggester, given, plan, uses)
+            plan, added = _plan_with_suggestions(replace(options, preset="none"), model, suggester)
+            uses = _find_uses(plan, mockable(added, plan))
+            suggestions = described(suggester, added, plan, uses)
     warn_unreported(plan, collected)
     return suggestions, plan.problems
 
@@ -93,34 +93,34 @@ def _plan_with_suggestions(
     """Return a plan with rules added until they match every module, and these rules."""
     from modpack.cli._target import user_code_errors
 
-    first: list[RuleSuggestion] = []
+    leading: list[RuleSuggestion] = []
     while True:
-        added = (GivenRule(each.action, each.patterns) for each in first)
-        with open_exporter(replace(options, rules=(*options.rules, *added))) as exporter:
+        rules = (GivenRule(each.action, each.patterns) for each in leading)
+        with open_exporter(replace(options, rules=(*options.rules, *rules))) as exporter:
             with user_code_errors(f"packaging {options.target.text}", options.debug):
                 exporter.save_pickle(PACKAGE, RESOURCE, model)
-            given = list(first)
-            while new := _new_suggestions(suggester.advise(exporter.plan(), given), given):
-                if any(advice.comes_first for advice in new):
+            added = list(leading)
+            while new := _new_suggestions(suggester.advise(exporter.plan(), added), added):
+                if any(each.comes_first for each in new):
                     break
-                for advice in new:
-                    getattr(exporter, advice.action.value)(advice.patterns)
-                given += new
+                for each in new:
+                    getattr(exporter, each.action.value)(each.patterns)
+                added += new
             plan, _ = close_exporter(exporter)
         if not new:
-            return plan, given
-        first += [advice for advice in new if advice.comes_first]
+            return plan, added
+        leading += [each for each in new if each.comes_first]
 
 
 def _new_suggestions(
-    advice: Sequence[RuleSuggestion], given: Sequence[RuleSuggestion]
+    suggestions: Sequence[RuleSuggestion], added: Sequence[RuleSuggestion]
 ) -> list[RuleSuggestion]:
-    """Return the suggestions that have not been applied yet."""
-    known = {(each.action, each.patterns) for each in given}
-    return [each for each in advice if (each.action, each.patterns) not in known]
+    """Return the suggestions that have not been added yet."""
+    known = {(each.action, each.patterns) for each in added}
+    return [each for each in suggestions if (each.action, each.patterns) not in known]
 
 
-def _uses(plan: Plan, externs: Sequence[str]) -> tuple[MockUse, ...]:
+def _find_uses(plan: Plan, externs: Sequence[str]) -> tuple[MockUse, ...]:
     """Return the uses of extern modules in interned code."""
     from modpack.discovery.mock_usage import find_uses
     from modpack.report.facts import sources_here
