@@ -17,6 +17,7 @@ from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,
+    MainResource,
     ModuleFacts,
     PackageFacts,
     ResourceFacts,
@@ -63,7 +64,7 @@ def hostile() -> AuditFacts:
         python=CANARIES[1],
         torch=CANARIES[2],
         platform=CANARIES[3],
-        entry=(CANARIES[0], CANARIES[1]),
+        main_resource=MainResource(CANARIES[0], CANARIES[1]),
         hooks=tuple(HookFacts(c, hostile_hook(c)) for c in CANARIES),
         namespace=CANARIES[0],
     )

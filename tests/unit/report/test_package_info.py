@@ -75,13 +75,13 @@ def test_it_tells_the_package_itself(made):
     import torch
 
     facts = package_facts(made.file)
-    assert facts.file == str(made.file)
+    assert facts.path == str(made.file)
     assert facts.size_bytes == made.file.stat().st_size
     assert facts.format == "modpack 2"
     assert facts.python == platform.python_version()
     assert facts.torch == torch.__version__
     assert facts.platform == f"{sys.platform} {platform.machine()}"
-    assert facts.entry == ("model", "till.pkl")
+    assert facts.main_resource == ("model", "till.pkl")
     assert len(facts.digest) == 64
     assert facts.writer.startswith("modpack")
 
@@ -115,9 +115,9 @@ def test_an_unzipped_package_gives_the_same_facts(made, tmp_path):
 
 def test_a_package_with_several_objects_has_no_entry_unless_it_names_one(rewritten):
     several = {"pickles": [["a", "x.pkl"], ["b", "y.pkl"]], "main": None}
-    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).entry is None
+    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).main_resource is None
     several["main"] = ["b", "y.pkl"]
-    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).entry == ("b", "y.pkl")
+    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).main_resource == ("b", "y.pkl")
 
 
 def edited(made, record, change):
@@ -207,7 +207,7 @@ def test_archives_of_torch_package_give_what_they_record(archives):
     }
     assert {module.rule for module in facts.modules} == {None}
     assert facts.format == "torch.package"
-    assert facts.entry == ("model", "tracker.pkl")
+    assert facts.main_resource == ("model", "tracker.pkl")
     assert facts.python == ("3.11.7" if "3.11" in archives else None)
 
 
@@ -219,7 +219,7 @@ def test_storages_and_resources_of_torch_package_are_counted(archives):
         "tinynet/data/bytes.bin",
         "tinynet/data/words.txt",
     }
-    assert facts.entry is None
+    assert facts.main_resource is None
 
 
 @pytest.mark.parametrize("archives", SETS)

@@ -141,7 +141,7 @@ def test_whatever_a_package_records_the_document_is_valid(form, where):
     facts = {"version": HOSTILE} if where == "version" else {"license": HOSTILE}
     name = HOSTILE if where == "name" else "fine"
     module = ModuleFacts(HOSTILE, Action.EXTERN) if where == "module" else installed(name, **facts)
-    package = replace(PACKAGE, file=HOSTILE, writer=HOSTILE, platform=HOSTILE)
+    package = replace(PACKAGE, path=HOSTILE, writer=HOSTILE, platform=HOSTILE)
     valid(audit_of(module, package=package if where == "file" else PACKAGE), form)
 
 
