@@ -189,7 +189,7 @@ def test_what_stays_absent_is_a_note_and_no_error(audit):
         if each["code"] == "optional-import-missing"
     }
     assert {"warpdrive", "gridfast.kernels"} <= set(absent)
-    assert absent["warpdrive"]["place"] == place("scout/legacy.py", "import warpdrive")
+    assert absent["warpdrive"]["location"] == place("scout/legacy.py", "import warpdrive")
     assert "missing-module" not in _codes(audit)
 
 
@@ -241,19 +241,19 @@ MOCKS = {
     "telemetry.live": Mock(
         "reachable",
         FROM_NET,
-        (Use("beat", "scout/net.py", "live.beat(", "function", "Net.forward"),),
+        (Use("beat", "scout/net.py", "live.beat(", "function-body", "Net.forward"),),
         USED,
     ),
     "telemetry.gauges": Mock(
         "reachable",
         FROM_NET,
-        (Use("record", "scout/net.py", "gauges.record(", "function", "Net.forward"),),
+        (Use("record", "scout/net.py", "gauges.record(", "function-body", "Net.forward"),),
         LOADED,
     ),
     "telemetry.local": Mock(
         "reachable",
         _import("scout/net.py", "from telemetry.local", "function"),
-        (Use("count", "scout/net.py", "return count()", "function", "Net.locally"),),
+        (Use("count", "scout/net.py", "return count()", "function-body", "Net.locally"),),
     ),
     "telemetry.sinks": Mock(
         "reachable",
@@ -263,7 +263,7 @@ MOCKS = {
                 "write",
                 "scout/reporting.py",
                 "tools.emit(",
-                "function",
+                "function-body",
                 "report",
                 via=("scout.sinks", "scout.tools"),
             ),
@@ -273,13 +273,13 @@ MOCKS = {
     "telemetry.lazy": Mock(
         "reachable",
         _import("scout/plugins.py", '"telemetry.lazy"', "dynamic"),
-        (Use("value", "scout/plugins.py", "lazy.value(", "function", "lazily"),),
+        (Use("value", "scout/plugins.py", "lazy.value(", "function-body", "lazily"),),
         LOADED,
     ),
     "telemetry.names": Mock(
         "reachable",
         _import("scout/stars.py", "import *"),
-        (Use("SCALE", "scout/stars.py", "return x * SCALE", "function", "starred"),),
+        (Use("SCALE", "scout/stars.py", "return x * SCALE", "function-body", "starred"),),
         LOADED,
     ),
     "telemetry.meters": Mock(
@@ -309,7 +309,7 @@ MOCKS = {
     "telemetry.turbo": Mock(
         "import-time",
         _import("scout/legacy.py", "import telemetry.turbo", "guarded"),
-        (Use("", "scout/legacy.py", "HAS_TURBO =", "value"),),
+        (Use("", "scout/legacy.py", "HAS_TURBO =", "module-level"),),
         LOADED,
     ),
     "telemetry.dumps": Mock(
@@ -320,7 +320,7 @@ MOCKS = {
                 "save",
                 "scout/debugging.py",
                 "dumps.save(x)",
-                "function",
+                "function-body",
                 "dump_everything",
                 is_live=False,
             ),
@@ -362,7 +362,7 @@ def test_every_mock_is_told_and_nothing_else(mocks):
 
 @pytest.mark.parametrize("module", MOCKS)
 def test_an_audit_tells_who_imports_a_mock_where_and_how(mocks, module):
-    found = {(each["file"], each["line"]): each["kind"] for each in mocks[module]["importers"]}
+    found = {(each["path"], each["line"]): each["kind"] for each in mocks[module]["importers"]}
     imported = MOCKS[module].imported
     assert found == {(file, line(file, text)): kind for (file, text), kind in imported.items()}
 
@@ -401,7 +401,7 @@ def test_what_a_mock_gave_at_import_time_is_followed_to_the_function_that_uses_i
     found = mocks["telemetry.logs"]
     kinds = {(use["line"], use["kind"]) for use in found["uses"]}
     assert (line("scout/talking.py", "logs.get_logger("), "call") in kinds
-    assert (line("scout/talking.py", "log.info("), "function") in kinds
+    assert (line("scout/talking.py", "log.info("), "function-body") in kinds
     assert found["risk"] == "reachable"
 
 
@@ -422,7 +422,7 @@ def test_a_mock_that_the_self_test_used_is_told_with_its_place_although_it_passe
     (touch,) = [each for each in mocks["telemetry.live"]["touches"] if each["kind"] == USED]
     assert touch["name"] == "telemetry.live.beat"
     assert touch["operation"] == "was called"
-    assert touch["place"] == place("scout/net.py", "live.beat(")
+    assert touch["location"] == place("scout/net.py", "live.beat(")
 
 
 # -- audit: findings and gates ----------------------------------------------------------------
@@ -440,7 +440,7 @@ def test_an_error_fails_the_audit_without_any_gate(first):
 def test_a_mock_that_the_self_test_really_called_is_an_error(audit):
     (error,) = [each for each in audit["findings"] if each["severity"] == "error"]
     assert (error["code"], error["subject"]) == ("mock-called", "telemetry.live")
-    assert error["place"] == place("scout/net.py", "live.beat(")
+    assert error["location"] == place("scout/net.py", "live.beat(")
 
 
 def test_errors_come_before_warnings_and_those_before_notes(audit):
@@ -467,8 +467,8 @@ def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
 def test_hazards_of_the_plan_are_findings(audit, code, subject, where):
     (found,) = [each for each in audit["findings"] if each["code"] == code]
     assert found["subject"] == subject
-    assert found["place"] == (place(*where) if where else None)
-    assert found["remedy"]
+    assert found["location"] == (place(*where) if where else None)
+    assert found["hint"]
 
 
 REACHABLE = {
@@ -564,7 +564,7 @@ def test_a_package_that_failed_its_self_test_tells_which_mock_was_called(site):
     assert "mock-called" in _codes(document, "telemetry.gauges")
     mock = {each["module"]: each for each in document["mocks"]}["telemetry.gauges"]
     (touch,) = [each for each in mock["touches"] if each["kind"] == USED]
-    assert touch["place"] == place("scout/net.py", "gauges.record(")
+    assert touch["location"] == place("scout/net.py", "gauges.record(")
 
 
 def test_an_unknown_gate_is_refused_with_the_one_that_was_meant(first):
@@ -643,8 +643,8 @@ LONGER = [
 
 def _steps(chain: dict) -> list[tuple]:
     return [
-        (step["importer"], step["imported"], step["file"], step["line"], step["kind"])
-        for step in chain["steps"]
+        (step["importer"], step["imported"], step["path"], step["line"], step["kind"])
+        for step in chain["links"]
     ]
 
 
@@ -681,7 +681,7 @@ def test_why_gives_all_chains_in_order_of_length_though_there_is_a_cycle(first):
 )
 def test_why_tells_how_the_last_step_imports(first, module, kind):
     (chain,) = told("why", first, module)["chains"]
-    assert chain["steps"][-1]["kind"] == kind
+    assert chain["links"][-1]["kind"] == kind
 
 
 def test_why_tells_which_hook_overrode_the_rule(first):
@@ -868,7 +868,7 @@ def test_diff_tells_which_modules_came_went_and_changed(differences):
 def test_diff_tells_what_changed_in_a_source(differences):
     modules = {each["module"]: each for each in differences["modules"]}
     unified = modules["scout.blocks"]["source"]["unified"]
-    changed = [each for each in unified.splitlines() if each[:1] in "+-" and each[1:2] not in "+-"]
+    changed = [each for each in unified if each[:1] in "+-" and each[1:2] not in "+-"]
     assert changed == [
         "-import plainbox",
         '-    """Calls what is interned and what is extern."""',

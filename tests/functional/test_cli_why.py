@@ -175,7 +175,7 @@ def test_why_of_unknown_module_suggests_similar_names(package):
 
 
 def test_why_knows_modules_of_mocks(package):
-    assert "stand-ins" in document(package, "_modpack_mock")["rule"]
+    assert "mocked modules" in document(package, "_modpack_mock")["rule"]
 
 
 def test_why_reads_imports_of_torch_package_archive():

@@ -253,7 +253,7 @@ def test_a_signed_package_is_the_same_package(package, key, tmp_path):
         json.loads(run("inspect", path, "--json").stdout) for path in (package, signed)
     )
     for each in (first, second):
-        del each["package"]["file"], each["package"]["size_bytes"]
+        del each["package"]["path"], each["package"]["size_bytes"]
     assert first == second
 
 

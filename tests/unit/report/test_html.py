@@ -115,7 +115,7 @@ def test_what_a_package_says_is_escaped():
 
 
 def test_the_verdict_tells_the_worst():
-    assert verdict_of() == ("fine", "nothing to remark")
+    assert verdict_of() == ("fine", "no findings")
     assert verdict_of(Severity.INFO) == ("fine", "1 info")
     assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 info")
     assert verdict_of(Severity.ERROR, Severity.ERROR) == ("error", "2 errors")
@@ -135,7 +135,7 @@ def test_problems_of_a_plan_are_told():
         PackagingErrorReason.NO_ACTION, "shop", "no rule matches shop", "net.py:3"
     )
     page = html_report(AuditFacts("train:make", (), problems=(problem,)))
-    assert "1 problem: it cannot be packaged" in page
+    assert "1 problem; export not possible" in page
     assert "no rule matches shop" in page
 
 

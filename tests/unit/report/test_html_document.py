@@ -137,7 +137,7 @@ def test_sources_beyond_the_room_are_left_out_the_farthest_first():
     room = len(packed(sources.texts["own"])) + len(packed(sources.texts["near"]))
     shown = nearest_sources(sources, audit, room)
     assert list(shown.texts) == ["own", "near"]
-    assert "room" in shown.left_out["far"]
+    assert "nearest" in shown.left_out["far"]
     assert list(nearest_sources(sources, audit).texts) == ["own", "near", "far"]
 
 

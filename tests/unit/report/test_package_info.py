@@ -66,7 +66,7 @@ def test_what_stand_ins_bring_along_is_told_although_no_plan_mentions_it(made):
     runtime = by_name(package_facts(made.file))["_modpack_mock"]
     assert "_modpack_mock" not in made.plan.decisions
     assert runtime.action is Action.INTERN
-    assert "stand-ins" in runtime.rule
+    assert "mocked modules" in runtime.rule
 
 
 def test_it_tells_the_package_itself(made):
@@ -162,8 +162,8 @@ def test_a_damaged_record_is_an_archive_error_that_names_it(rewritten, record, c
         (GRAPH, lambda d: d.update(uses=[["m", "n", "i", 1, "call", "", "yes", [], False]])),
         (GRAPH, lambda d: d.update(uses=[["m", "n", "i", 1, "call", "", True, [3], False]])),
         (GRAPH, lambda d: d.update(uses=[["m", "n", "i", 1, "call", "", True, [], None]])),
-        (GRAPH, lambda d: d["notes"][0].update(text=3)),
-        (GRAPH, lambda d: d["notes"][0].update(place={})),
+        (GRAPH, lambda d: d["notes"][0].update(message=3)),
+        (GRAPH, lambda d: d["notes"][0].update(location={})),
         (ENVIRONMENT, lambda d: d.update(externs=[])),
         (ENVIRONMENT, lambda d: d.update(python=3)),
         (ENVIRONMENT, lambda d: d["externs"].update(numpy={"distribution": "numpy"})),
