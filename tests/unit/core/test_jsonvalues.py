@@ -9,7 +9,7 @@ from modpack.core.codec import ModulePath, from_json
 from modpack.core.json_values import parse_json
 
 
-def test_a_document_is_what_json_says():
+def test_parse_json_accepts_valid_documents():
     document = {"a": [1, 2.5, "é", None, True], "b": {"c": {}}}
     assert parse_json(json.dumps(document).encode(), 10_000) == document
     assert parse_json(json.dumps(document, ensure_ascii=False).encode(), 10_000) == document
@@ -29,23 +29,23 @@ def test_a_document_is_what_json_says():
         (b"9" * 5000, "4300 digits"),
     ],
 )
-def test_what_is_none_is_told(content, reason):
+def test_parse_json_rejects_invalid_documents(content, reason):
     with pytest.raises(ValueError, match=reason):
         parse_json(content, 1 << 30)
 
 
 @pytest.mark.parametrize("item", [b"[]", b"{}", b"[[]]", b'{"":1}', b'{"":{}}', b"1.5", b'"ab"'])
-def test_what_would_take_too_much_memory_is_not_made(item):
+def test_parse_json_limits_memory(item):
     content = b"[" + b",".join([item] * 10_000) + b"]"
     assert len(parse_json(content, 4_000_000)) == 10_000
-    with pytest.raises(ValueError, match="bytes of memory, and 200000 are allowed"):
+    with pytest.raises(ValueError, match="bytes of memory, and the limit is 200000"):
         parse_json(content, 200_000)
 
 
-def test_keys_cost_more_where_none_may_stand_twice():
+def test_unique_keys_cost_more_memory():
     content = json.dumps({str(n): n for n in range(1000)}).encode()
     assert len(parse_json(content, 110_000)) == 1000
-    with pytest.raises(ValueError, match="are allowed"):
+    with pytest.raises(ValueError, match="the limit is"):
         parse_json(content, 110_000, unique_keys=True)
 
 
@@ -60,7 +60,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize("content", TWICE)
-def test_a_key_that_stands_twice_is_refused_if_that_is_asked_for(content):
+def test_unique_keys_rejects_duplicate_key(content):
     assert parse_json(content.encode(), 10_000)
     with pytest.raises(ValueError, match="a key occurs twice"):
         parse_json(content.encode(), 10_000, unique_keys=True)
@@ -77,11 +77,11 @@ def test_a_key_that_stands_twice_is_refused_if_that_is_asked_for(content):
         [[[{"a": None}]], {"a": False}],
     ],
 )
-def test_the_same_key_in_several_objects_is_no_key_twice(document):
+def test_unique_keys_accepts_same_key_in_several_objects(document):
     assert parse_json(json.dumps(document).encode(), 10_000, unique_keys=True) == document
 
 
-def test_no_object_is_looked_at_where_counting_tells(monkeypatch):
+def test_unique_keys_counts_before_it_checks_objects(monkeypatch):
     def refuse(pairs):
         raise AssertionError(pairs)
 
@@ -90,7 +90,7 @@ def test_no_object_is_looked_at_where_counting_tells(monkeypatch):
     assert parse_json(json.dumps(document).encode(), 1_000_000, unique_keys=True) == document
 
 
-def test_a_module_path_is_a_text_that_is_not_too_long():
+def test_module_path_has_a_limit():
     kind = tuple[ModulePath, ...]
     assert from_json(kind, ["a.b"], "the modules") == ("a.b",)
     with pytest.raises(TypeError, match="item 0 of the modules must be a string"):

@@ -21,28 +21,28 @@ def compared(before, after):
     return list(compare_hooks(before, after, with_source=True, effort=WorkBudget()))
 
 
-def test_equal_hooks_do_not_differ():
+def test_equal_hooks_have_no_difference():
     assert compared([hook(CLIP), hook(LOG, 1)], [hook(CLIP), hook(LOG, 1)]) == []
 
 
-def test_a_hook_in_front_of_others_leaves_their_callables_alone():
+def test_inserted_hook_changes_positions_only():
     added, moved = compared([hook(CLIP)], [hook(LOG), hook(CLIP, 1)])
     assert (added.change, added.after.callable) == (Change.ADDED, LOG)
     assert (moved.change, [f.name for f in moved.fields]) == (Change.CHANGED, ["position"])
 
 
-def test_another_callable_in_the_same_place_is_a_change():
+def test_other_callable_on_same_target_is_a_change():
     (found,) = compared([hook(CLIP)], [hook(LOG)])
     assert [(f.name, f.before, f.after) for f in found.fields] == [("calls", "lib.clip", "lib.log")]
 
 
-def test_hooks_of_other_kinds_or_targets_are_others():
+def test_hooks_of_other_kind_or_target_are_not_paired():
     changes = [each.change for each in compared([hook(CLIP)], [hook(CLIP, target="head")])]
     assert changes == [Change.REMOVED, Change.ADDED]
     assert len(compared([hook(CLIP)], [hook(CLIP, kind="forward_pre")])) == 2
 
 
-def test_sources_are_compared_line_by_line():
+def test_hook_sources_are_compared_line_by_line():
     old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
     new = old._replace(source="lambda m, a, o: o * 2\n", location="lib:9")
     (found,) = compared([hook(old)], [hook(new)])
@@ -50,11 +50,11 @@ def test_sources_are_compared_line_by_line():
     assert "+lambda m, a, o: o * 2" in found.source.unified
 
 
-def test_the_line_where_a_source_was_is_no_difference():
+def test_location_of_hook_source_is_ignored():
     old = CallableSpec("source", "lib.<lambda>", "lambda m, a, o: o\n", "lib:3")
     assert compared([hook(old)], [hook(old._replace(location="lib:9"))]) == []
 
 
-def test_flags_are_compared():
+def test_hook_flags_are_compared():
     (found,) = compared([hook(CLIP)], [hook(CLIP, flags={"always_call": True})])
     assert [(f.name, f.after) for f in found.fields] == [("flags", "always_call=True")]

@@ -50,7 +50,7 @@ def net(seed=0):
     return nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
 
 
-def test_a_parameter_with_other_values_is_named(compared):
+def test_parameter_with_other_values_is_listed(compared):
     other = net()
     with torch.no_grad():
         other[1].weight[0, 0] = 7
@@ -61,7 +61,7 @@ def test_a_parameter_with_other_values_is_named(compared):
     assert found.storages.different == ()
 
 
-def test_another_shape_and_type_are_told(compared):
+def test_other_shape_and_dtype_are_listed(compared):
     found = compared(
         {"w": torch.zeros(3), "v": torch.zeros(2)},
         {"w": torch.zeros(4), "v": torch.zeros(2, dtype=torch.float64)},
@@ -72,7 +72,7 @@ def test_another_shape_and_type_are_told(compared):
     }
 
 
-def test_a_frozen_parameter_is_told(compared):
+def test_frozen_parameter_is_listed(compared):
     other = net()
     other[0].bias.requires_grad_(False)
     assert told(compared(net(), other)) == {
@@ -80,7 +80,7 @@ def test_a_frozen_parameter_is_told(compared):
     }
 
 
-def test_a_parameter_that_became_a_buffer_is_told(compared):
+def test_parameter_that_became_buffer_is_listed(compared):
     other = net()
     value = other[0].bias.data
     del other[0].bias
@@ -89,7 +89,7 @@ def test_a_parameter_that_became_a_buffer_is_told(compared):
     assert fields["kind"] == ("parameter", "buffer")
 
 
-def test_renamed_tensors_are_recognized_by_their_elements(compared):
+def test_renamed_tensors_are_matched_by_elements(compared):
     before, after = net(), nn.Module()
     after.layers = net()
     found = compared(before, after)
@@ -97,7 +97,7 @@ def test_renamed_tensors_are_recognized_by_their_elements(compared):
     assert added == {f"layers.{name}": name for name in before.state_dict()}
 
 
-def test_values_are_the_same_wherever_their_range_is_stored(compared):
+def test_values_are_same_regardless_of_storage_range(compared):
     whole = torch.arange(24.0).reshape(4, 6)
     before = {"rows": whole[1:3], "turned": whole.t(), "column": whole[:, 2]}
     aside = torch.cat([torch.ones(3), whole.flatten()])[3:].reshape(4, 6)
@@ -105,7 +105,7 @@ def test_values_are_the_same_wherever_their_range_is_stored(compared):
     assert compared(before, after).tensors == ()
 
 
-def test_values_in_another_layout_are_told_by_their_stride(compared):
+def test_values_in_other_layout_differ_by_stride(compared):
     whole = torch.arange(24.0).reshape(4, 6)
     before = {"view": whole[:, 2], "turned": whole.t()}
     after = {"view": whole[:, 2].clone(), "turned": whole.t().contiguous()}
@@ -116,7 +116,7 @@ def test_values_in_another_layout_are_told_by_their_stride(compared):
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64, torch.complex128])
-def test_values_that_differ_in_a_part_of_a_storage_are_noticed(compared, dtype):
+def test_values_that_differ_in_part_of_storage_are_found(compared, dtype):
     before = torch.arange(24).reshape(4, 6).to(dtype)
     after = before.clone()
     after[3, 2] = 99
@@ -129,14 +129,14 @@ def test_values_that_differ_in_a_part_of_a_storage_are_noticed(compared, dtype):
     assert values == {"touched": Values.DIFFERENT, "column": Values.UNKNOWN}
 
 
-def test_one_of_many_parameters_in_a_flat_storage_is_found(compared):
+def test_changed_parameter_in_flat_storage_is_found(compared):
     flat = [torch.arange(3000.0) for _ in range(2)]
     flat[1][1500] = -1
     before, after = ({f"p{n}": f[n * 100 : n * 100 + 100] for n in range(30)} for f in flat)
     assert list(told(compared(before, after))) == ["p15"]
 
 
-def test_expanded_tensors_are_compared_by_the_elements_that_there_are(compared):
+def test_expanded_tensors_are_compared_by_stored_elements(compared):
     same = compared(
         {"e": torch.zeros(1).expand(1000, 1000)}, {"e": torch.zeros(2)[:1].expand(1000, 1000)}
     )
@@ -145,7 +145,7 @@ def test_expanded_tensors_are_compared_by_the_elements_that_there_are(compared):
     assert other.tensors[0].values is Values.DIFFERENT
 
 
-def test_tied_weights_that_came_apart_are_told(compared):
+def test_untied_weights_are_listed(compared):
     tied, apart = ({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2)} for _ in range(2))
     tied["b"] = tied["a"]
     apart["a"].load_state_dict(tied["a"].state_dict())
@@ -158,7 +158,7 @@ def test_tied_weights_that_came_apart_are_told(compared):
     ]
 
 
-def test_storages_of_tensors_without_names_are_compared_by_content(compared):
+def test_unnamed_storages_are_compared_by_content(compared):
     before, after = {torch.float32: torch.zeros(3)}, {torch.float32: torch.ones(3)}
     found = compared(before, after)
     assert found.tensors == ()
@@ -167,7 +167,7 @@ def test_storages_of_tensors_without_names_are_compared_by_content(compared):
     assert not found.storages.all_compared
 
 
-def test_packages_without_recorded_tensors_are_compared_by_storages(tmp_path):
+def test_all_storages_are_compared_without_recorded_tensors(tmp_path):
     files = []
     for name, value in (("a", 1.0), ("b", 2.0)):
         files.append(tmp_path / f"{name}.pt")
@@ -182,7 +182,7 @@ def test_packages_without_recorded_tensors_are_compared_by_storages(tmp_path):
     )
 
 
-def test_a_package_of_ours_is_compared_with_one_of_torch_package(tmp_path):
+def test_package_is_compared_with_torch_package_archive(tmp_path):
     obj, ours, theirs = {"w": torch.ones(3)}, tmp_path / "a.modpack", tmp_path / "b.pt"
     with PackageExporter(ours) as exporter:
         exporter.save_pickle("m", "m.pkl", obj)
@@ -193,7 +193,7 @@ def test_a_package_of_ours_is_compared_with_one_of_torch_package(tmp_path):
     assert "format" in {each.name for each in found.package}
 
 
-def test_a_folder_is_compared_like_the_file_that_it_came_from(compared, tmp_path):
+def test_unzipped_package_equals_its_file(compared, tmp_path):
     compared({"w": torch.arange(9.0)[2:5]}, {"w": torch.arange(9.0)[2:5] + 1})
     with open_archive(tmp_path / "b.modpack") as archive:
         for name in archive.names():
@@ -223,9 +223,7 @@ def claiming(file: Path, shape: list[int], stride: list[int]) -> Path:
     ("strides", "values"),
     [(([1, 0], [1, 0]), Values.DIFFERENT), (([1, 0], [0, 0]), Values.UNKNOWN)],
 )
-def test_a_package_that_claims_endless_tensors_is_compared_at_once(
-    compared, tmp_path, strides, values
-):
+def test_compare_of_huge_claimed_tensors_is_fast(compared, tmp_path, strides, values):
     compared({"w": torch.zeros(4)}, {"w": torch.ones(4)})
     before = claiming(tmp_path / "a.modpack", [4, 2**40], strides[0])
     after = claiming(tmp_path / "b.modpack", [4, 2**40], strides[1])
@@ -256,9 +254,7 @@ def overlapping(file: Path, count: int, **claims: object) -> Path:
         (1_000_000, 3000, {"shape": [990_000], "stride": [1]}),
     ],
 )
-def test_tensors_that_lie_over_each_other_are_compared_until_that_takes_too_much(
-    compared, tmp_path, size, count, claims
-):
+def test_compare_of_overlapping_tensors_stops_at_limit(compared, tmp_path, size, count, claims):
     zeros = torch.zeros(size, dtype=torch.uint8)
     other = zeros.clone()
     other[-1] = 1

@@ -7,7 +7,7 @@ from modpack.report.facts import plan_facts
 from modpack.report.package_info import package_facts
 
 
-def test_a_plan_and_its_package_agree(made):
+def test_plan_and_package_have_same_facts(made):
     planned = {module.module: module for module in plan_facts(made.plan).modules}
     for module in package_facts(made.file).modules:
         if module.module not in planned:
@@ -23,13 +23,13 @@ def test_a_plan_and_its_package_agree(made):
             assert (twin.record, twin.size_bytes) == (module.record, module.size_bytes)
 
 
-def test_importers_are_shown_by_the_files_that_one_can_open(made):
+def test_plan_importers_have_paths_of_files(made):
     facts = {module.module: module for module in plan_facts(made.plan).modules}
     (importer,) = facts["reportspy"].importers
     assert importer.location == f"{made.project / 'reportshop' / 'till.py'}:5"
 
 
-def test_problems_come_along():
+def test_plan_facts_include_problems():
     exporter = PackageExporter(None)
     exporter.deny("json")
     exporter.save_source_string("reportdenied", "import json\n")
@@ -37,7 +37,7 @@ def test_problems_come_along():
     assert [(p.subject, p.code) for p in facts.problems] == [("json", PackagingErrorReason.DENIED)]
 
 
-def test_loose_extern_code_is_local_and_has_no_version(project):
+def test_extern_local_code_has_no_version(project):
     project({"reportloose.py": "x = 1\n"})
     with PackageExporter(None) as exporter:
         exporter.extern("reportloose")

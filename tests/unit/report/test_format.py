@@ -22,26 +22,26 @@ def filled(*rows: tuple[str | Text, ...]) -> PlainTable:
     return made
 
 
-def test_columns_are_as_wide_as_their_widest_cell():
+def test_columns_are_as_wide_as_widest_cell():
     made = filled(("torch", "7", "needed"), ("a", "1234", "x"))
     assert printed(made) == ["torch     7  needed", "a      1234  x"]
 
 
-def test_an_empty_table_prints_nothing():
+def test_empty_table_prints_nothing():
     assert printed(filled()) == []
 
 
-def test_empty_cells_leave_their_columns_free():
+def test_empty_cells_keep_column_width():
     assert printed(filled(("a", "", "z"), ("bb", "9", ""))) == ["a      z", "bb  9"]
 
 
-def test_a_column_keeps_its_least_width():
+def test_column_keeps_minimum_width():
     made = filled(("a", "1", "z"))
     made.columns[0].min_width = 6
     assert printed(made) == ["a       1  z"]
 
 
-def test_what_is_too_wide_goes_on_in_the_next_line_below_itself():
+def test_wide_cell_wraps_in_its_column():
     made = filled(("module", "12", "needed by one and two"), ("m", "1", "z"))
     assert printed(made, width=24) == [
         "module  12  needed by",
@@ -50,28 +50,28 @@ def test_what_is_too_wide_goes_on_in_the_next_line_below_itself():
     ]
 
 
-def test_nothing_is_lost_where_there_is_almost_no_room():
+def test_narrow_table_keeps_all_text():
     made = filled(("abcdefgh", "123", "xyz"))
     text = "".join(printed(made, width=9)).replace(" ", "")
     assert sorted(text) == sorted("abcdefgh123xyz")
     assert max(map(len, printed(made, width=9))) <= 9
 
 
-def test_letters_that_take_two_columns_are_counted_as_two():
+def test_wide_characters_count_as_two_columns():
     assert printed(filled(("模块", "1", "z"), ("abcd", "2", "z"))) == ["模块  1  z", "abcd  2  z"]
 
 
-def test_a_string_is_no_markup():
+def test_string_cells_are_not_markup():
     assert printed(filled(("[bold]x[/bold]", "", ""))) == ["[bold]x[/bold]"]
 
 
-def test_it_is_indented_without_losing_room_for_others():
+def test_indented_table_keeps_columns():
     made = filled(("a", "1", "z"))
     assert printed(indented(indented(made, 2), 2)) == ["    a  1  z"]
     assert printed(made) == ["a  1  z"]
 
 
-def test_styles_of_column_cell_and_span_are_put_together():
+def test_styles_of_column_cell_and_span_combine():
     made = PlainTable([Column("bold")])
     made.add_row("plain")
     made.add_row(Text("red", "red"))
@@ -84,7 +84,7 @@ def test_styles_of_column_cell_and_span_are_put_together():
 
 
 @pytest.mark.parametrize("width", [8, 14, 40])
-def test_lines_are_the_same_with_colors_and_without(width: int):
+def test_lines_are_equal_with_and_without_colors(width: int):
     made = indented(
         filled(
             ("module", "12", Text.assemble("needed by one ", ("and two", "red"))),
@@ -98,13 +98,13 @@ def test_lines_are_the_same_with_colors_and_without(width: int):
     assert [re.sub("\x1b[^m]*m", "", line).rstrip() for line in colored] == printed(made, width)
 
 
-def test_what_a_console_records_keeps_its_styles():
+def test_recorded_console_keeps_styles():
     made = filled(("a", "1", "dimmed"))
     console = Console(file=io.StringIO(), width=40, record=True, color_system=None)
     console.print(made)
     assert "<span" in console.export_html()
 
 
-def test_a_row_of_the_wrong_length_is_refused():
+def test_row_of_wrong_length_is_rejected():
     with pytest.raises(ValueError, match="has 3 cells, not 1"):
         filled(("alone",))

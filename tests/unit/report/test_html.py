@@ -67,7 +67,7 @@ def hash_of(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(page):
+def test_page_policy_allows_own_scripts_and_style_only(page):
     policy = policy_of(page)
     packed = [unpacked(page, "library"), unpacked(page, "script")]
     scripts, styles = contents(page, "script") + packed, contents(page, "style", ' id="[^"]*"')
@@ -77,7 +77,7 @@ def test_the_page_allows_its_own_scripts_and_style_and_nothing_else(page):
     assert "unsafe" not in str(policy)
 
 
-def test_the_page_names_nothing_outside_itself(page):
+def test_page_has_no_external_references(page):
     addresses = Addresses()
     addresses.feed(page)
     assert addresses.found
@@ -86,22 +86,22 @@ def test_the_page_names_nothing_outside_itself(page):
     assert "@import" not in page
 
 
-def test_no_style_or_script_hides_in_attributes(page):
+def test_page_has_no_inline_styles_or_handlers(page):
     without_scripts = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<[^>]*\s(style|on\w+)=", without_scripts)
 
 
-def test_the_scripts_get_every_module(page, made):
+def test_page_document_has_every_module(page, made):
     names = {node["name"] for node in json.loads(unpacked(page, "data"))["nodes"]}
     assert set(made.plan.decisions) <= names
 
 
-def test_the_sources_are_in_the_page(page):
+def test_page_contains_sources(page):
     (data,) = contents(page, "script", ' id="sources" type="application/json"')
     assert "reportshop.till" in json.loads(data)["texts"]
 
 
-def test_what_a_package_says_is_escaped():
+def test_page_escapes_package_texts():
     audit = AuditFacts(
         HOSTILE,
         (ModuleFacts(HOSTILE, Action.INTERN, HOSTILE, distribution=HOSTILE, version=HOSTILE),),
@@ -114,7 +114,7 @@ def test_what_a_package_says_is_escaped():
     assert page.encode()
 
 
-def test_the_verdict_tells_the_worst():
+def test_verdict_is_most_severe_finding():
     assert verdict_of() == ("fine", "no findings")
     assert verdict_of(Severity.INFO) == ("fine", "1 info")
     assert verdict_of(Severity.WARNING, Severity.INFO) == ("warning", "1 warning, 1 info")
@@ -130,7 +130,7 @@ def verdict_of(*severities: Severity) -> tuple[str, str]:
     return kind, text
 
 
-def test_problems_of_a_plan_are_told():
+def test_page_lists_problems_of_plan():
     problem = Diagnostic.from_code(
         PackagingErrorReason.NO_ACTION, "shop", "no rule matches shop", "net.py:3"
     )
@@ -139,7 +139,7 @@ def test_problems_of_a_plan_are_told():
     assert "no rule matches shop" in page
 
 
-def test_the_environment_is_compared_if_it_was():
+def test_page_shows_environment_comparison():
     row = EnvironmentRow("numpy", "2.1.0", "1.26.4", RowStatus.DIFFERENT, (), "numpy==2.1.0")
     page = html_report(AuditFacts("x", ()), comparison=EnvironmentComparison((row,)))
     assert "1.26.4" in page
@@ -147,7 +147,7 @@ def test_the_environment_is_compared_if_it_was():
     assert "numpy==2.1.0" in page
 
 
-def test_a_package_of_torch_package_has_a_page(tmp_path):
+def test_page_of_torch_package_archive(tmp_path):
     from torch.package import PackageExporter
 
     file = tmp_path / "theirs.pt"
@@ -160,12 +160,12 @@ def test_a_package_of_torch_package_has_a_page(tmp_path):
     assert "torch.package" in page
 
 
-def test_the_same_audit_gives_the_same_page(made):
+def test_page_is_reproducible(made):
     audit = audit_package(made.file)
     assert html_report(audit) == html_report(audit_package(made.file))
 
 
-def test_the_page_of_a_model_of_a_large_library_is_small():
+def test_page_of_large_library_is_small():
     chance = random.Random(3)
     names = [f"lib.part{number:03}" for number in range(300)]
     modules = [ModuleFacts(each, Action.INTERN, distribution="lib") for each in names]
@@ -179,7 +179,7 @@ def test_the_page_of_a_model_of_a_large_library_is_small():
     assert len(html_report(audit, PackagedSources(texts))) > 3_000_000
 
 
-def test_inputs_of_a_self_test_run_are_neither_drawn_nor_named_as_importers():
+def test_page_omits_inputs_of_self_test():
     inputs, saved = "<.data/modpack/trial/0/inputs.pkl>", "<model/net.pkl>"
     graph = DependencyGraph()
     for root in (inputs, saved):
@@ -197,12 +197,12 @@ def test_inputs_of_a_self_test_run_are_neither_drawn_nor_named_as_importers():
 
 
 @pytest.mark.parametrize("many", ["modules", "imports"])
-def test_a_page_that_no_browser_could_show_is_refused(many):
+def test_page_rejects_too_many_modules(many):
     graph = DependencyGraph()
     modules = [ModuleFacts(f"m{number}", Action.INTERN) for number in range(20_001)]
     if many == "imports":
         modules = modules[:2]
         for line in range(100_001):
             graph.add_edge(Edge("m0", "m1", ImportKind.REQUIRED, line))
-    with pytest.raises(ArchiveError, match=f"{many}; .* is most. Remedy: modpack audit"):
+    with pytest.raises(ArchiveError, match=f"{many}, and the limit is .*. Run modpack audit"):
         html_report(AuditFacts("x", tuple(modules), graph=graph))

@@ -35,7 +35,7 @@ def graph_of(*edges: tuple[str, str, ImportKind]) -> DependencyGraph:
     return graph
 
 
-def test_previous_nodes_make_shortest_chains():
+def test_previous_nodes_form_shortest_chains():
     graph = graph_of(
         (SAVED, "net", ImportKind.PICKLE),
         ("net", "long", ImportKind.REQUIRED),
@@ -47,12 +47,12 @@ def test_previous_nodes_make_shortest_chains():
     assert previous == {SAVED: None, "net": SAVED, "long": "net", "target": "net"}
 
 
-def test_chains_do_not_follow_what_never_runs():
+def test_chains_skip_type_checking_imports():
     graph = graph_of((SAVED, "net", ImportKind.PICKLE), ("net", "typed", ImportKind.TYPE_CHECKING))
     assert "typed" not in previous_on_chains(graph)
 
 
-def test_a_node_has_its_decision_its_chain_and_its_distance():
+def test_node_has_decision_chain_and_depth():
     graph = graph_of((SAVED, "net", ImportKind.PICKLE), ("net", "spy", ImportKind.REQUIRED))
     modules = (
         ModuleFacts("net", Action.INTERN, "intern('net')", record="net.py", size_bytes=3),
@@ -65,7 +65,7 @@ def test_a_node_has_its_decision_its_chain_and_its_distance():
     assert (spy["rule"], spy["overridden"]) == ("mock('spy')", "shop.hook")
 
 
-def test_the_roots_are_asked_for_as_often_whether_there_are_few_nodes_or_many(monkeypatch):
+def test_roots_are_computed_once(monkeypatch):
     asked = []
     monkeypatch.setattr(
         DependencyGraph, "roots", lambda graph: asked.append(graph) or tuple(graph._roots)
@@ -80,7 +80,7 @@ def test_the_roots_are_asked_for_as_often_whether_there_are_few_nodes_or_many(mo
     assert times_asked(nodes=2) == times_asked(nodes=200)
 
 
-def test_an_import_has_its_ends_kind_line_and_names():
+def test_edge_has_ends_kind_line_and_names():
     graph = graph_of()
     names = tuple(f"name{number}" for number in range(20))
     graph.add_edge(Edge("a", "b", ImportKind.GUARDED, 7, names))
@@ -93,14 +93,14 @@ def test_an_import_has_its_ends_kind_line_and_names():
     assert told == [*names[:12], "..."]
 
 
-def test_what_was_neither_decided_nor_saved_belongs_to_no_group():
+def test_undecided_node_has_no_group():
     graph = graph_of((SAVED, "absent", ImportKind.GUARDED))
     saved, absent = page_document(AuditFacts("x", (), graph=graph))["nodes"]
     assert saved["group"] == 0
     assert absent["group"] is None
 
 
-def test_mocks_and_findings_are_told():
+def test_page_document_has_mocks_and_findings():
     use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward", True, ("tools",))
     audit = AuditFacts(
         "x",
@@ -116,7 +116,7 @@ def test_mocks_and_findings_are_told():
     assert document["findings"][0]["code"] == "mock-reachable"
 
 
-def test_texts_are_safe_to_read_and_to_encode():
+def test_page_document_texts_are_safe():
     odd = "a\ud800\u202e\x00"
     graph = graph_of((odd, odd, ImportKind.REQUIRED))
     audit = AuditFacts(odd, (ModuleFacts(odd, Action.INTERN, odd),), graph=graph)
@@ -126,7 +126,7 @@ def test_texts_are_safe_to_read_and_to_encode():
         assert text.isprintable()
 
 
-def test_sources_beyond_the_room_are_left_out_the_farthest_first():
+def test_nearest_sources_omit_farthest_first():
     graph = graph_of((SAVED, "near", ImportKind.PICKLE), ("near", "far", ImportKind.REQUIRED))
     modules = tuple(
         ModuleFacts(name, Action.INTERN, distribution=None if name == "own" else "lib")
@@ -144,7 +144,7 @@ def test_sources_beyond_the_room_are_left_out_the_farthest_first():
 # -- groups ----------------------------------------------------------------------------------
 
 
-def test_modules_of_a_distribution_belong_together():
+def test_modules_of_distribution_form_a_group():
     group = group_of(
         ModuleFacts("yaml.nodes", Action.INTERN, distribution="PyYAML", version="6", license="MIT")
     )
@@ -152,11 +152,11 @@ def test_modules_of_a_distribution_belong_together():
     assert group.license == "MIT"
 
 
-def test_ones_own_code_belongs_together_by_its_top_level_package():
+def test_local_code_is_grouped_by_top_level_package():
     assert group_of(ModuleFacts("shop.tills.left", Action.INTERN)).name == "shop"
 
 
-def test_python_and_torch_are_groups_of_their_own():
+def test_python_and_torch_have_own_groups():
     json_module = ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB)
     torch_module = ModuleFacts("torch.nn", Action.EXTERN, provided_by=Owner.RUNTIME)
     assert group_of(json_module).kind is GroupKind.PYTHON
@@ -164,7 +164,7 @@ def test_python_and_torch_are_groups_of_their_own():
     assert group_of(torch_module).name == "torch"
 
 
-def test_ones_own_code_is_listed_before_distributions_and_python():
+def test_local_code_is_listed_first():
     modules = (
         ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB),
         ModuleFacts("numpy", Action.EXTERN, distribution="numpy", version="2"),
@@ -175,7 +175,7 @@ def test_ones_own_code_is_listed_before_distributions_and_python():
     assert listed == ["shop", "numpy", "Python's standard library"]
 
 
-def test_a_distribution_is_one_group_whatever_is_known_of_its_modules():
+def test_distribution_is_one_group():
     six = ModuleFacts("six", Action.EXTERN, distribution="six", version="1.17", license="MIT")
     modules = (
         ModuleFacts("six.moves", Action.INTERN),
@@ -186,7 +186,7 @@ def test_a_distribution_is_one_group_whatever_is_known_of_its_modules():
     assert set(groups_of(modules).values()) == {group_of(six)}
 
 
-def test_a_mocked_root_of_a_distribution_belongs_to_it():
+def test_mocked_root_belongs_to_its_distribution():
     modules = (
         ModuleFacts("spy", Action.MOCK),
         ModuleFacts("spy.errors", Action.INTERN, distribution="Spy", version="2"),
@@ -194,7 +194,7 @@ def test_a_mocked_root_of_a_distribution_belongs_to_it():
     assert {group.name for group in groups_of(modules).values()} == {"Spy"}
 
 
-def test_ones_own_code_in_a_namespace_of_others_stays_ones_own():
+def test_local_code_in_shared_namespace_stays_local():
     own = ModuleFacts("shared.mine", Action.INTERN)
     other = ModuleFacts("shared.theirs", Action.EXTERN, distribution="theirs", version="2")
     groups = groups_of((own, other))
@@ -202,5 +202,5 @@ def test_ones_own_code_in_a_namespace_of_others_stays_ones_own():
     assert groups[other.module].name == "theirs"
 
 
-def test_what_stand_ins_are_made_of_is_not_ones_own_code():
+def test_mock_runtime_is_not_local_code():
     assert group_of(ModuleFacts("_modpack_mock", Action.INTERN)).kind is GroupKind.RUNTIME

@@ -25,20 +25,20 @@ def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) 
     return AuditFacts("x", modules, graph=graph)
 
 
-def test_self_test_inputs_that_the_model_makes_needless_are_not_drawn():
+def test_graph_omits_unneeded_self_test_inputs():
     graph = drawn_graph(audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch")))
     assert list(graph.nodes()) == [SAVED, "net", "batch"]
     assert graph.roots() == (SAVED,)
     assert graph.predecessors("batch") == ("net",)
 
 
-def test_self_test_inputs_stay_where_only_they_lead_to_a_module():
+def test_graph_keeps_needed_self_test_inputs():
     graph = drawn_graph(audit_of((SAVED, "net"), (INPUTS, "batch"), ("batch", "fields")))
     assert INPUTS in graph.roots()
     assert previous_on_chains(graph)["fields"] == "batch"
 
 
-def test_chains_from_self_test_inputs_come_last_even_if_they_are_shorter():
+def test_chains_from_self_test_inputs_come_last():
     graph = drawn_graph(
         audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch"), (INPUTS, "only"))
     )
@@ -46,7 +46,7 @@ def test_chains_from_self_test_inputs_come_last_even_if_they_are_shorter():
     assert previous_on_chains(graph)["only"] == INPUTS
 
 
-def test_stand_ins_import_what_they_are_made_of():
+def test_graph_adds_imports_of_mocks():
     modules = (
         ModuleFacts("spy", Action.MOCK),
         ModuleFacts("_modpack_mock", Action.INTERN),
@@ -58,6 +58,6 @@ def test_stand_ins_import_what_they_are_made_of():
     assert graph.successors("_modpack_mock") == ("types",)
 
 
-def test_a_package_without_stand_ins_of_modpack_gets_no_imports_of_them():
+def test_graph_without_mock_runtime_has_no_mock_imports():
     graph = drawn_graph(AuditFacts("x", (ModuleFacts("spy", Action.MOCK),)))
     assert len(graph) == 0

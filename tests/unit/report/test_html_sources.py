@@ -24,25 +24,25 @@ def package(packaged) -> Path:
     return Path(packaged(files, dependencies=False).filename)
 
 
-def test_interned_sources_are_read_as_text(package):
+def test_read_sources_returns_interned_sources(package):
     sources = read_sources(package, package_facts(package).modules)
     assert sources.texts["shop"] == "total = 3\n"
     assert sources.texts["shop.till"].startswith("from . import total\n")
     assert sources.left_out == {}
 
 
-def test_characters_that_could_mislead_a_reader_are_shown_as_escapes(package):
+def test_read_sources_escapes_misleading_characters(package):
     text = read_sources(package, package_facts(package).modules).texts["shop.odd"]
     assert "# \\u202e\u00e9\n" in text
 
 
-def test_a_source_that_is_too_large_is_left_out_and_said_so(package):
+def test_read_sources_omits_large_source(package):
     sources = read_sources(package, package_facts(package).modules, largest=100)
     assert set(sources.left_out) == {"shop.till"}
-    assert "1.0 kB are too many" in sources.left_out["shop.till"]
+    assert "1.0 kB exceeds the limit" in sources.left_out["shop.till"]
 
 
-def test_all_sources_together_are_bounded(package):
+def test_read_sources_limits_total_size(package):
     sources = read_sources(package, package_facts(package).modules, most=60)
     assert "shop.till" in sources.left_out
     assert sum(map(len, sources.texts.values())) <= 60
@@ -51,14 +51,14 @@ def test_all_sources_together_are_bounded(package):
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe", b"# coding: rot13\n", b"# coding: undefined\n", b"# coding: x\n"]
 )
-def test_what_is_no_source_text_is_left_out_and_said_so(made, rewritten, content):
+def test_read_sources_omits_undecodable_source(made, rewritten, content):
     file = rewritten({"reportshop/till.py": content})
     sources = read_sources(file, package_facts(file).modules)
-    assert "no source text" in sources.left_out["reportshop.till"]
+    assert "not source text" in sources.left_out["reportshop.till"]
     assert "reportshop" in sources.texts
 
 
-def test_a_damaged_package_is_refused(package, tmp_path):
+def test_read_sources_rejects_damaged_package(package, tmp_path):
     modules = package_facts(package).modules
     damaged = tmp_path / "damaged.modpack"
     damaged.write_bytes(package.read_bytes()[:-30])
@@ -66,7 +66,7 @@ def test_a_damaged_package_is_refused(package, tmp_path):
         read_sources(damaged, modules)
 
 
-def test_packed_texts_are_smaller_and_can_be_unpacked():
+def test_packed_text_is_smaller_and_unpacks():
     text = "import os  # \u00e9\n" * 100
     unpacked = zlib.decompress(base64.b64decode(packed(text)), -zlib.MAX_WBITS)
     assert unpacked.decode() == text

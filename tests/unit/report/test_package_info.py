@@ -25,7 +25,7 @@ def by_name(facts):
     return {module.module: module for module in facts.modules}
 
 
-def test_it_tells_every_module_and_what_happened_to_it(made):
+def test_facts_have_every_module_with_its_action(made):
     facts = by_name(package_facts(made.file))
     assert facts["reportshop"].action is Action.INTERN
     assert facts["reportspy"].action is Action.MOCK
@@ -34,7 +34,7 @@ def test_it_tells_every_module_and_what_happened_to_it(made):
     assert list(facts) == sorted(facts)
 
 
-def test_it_tells_why_and_who_needs_a_module_and_where(made):
+def test_facts_have_rule_and_importers(made):
     facts = by_name(package_facts(made.file))
     assert facts["reportspy"].rule == "mock('reportspy')"
     assert facts["reportspy"].importers == (
@@ -45,13 +45,13 @@ def test_it_tells_why_and_who_needs_a_module_and_where(made):
     assert saved.location == "model/till.pkl"
 
 
-def test_an_interned_module_has_its_record_and_the_bytes_of_its_source(made):
+def test_interned_module_has_record_and_size(made):
     till = by_name(package_facts(made.file))["reportshop.till"]
     assert till.record == "reportshop/till.py"
     assert till.size_bytes == (made.project / "reportshop" / "till.py").stat().st_size
 
 
-def test_an_extern_module_has_who_provides_it_with_the_version(made):
+def test_extern_module_has_provider_and_version(made):
     import numpy
 
     facts = by_name(package_facts(made.file))
@@ -62,14 +62,14 @@ def test_an_extern_module_has_who_provides_it_with_the_version(made):
     assert facts["reportshop"].provided_by is None
 
 
-def test_what_stand_ins_bring_along_is_told_although_no_plan_mentions_it(made):
+def test_facts_include_modules_that_mocks_need(made):
     runtime = by_name(package_facts(made.file))["_modpack_mock"]
     assert "_modpack_mock" not in made.plan.decisions
     assert runtime.action is Action.INTERN
     assert "mocked modules" in runtime.rule
 
 
-def test_it_tells_the_package_itself(made):
+def test_facts_describe_package(made):
     import platform
 
     import torch
@@ -86,7 +86,7 @@ def test_it_tells_the_package_itself(made):
     assert facts.writer.startswith("modpack")
 
 
-def test_it_tells_resources_and_storages(made):
+def test_facts_have_resources_and_storages(made):
     facts = package_facts(made.file)
     kinds = {each.record: each.kind for each in facts.resources}
     assert kinds == {
@@ -97,13 +97,13 @@ def test_it_tells_resources_and_storages(made):
     assert facts.storages == StorageFacts(1, 12)
 
 
-def test_notes_show_where_they_show_in_the_package(made):
+def test_notes_have_locations_in_package(made):
     notes = {note.code: note for note in package_facts(made.file).notes}
     assert notes["dynamic-import"].location == "reportshop/till.py:14"
     assert notes["optional-import-missing"].subject == "reportabsent"
 
 
-def test_an_unzipped_package_gives_the_same_facts(made, tmp_path):
+def test_unzipped_package_has_same_facts(made, tmp_path):
     with zipfile.ZipFile(made.file) as archive:
         archive.extractall(tmp_path)
     zipped, unzipped = package_facts(made.file), package_facts(tmp_path)
@@ -113,11 +113,14 @@ def test_an_unzipped_package_gives_the_same_facts(made, tmp_path):
         assert unzipped.size_bytes == sum(map(archive.size, archive.names()))
 
 
-def test_a_package_with_several_objects_has_no_entry_unless_it_names_one(rewritten):
+def test_main_resource_of_several_objects_must_be_named(rewritten):
     several = {"pickles": [["a", "x.pkl"], ["b", "y.pkl"]], "main": None}
     assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).main_resource is None
     several["main"] = ["b", "y.pkl"]
-    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).main_resource == ("b", "y.pkl")
+    assert package_facts(rewritten({ENTRY: json.dumps(several).encode()})).main_resource == (
+        "b",
+        "y.pkl",
+    )
 
 
 def edited(made, record, change):
@@ -133,7 +136,7 @@ def edited(made, record, change):
     [b"", b"{", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"version": []}'],
     ids=["empty", "cut", "array", "no-keys", "null", "binary", "deep", "odd"],
 )
-def test_a_damaged_record_is_an_archive_error_that_names_it(rewritten, record, content):
+def test_facts_reject_damaged_record(rewritten, record, content):
     with pytest.raises(ArchiveError) as raised:
         package_facts(rewritten({record: content}))
     assert raised.value.record == record
@@ -172,19 +175,19 @@ def test_a_damaged_record_is_an_archive_error_that_names_it(rewritten, record, c
         (ENTRY, lambda d: d.update(main="model")),
     ],
 )
-def test_a_field_of_another_type_is_an_archive_error(made, rewritten, record, change):
+def test_facts_reject_field_of_wrong_type(made, rewritten, record, change):
     with pytest.raises(ArchiveError) as raised:
         package_facts(rewritten(edited(made, record, change)))
     assert raised.value.record == record
 
 
-def test_a_graph_of_a_newer_modpack_says_so(made, rewritten):
+def test_facts_reject_graph_of_newer_version(made, rewritten):
     file = rewritten(edited(made, GRAPH, lambda d: d.update(version=99)))
-    with pytest.raises(UnsupportedVersionError, match="newer modpack"):
+    with pytest.raises(UnsupportedVersionError, match="newer version of modpack"):
         package_facts(file)
 
 
-def test_what_is_no_package_is_refused(tmp_path):
+def test_facts_reject_other_files(tmp_path):
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(NotAPackageError):
         package_facts(tmp_path / "notes.txt")
@@ -196,7 +199,7 @@ SETS = ["torch-1.9-py3.9", "torch-2.13-py3.11"]
 
 
 @pytest.mark.parametrize("archives", SETS)
-def test_archives_of_torch_package_give_what_they_record(archives):
+def test_facts_of_torch_package_archive(archives):
     facts = package_facts(FIXTURES / archives / "with_mock.pt")
     actions = {module.module: module.action for module in facts.modules}
     assert actions == {
@@ -212,7 +215,7 @@ def test_archives_of_torch_package_give_what_they_record(archives):
 
 
 @pytest.mark.parametrize("archives", SETS)
-def test_storages_and_resources_of_torch_package_are_counted(archives):
+def test_torch_package_archive_has_storages_and_resources(archives):
     facts = package_facts(FIXTURES / archives / "tiny_model.pt")
     assert facts.storages.count == 18
     assert {each.record for each in facts.resources if each.kind is ResourceKind.FILE} == {
@@ -223,13 +226,13 @@ def test_storages_and_resources_of_torch_package_are_counted(archives):
 
 
 @pytest.mark.parametrize("archives", SETS)
-def test_compiled_modules_of_torch_package_are_resources_not_code(archives):
+def test_torchscript_of_torch_package_is_a_resource(archives):
     facts = package_facts(FIXTURES / archives / "script_module.pt")
     assert not [module for module in facts.modules if module.action is Action.INTERN]
     assert ResourceKind.TORCHSCRIPT in {each.kind for each in facts.resources}
 
 
-def test_reading_facts_and_rendering_them_imports_nothing_heavy(made):
+def test_facts_and_text_import_nothing_heavy(made):
     code = (
         "import sys\n"
         "from modpack.report import json_output as as_json, text\n"
@@ -245,7 +248,7 @@ def test_reading_facts_and_rendering_them_imports_nothing_heavy(made):
     assert done.stdout.splitlines()[-1] == "[] False"
 
 
-def test_storages_are_counted_with_their_bytes(tmp_path):
+def test_storages_have_count_and_size(tmp_path):
     with PackageExporter(tmp_path / "many.modpack") as exporter:
         exporter.extern("**")
         exporter.save_pickle("model", "model.pkl", [torch.zeros(3) for _ in range(300)])

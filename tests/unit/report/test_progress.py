@@ -43,7 +43,7 @@ def reached(text, unit, total, done):
         (reached("writing", ProgressUnit.MODULES, 2500, 1200), "1,200 of 2,500 modules"),
     ],
 )
-def test_it_tells_how_far_a_phase_is(display, console, phase, shown):
+def test_line_shows_completion_of_phase(display, console, phase, shown):
     display.begin(phase)
     text = line(display, console)
     assert phase.text in text
@@ -52,7 +52,7 @@ def test_it_tells_how_far_a_phase_is(display, console, phase, shown):
     assert phase.text in display.text() and shown in display.text()
 
 
-def test_the_innermost_phase_is_shown(display, console):
+def test_line_shows_innermost_phase(display, console):
     outer, inner = Phase("planning"), reached("reading", ProgressUnit.RECORDS, None, 3)
     display.begin(outer)
     display.begin(inner)
@@ -63,6 +63,6 @@ def test_the_innermost_phase_is_shown(display, console):
     assert "planning" not in line(display, console)
 
 
-def test_a_name_cannot_steer_the_terminal(display, console):
+def test_line_escapes_names(display, console):
     assert "\\x1b[2Jnet" in line(display, console)
     assert "\\x1b[2Jnet" in display.text()

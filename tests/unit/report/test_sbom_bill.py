@@ -59,7 +59,7 @@ def items(bill: Sbom) -> dict[str, SbomComponent]:
     return {item.key: item for item in bill.items}
 
 
-def test_the_modules_of_one_distribution_are_one_item():
+def test_distribution_is_one_component():
     bill = drawn_up(
         interned("shop.till", "Shop", "1.2"), interned("shop.coins", "Shop", "1.2"), interned("own")
     )
@@ -71,7 +71,7 @@ def test_the_modules_of_one_distribution_are_one_item():
     assert (found["code:own"].version, found["code:own"].is_indexed) == (None, False)
 
 
-def test_the_digest_of_code_is_that_of_what_sha256sum_prints():
+def test_code_digest_matches_sha256sum():
     digests = {"shop/b.py": "bb", "shop/a.py": "aa"}
     bill = drawn_up(
         interned("shop.b", "shop", "1"), interned("shop.a", "shop", "1"), digests=digests
@@ -81,7 +81,7 @@ def test_the_digest_of_code_is_that_of_what_sha256sum_prints():
     assert (facts["code:sha256"], facts["code:bytes"]) == (expected, "14")
 
 
-def test_an_extern_distribution_is_optional_if_nothing_imports_it_at_once():
+def test_late_imported_distribution_is_optional():
     graph = imports(
         (MODEL, "own", ImportKind.PICKLE),
         ("own", "soon", ImportKind.REQUIRED),
@@ -94,13 +94,13 @@ def test_an_extern_distribution_is_optional_if_nothing_imports_it_at_once():
     assert found["pypi:late@1"].need is found["pypi:maybe@1"].need is ComponentScope.OPTIONAL
 
 
-def test_where_no_imports_are_known_everything_extern_is_required():
+def test_externs_are_required_without_recorded_imports():
     assert (
         items(drawn_up(extern("late", "late", "1")))["pypi:late@1"].need is ComponentScope.REQUIRED
     )
 
 
-def test_mocked_modules_are_excluded_and_tell_their_risk():
+def test_mocked_modules_are_excluded_with_risk():
     modules = [ModuleFacts("spy", Action.MOCK), ModuleFacts("spy.sub", Action.MOCK)]
     mocks = (
         MockFacts("spy", None, risk=MockRisk.UNUSED),
@@ -111,7 +111,7 @@ def test_mocked_modules_are_excluded_and_tell_their_risk():
     assert (spy.facts["mock:risk"], spy.facts["modules"]) == ("reachable", "2")
 
 
-def test_items_need_what_their_code_imports_and_the_package_what_its_objects_do():
+def test_components_depend_on_their_imports():
     graph = imports(
         (MODEL, "own", ImportKind.PICKLE),
         ("own", "own.sub", ImportKind.REQUIRED),
@@ -126,7 +126,7 @@ def test_items_need_what_their_code_imports_and_the_package_what_its_objects_do(
     assert bill.needs == {"code:own", "extern:typing_only"}  # what nothing needs hangs nowhere else
 
 
-def test_what_extern_distributions_require_is_on_the_bill():
+def test_bill_includes_indirect_requirements():
     recorded = RecordedEnvironment(
         "3.11.7",
         "CPython",
@@ -162,7 +162,7 @@ def test_what_extern_distributions_require_is_on_the_bill():
     )
 
 
-def test_what_is_imported_late_but_required_by_what_is_needed_is_required():
+def test_requirement_of_required_component_is_required():
     recorded = RecordedEnvironment(
         distributions={
             "top": RecordedDistribution("top", "1", requires=("late",)),
@@ -175,7 +175,7 @@ def test_what_is_imported_late_but_required_by_what_is_needed_is_required():
     assert (late.need, late.origins) == (ComponentScope.REQUIRED, ("extern",))
 
 
-def test_editable_installs_and_those_from_an_address_are_in_no_index():
+def test_editable_and_url_installs_have_no_purl():
     recorded = RecordedEnvironment(
         distributions={
             "far": RecordedDistribution(
@@ -192,13 +192,13 @@ def test_editable_installs_and_those_from_an_address_are_in_no_index():
     assert not found["pypi:here@1"].is_indexed
 
 
-def test_the_package_is_described():
+def test_bill_describes_package():
     bill = drawn_up(interned("own"))
     assert (bill.name, bill.digest) == ("net", "d1")
     assert bill.facts["tensors:bytes"] == "64"
-    assert bill.facts["self_test"] == "none"
+    assert bill.facts["self-test"] == "none"
 
 
-def test_a_plan_has_no_bill():
+def test_bill_rejects_plan():
     with pytest.raises(ValueError, match=r"train\.py:make is a plan"):
         bill_of(AuditFacts("train.py:make", ()), {})

@@ -20,13 +20,13 @@ def read(file):
         return read_tensors(archive, read_manifest(archive))
 
 
-def test_the_tensors_of_a_package_are_read_by_resource(made):
+def test_tensors_are_read_by_resource(made):
     (tensor,) = read(made.file)["model/till.pkl"]
     assert (tensor.name, tensor.kind, tensor.shape) == ("coins", TensorKind.VALUE, (3,))
     assert tensor.storage == "0"
 
 
-def test_a_package_without_the_record_does_not_tell(made, tmp_path):
+def test_package_without_tensor_record_has_none(made, tmp_path):
     from modpack.archive.writer import ArchiveWriter
 
     older = tmp_path / "older.modpack"
@@ -59,25 +59,25 @@ STORED = {**ENTRY, "storage": "0", "offset": 0, "stride": [1]}
     ],
     ids=str,
 )
-def test_a_record_that_does_not_fit_the_package_is_damaged(rewritten, entry):
+def test_tensor_record_must_fit_the_package(rewritten, entry):
     document = {"version": 1, "resources": {"model/till.pkl": [entry]}}
     file = rewritten({RECORD: json.dumps(document).encode()})
     with pytest.raises(ArchiveError, match=r"tensors\.json"):
         read(file)
 
 
-def test_several_elements_may_share_a_byte(rewritten):
+def test_packed_elements_share_bytes(rewritten):
     packed = {**STORED, "dtype": "quint4x2", "shape": [24], "form": "quantized"}
     document = {"version": 1, "resources": {"model/till.pkl": [packed]}}
     assert read(rewritten({RECORD: json.dumps(document).encode()}))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"[" * 100_000, b'{"version": 1}', b"\xff"])
-def test_what_is_no_such_record_is_damaged(rewritten, content):
+def test_invalid_tensor_record_is_rejected(rewritten, content):
     with pytest.raises(ArchiveError, match=r"tensors\.json"):
         read(rewritten({RECORD: content}))
 
 
-def test_a_newer_record_is_refused(rewritten):
+def test_newer_tensor_record_is_rejected(rewritten):
     with pytest.raises(UnsupportedVersionError):
         read(rewritten({RECORD: b'{"version": 2, "resources": {}}'}))

@@ -26,7 +26,7 @@ def line_with(text, *parts):
     return next((line for line in text.splitlines() if all(p in line for p in parts)), None)
 
 
-def test_each_action_has_a_group_with_its_count(made):
+def test_report_groups_modules_by_action(made):
     text = printed(package_report(package_facts(made.file)))
     assert line_with(text, "interned: 3 modules")
     assert line_with(text, "mocked: 1 module")
@@ -35,26 +35,26 @@ def test_each_action_has_a_group_with_its_count(made):
     assert order == sorted(order)
 
 
-def test_a_mocked_module_is_told_with_its_rule_and_who_imports_it(made):
+def test_report_shows_rule_and_importer_of_mock(made):
     text = printed(package_report(package_facts(made.file)))
     assert line_with(text, "rule: mock('reportspy')")
     assert line_with(text, "reportspy", "needed by reportshop/till.py:5")
 
 
-def test_the_standard_library_takes_one_line(made):
+def test_report_lists_standard_library_in_one_line(made):
     text = printed(package_report(package_facts(made.file)))
     assert len([line for line in text.splitlines() if "standard library" in line]) == 1
     assert not [line for line in text.splitlines() if line.strip() == "json"]
 
 
-def test_an_installed_extern_is_told_with_its_version(made):
+def test_report_shows_version_of_extern(made):
     import numpy
 
     text = printed(package_report(package_facts(made.file)))
     assert line_with(text, f"numpy=={numpy.__version__}", "needed by reportshop/till.py:4")
 
 
-def test_hooks_listed_by_target_add_up_to_the_heading(made):
+def test_report_hook_counts_add_up(made):
     def hook(target, position):
         called = CallableSpec("reference", "lib.hook")
         name = f"{target}/forward/{position}"
@@ -67,20 +67,20 @@ def test_hooks_listed_by_target_add_up_to_the_heading(made):
     assert line_with(text, "forward on a (2 times), b and 3 more", "lib.hook")
 
 
-def test_resources_storages_and_totals_are_told(made):
+def test_report_shows_resources_storages_and_totals(made):
     text = printed(package_report(package_facts(made.file)))
     assert line_with(text, "reportshop/prices.txt", "5 B", "file")
     assert line_with(text, "model/till.pkl", "pickle")
     assert line_with(text, "12 B in 1 tensor storage")
 
 
-def test_there_are_no_control_sequences_without_a_terminal(made):
+def test_report_has_colors_in_terminal_only(made):
     assert "\x1b" not in printed(package_report(package_facts(made.file)))
     assert "\x1b" in printed(package_report(package_facts(made.file)), force_terminal=True)
 
 
 @pytest.mark.parametrize("width", [20, 60, 300])
-def test_nothing_is_cut_off_whatever_the_width(made, width):
+def test_report_keeps_all_text_at_any_width(made, width):
     text = printed(package_report(package_facts(made.file)), width)
     joined = "".join(text.split())
     for module in made.plan.modules(Action.INTERN):
@@ -88,7 +88,7 @@ def test_nothing_is_cut_off_whatever_the_width(made, width):
     assert "reportshop/till.py:14" in joined
 
 
-def test_a_plan_shows_files_relative_to_the_folder(made):
+def test_plan_report_shows_relative_paths(made):
     text = printed(plan_report(plan_facts(made.plan), made.project))
     assert line_with(text, "reportspy", "needed by reportshop/till.py:5")
     assert str(made.project) not in text
@@ -99,7 +99,7 @@ PROBLEM = Diagnostic.from_code(
 )
 
 
-def test_problems_come_first_and_grouped_by_reason():
+def test_plan_report_starts_with_grouped_problems():
     other = replace(PROBLEM, subject="agent", message="agent is denied")
     facts = PlanFacts(
         (ModuleFacts("a", Action.INTERN, "intern('a')"),),
@@ -112,12 +112,12 @@ def test_problems_come_first_and_grouped_by_reason():
     assert line_with(text, "a.py:3: spy is denied")
 
 
-def test_chains_are_shown_when_asked_for():
+def test_problems_report_shows_chains_on_demand():
     assert "<m> -> a -> spy" in printed(problems_report([PROBLEM], True))
     assert "->" not in printed(problems_report([PROBLEM], False))
 
 
-def test_the_strongest_evidence_is_shown_first_and_much_of_it_is_counted():
+def test_report_shows_strongest_evidence_first():
     weak = ImporterFacts("w", "w.py", 1, ImportKind.FUNCTION)
     strong = [ImporterFacts(f"s{i}", f"s{i}.py", i, ImportKind.REQUIRED) for i in range(1, 4)]
     never = ImporterFacts("n", "n.py", 1, ImportKind.TYPE_CHECKING)
@@ -125,13 +125,13 @@ def test_the_strongest_evidence_is_shown_first_and_much_of_it_is_counted():
     assert "needed by s1.py:1, s2.py:2 and 2 more" in printed(plan_report(PlanFacts((module,))))
 
 
-def test_a_package_that_only_its_submodules_need_says_what_it_holds():
+def test_report_shows_submodules_of_parent():
     child = ImporterFacts("m.x", "m/x.py", None, ImportKind.PARENT)
     module = ModuleFacts("m", Action.INTERN, "r", importers=(child,))
     assert line_with(printed(plan_report(PlanFacts((module,)))), "contains m.x")
 
 
-def test_names_in_a_package_cannot_steer_the_terminal():
+def test_report_escapes_package_names():
     evil = "\x1b]0;owned\x07\x1b[2J[bold]x[/bold]"
     importer = ImporterFacts(evil, evil, 1, ImportKind.REQUIRED)
     facts = PlanFacts(
@@ -148,7 +148,7 @@ def test_names_in_a_package_cannot_steer_the_terminal():
     assert "[bold]x[/bold]" in "".join(text.split())
 
 
-def test_surrogates_do_not_break_the_output():
+def test_report_escapes_surrogates():
     text = printed(plan_report(PlanFacts((ModuleFacts("a\ud800", Action.INTERN, "r"),))))
     assert "a\\ud800" in text
     text.encode("utf-8")

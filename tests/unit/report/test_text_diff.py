@@ -31,17 +31,17 @@ def applied(before: str, unified: tuple[str, ...]) -> str:
     return "\n".join([*new, *old[position:]])
 
 
-def test_equal_texts_have_no_diff():
+def test_diff_of_equal_texts_is_empty():
     assert diff("a\nb\n", "a\nb\n").unified == ()
 
 
-def test_added_and_removed_lines_are_counted():
+def test_diff_counts_added_and_removed_lines():
     found = diff("a\nb\nc\n", "a\nB\nB2\nc\n")
     assert (found.added, found.removed) == (2, 1)
     assert found.unified[2:] == ("@@ -1,3 +1,4 @@", " a", "-b", "+B", "+B2", " c")
 
 
-def test_changes_that_are_far_apart_are_two_hunks():
+def test_distant_changes_form_two_hunks():
     lines = [f"line {number}\n" for number in range(40)]
     other = [*lines[:5], "new\n", *lines[5:30], *lines[31:]]
     found = diff("".join(lines), "".join(other))
@@ -49,7 +49,7 @@ def test_changes_that_are_far_apart_are_two_hunks():
     assert heads == ["@@ -3,6 +3,7 @@", "@@ -28,7 +29,6 @@"]
 
 
-def test_a_missing_line_end_is_told():
+def test_diff_marks_missing_line_end():
     assert diff("a\n", "a").unified[2:] == (
         *("@@ -1 +1 @@", "-a", "+a", "\\ No newline at end of file"),
     )
@@ -60,13 +60,13 @@ def test_only_line_feeds_end_lines():
     assert diff("a\r\n", "a\n").unified[3:] == ("-a\r", "+a")
 
 
-def test_a_text_that_was_not_there_comes_from_nowhere():
+def test_diff_of_new_text_starts_at_dev_null():
     found = text_difference("", "a\n", None, "x.py")
     assert found.unified == ("--- /dev/null", "+++ b/x.py", "@@ -0,0 +1 @@", "+a")
 
 
 @pytest.mark.parametrize("alphabet", [2, 5, 40])
-def test_a_diff_turns_the_first_text_into_the_second(alphabet):
+def test_diff_applies_to_first_text(alphabet):
     chance = random.Random(alphabet)
     for _ in range(150):
         before = [str(chance.randrange(alphabet)) for _ in range(chance.randrange(1, 40))]
@@ -78,14 +78,14 @@ def test_a_diff_turns_the_first_text_into_the_second(alphabet):
         assert applied(old, diff(old, new).unified) == new
 
 
-def test_a_small_change_of_a_large_text_is_found():
+def test_small_change_of_large_text_is_found():
     lines = [f"    value = {number % 50}\n" for number in range(20_000)]
     other = [*lines[:9000], "new\n", *lines[9000:15_000], *lines[15_010:]]
     found = diff("".join(lines), "".join(other))
     assert (found.added, found.removed) == (1, 10)
 
 
-def test_texts_that_have_nothing_in_common_are_replaced_at_once():
+def test_unrelated_texts_are_replaced_fast():
     found = diff("x\ny\n" * 20_000, "z\ny\nx\n" * 20_000)
     assert applied("x\ny\n" * 20_000, found.unified) == "z\ny\nx\n" * 20_000
 
@@ -96,7 +96,7 @@ def gaps(mark, count, lines=250):
 
 
 @pytest.mark.parametrize("steps", [0, 200_000, 2_000_000])
-def test_all_gaps_of_a_text_share_what_the_search_may_take(steps):
+def test_all_gaps_share_the_budget(steps):
     effort = WorkBudget(steps=steps)
     before, after = gaps("x", 300), gaps("y", 300)
     found = text_difference(before, after, "x.py", "x.py", effort)
@@ -104,7 +104,7 @@ def test_all_gaps_of_a_text_share_what_the_search_may_take(steps):
     assert applied(before, found.unified) == after
 
 
-def test_lines_that_are_the_same_are_steps_too():
+def test_equal_lines_count_as_steps():
     chance = random.Random(0)
     before, after = ("".join(f"{chance.randrange(90)}\n" for _ in range(9000)) for _ in range(2))
     effort = WorkBudget(steps=1_000_000)
@@ -113,7 +113,7 @@ def test_lines_that_are_the_same_are_steps_too():
     assert applied(before, found.unified) == after
 
 
-def test_what_is_left_of_the_effort_is_left_for_the_next_text():
+def test_rest_of_budget_serves_next_text():
     effort = WorkBudget()
     before, after = "a\nb\na\n", "b\na\nb\n"
     first = text_difference(before, after, "x.py", "x.py", effort)
@@ -124,7 +124,7 @@ def test_what_is_left_of_the_effort_is_left_for_the_next_text():
     assert applied(before, second.unified) == after
 
 
-def test_texts_find_room_as_long_as_there_are_lines_left():
+def test_budget_limits_lines_of_texts():
     effort = WorkBudget(lines=10)
     assert effort.has_room_for("a\n" * 3, "b\n" * 3)
     assert not effort.has_room_for("a\n" * 3, "b\n" * 3)
@@ -132,14 +132,14 @@ def test_texts_find_room_as_long_as_there_are_lines_left():
     assert not WorkBudget().has_room_for("a\n" * 400_000, "b\n" * 400_000)
 
 
-def test_lines_of_a_text_that_changed_places_are_found_in_a_large_text():
+def test_moved_lines_of_large_text_are_found():
     lines = [f"{number}\n" for number in range(400_000)]
     before = "".join([*lines[200_000:], *reversed(lines[:200_000])])
     found = diff(before, "".join(lines))
     assert (found.added, found.removed) == (200_000, 200_000)
 
 
-def test_the_encoding_of_a_source_is_what_it_says():
+def test_declared_encoding_of_source_is_used():
     source = "# -*- coding: latin-1 -*-\nx = 'größe'\n"
     assert as_text(source.encode("latin-1"), "x.py") == source
     assert as_text(source.encode("latin-1"), "x.txt") is None
@@ -149,5 +149,5 @@ def test_the_encoding_of_a_source_is_what_it_says():
     "content",
     [b"\xff\xfe", b"a\0b", *(b"# coding: %s\n" % c for c in (b"nonsense", b"rot13", b"undefined"))],
 )
-def test_what_is_no_text_is_none(content):
+def test_binary_record_is_not_text(content):
     assert as_text(content, "x.py") is None

@@ -178,7 +178,7 @@ def test_status_is_one_of_four():
     }
     assert why(plan, "typed").chains.chains == ()
     assert [link.location for link in why(plan, "typed").importers] == ["a.py:2"]
-    assert [str(note) for note in why(plan, "absent").notes] == ["it is not installed"]
+    assert [note.message for note in why(plan, "absent").notes] == ["it is not installed"]
 
 
 def test_importers_start_with_the_strongest_evidence():
