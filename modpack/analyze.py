@@ -1,4 +1,4 @@
-"""Looking at a model from the outside: what it calls, and where a plan first breaks."""
+"""Analysis: the modules that a call uses, and the import chains to broken modules."""
 
 from __future__ import annotations
 
@@ -16,19 +16,17 @@ __all__ = ["find_first_use_of_broken_modules", "trace_dependencies"]
 def trace_dependencies(
     callable: Callable[..., Any], inputs: Iterable[tuple[Any, ...]]
 ) -> list[str]:
-    """Call something, and tell which modules the called code lives in.
-
-    It is run: this is for code that you would run anyway.
+    """Call a function, and return the modules of all Python functions that run.
 
     Args:
-        callable: what to call.
-        inputs: the positional arguments of each call.
-
-    Raises:
-        TypeError: an argument is none of these.
+        callable: The function, which is executed.
+        inputs: The positional arguments of each call.
 
     Returns:
         The module paths of all Python functions that ran in this thread, sorted.
+
+    Raises:
+        TypeError: If an argument has the wrong type.
 
     >>> import json
     >>> trace_dependencies(json.dumps, [({"a": 1},)])
@@ -56,16 +54,16 @@ def trace_dependencies(
 
 
 def find_first_use_of_broken_modules(exc: PackagingError) -> dict[str, list[str]]:
-    """For each module that a :class:`PackagingError` is about, the chain that leads to it.
+    """Return the import chain to each module of a :class:`PackagingError`.
 
     Args:
-        exc: the error.
+        exc: The error.
 
     Returns:
-        By module path: the importers from what was saved down to the module itself.
+        For each module path, the chain from a saved object or module to the module itself.
 
     Raises:
-        TypeError: ``exc`` is another kind of error.
+        TypeError: If ``exc`` is not a :class:`PackagingError`.
     """
     if not isinstance(exc, PackagingError):
         raise TypeError(f"exc must be a PackagingError, not {type(exc).__name__}")
@@ -75,5 +73,5 @@ def find_first_use_of_broken_modules(exc: PackagingError) -> dict[str, list[str]
 def _argument_tuples(inputs: object) -> list[tuple[Any, ...]]:
     listed = list(inputs) if isinstance(inputs, Iterable) else None
     if listed is None or not all(isinstance(arguments, (tuple, list)) for arguments in listed):
-        raise TypeError("inputs must hold a tuple of arguments for each call")
+        raise TypeError("inputs must contain a tuple of arguments for each call")
     return [tuple(arguments) for arguments in listed]

@@ -80,8 +80,8 @@ class ModpackError(Exception):
 def with_hint(message: str, hint: str) -> str:
     """Return a problem followed by its fix: on the same line, or below a message of several lines.
 
-    >>> with_hint("net.modpack: it is truncated", "Copy it again.")
-    'net.modpack: it is truncated. Copy it again.'
+    >>> with_hint("net.modpack: the file is truncated", "Copy it again.")
+    'net.modpack: the file is truncated. Copy it again.'
     """
     if not hint:
         return message
@@ -295,7 +295,7 @@ class PlatformMismatchError(ModpackError):
         self.built_for = built_for
         self.present = present
         super().__init__(
-            f"{path}: it contains native extensions for {built_for}, but this is {present}",
+            f"{path}: the package has native extensions for {built_for}, but this is {present}",
             hint="Load it on that platform, or export it again without intern_native.",
         )
 
@@ -525,6 +525,8 @@ class UntrustedImportError(TrustError, ImportError):
         module: The module.
         problem: The problem as a sentence, with its fix.
     """
+
+    path: str  # an ImportError's may be None
 
     def __init__(self, path: str, module: str, problem: str) -> None:
         super().__init__(path, (problem,))

@@ -1,4 +1,4 @@
-"""What was loaded from a package is packaged again, and loads where nothing is known of it."""
+"""Re-export of loaded packages."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ def test_a_loaded_model_is_saved_again_over_two_generations(first, clean_python)
         assert model.config.width == 3
 
 
-def test_the_source_that_is_saved_is_that_of_the_importer_that_owns_the_object(
-    first, project, tmp_path
-):
+def test_reexport_uses_source_of_the_owning_importer(first, project, tmp_path):
     newer = project({**NET, "gen/net.py": NET["gen/net.py"].replace('"one"', '"two"')})
     import sys
 
@@ -123,7 +121,7 @@ def test_a_model_loaded_under_real_names_is_saved_again(first, clean_python, tmp
     assert torch.equal(modpack.load(tmp_path / "again.pt")(X), torch.load(tmp_path / "expected.pt"))
 
 
-def test_names_of_objects_are_those_that_packaged_code_knows(first):
+def test_get_name_returns_packaged_names(first):
     with modpack.PackageImporter(first) as importer:
         net = importer.import_module("gen.net")
         assert importer.get_name(net.Net) == ("gen.net", "Net")

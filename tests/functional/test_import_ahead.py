@@ -1,4 +1,4 @@
-"""Imports of many modules, some of which a helper process compiles meanwhile."""
+"""Imports of many modules with a helper process that compiles."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_packages_behave_the_same_with_a_helper(
     assert len(started) == 1 and len(compiled) > COUNT
 
 
-def test_opening_and_looking_start_nothing(many, started):
+def test_opening_and_inspecting_start_no_helper(many, started):
     with modpack.PackageImporter(str(many)) as importer:
         importer.get_source("app.m7")
         importer.file_structure()
@@ -132,7 +132,7 @@ def test_opening_and_looking_start_nothing(many, started):
     assert started == []
 
 
-def test_a_policy_refuses_the_same(tmp_path, started):
+def test_policy_rejects_the_same_with_helper(tmp_path, started):
     target = tmp_path / "asking.pt"
     told = pytest.warns(modpack.ModpackWarning, match="computed at run time")
     with told, modpack.PackageExporter(target) as exporter:
@@ -167,7 +167,7 @@ def test_code_runs_in_this_process_alone(tmp_path, started):
     assert {line.split()[0] for line in lines} == {str(os.getpid())}
 
 
-def test_warnings_of_the_compiler_are_told_once_as_ever(tmp_path, started):
+def test_compiler_warnings_appear_once(tmp_path, started):
     target = tmp_path / "warning.pt"
     with modpack.PackageExporter(target) as exporter:
         exporter.save_source_string("app", "", is_package=True)
@@ -192,7 +192,7 @@ def processes_at_work(file):
     ]
 
 
-def test_processes_that_import_at_once_all_get_the_same(many, cache):
+def test_concurrent_processes_import_the_same(many, cache):
     told = [process.communicate(timeout=120) for process in processes_at_work(many)]
     assert len({out for out, _ in told}) == 1
     assert {err for _, err in told} == {""}
@@ -206,7 +206,7 @@ def test_processes_that_import_at_once_all_get_the_same(many, cache):
 
 @pytest.mark.skipif(not hasattr(os, "pread"), reason="no helpers here")
 @pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_a_helper_that_is_killed_or_stopped_meanwhile_is_done_without(how, many, monkeypatch):
+def test_import_survives_killed_or_stopped_helper(how, many, monkeypatch):
     start, processes = compileahead._started, []
 
     def interrupt(job, answers):
@@ -226,7 +226,7 @@ def test_a_helper_that_is_killed_or_stopped_meanwhile_is_done_without(how, many,
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no list of processes")
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit(0)", "1 / 0"])
-def test_nothing_stays_when_the_importing_process_ends(end, tmp_path, cache):
+def test_helper_ends_when_the_importing_process_is_killed(end, tmp_path, cache):
     target, note = tmp_path / "ending.pt", tmp_path / "helper"
     with modpack.PackageExporter(target) as exporter:
         exporter.save_source_string("app", "", is_package=True)

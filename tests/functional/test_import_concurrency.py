@@ -1,4 +1,4 @@
-"""Threads and forked processes load from packages and get right answers."""
+"""Loading in threads and forked processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a package, an argument or a pickle is told in one clear error."""
+"""Errors of damaged packages, invalid arguments, and damaged pickles."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_damaged_pickle_is_an_unpickling_error(tmp_path, data):
         (b"csolid\nf.<locals>.g\n.", r"<locals>"),
     ],
 )
-def test_a_class_that_is_not_there_is_an_unpickling_error(tmp_path, data, told):
+def test_missing_class_raises_unpickling_error(tmp_path, data, told):
     with pytest.raises(UnpicklingError, match=told):
         load_bytes(tmp_path, data, **{"solid.py": b"class Thing: pass\ndef f(): pass\n"})
 
@@ -153,7 +153,7 @@ class Touchy:
         load_bytes(tmp_path, b"cfailing\nThing\n.", **failing)
 
 
-def test_a_package_of_a_future_format_is_refused_with_the_remedy(packaged, tmp_path):
+def test_newer_format_is_rejected_with_fix(packaged, tmp_path):
     path = packaged({"user.py": ""}).filename
     with zipfile.ZipFile(path) as archive:
         archive.extractall(tmp_path / "future")
@@ -169,7 +169,7 @@ def test_a_package_of_a_future_format_is_refused_with_the_remedy(packaged, tmp_p
         modpack.PackageImporter(root)
 
 
-def test_what_is_no_package_is_refused(tmp_path):
+def test_open_rejects_files_that_are_not_packages(tmp_path):
     text = tmp_path / "text.pt"
     text.write_text("I am no archive at all, but long enough to be one. " * 10)
     plain_zip = tmp_path / "plain.zip"
@@ -196,7 +196,7 @@ def test_a_changed_record_is_refused_when_the_package_is_opened(packaged, tmp_pa
         modpack.PackageImporter(tmp_path / "changed")
 
 
-def test_a_missing_resource_is_told_with_what_looks_like_it(packaged):
+def test_missing_resource_suggests_similar_names(packaged):
     importer = packaged({"data/words.txt": "x"})
     for load in (importer.load_text, importer.load_binary, importer.load_pickle):
         with pytest.raises(RecordNotFoundError, match=r"data/word\.txt.*data/words\.txt") as caught:
@@ -316,7 +316,7 @@ def test_a_path_object_of_any_kind_is_taken(packaged):
             assert importer.filename == path
 
 
-def test_a_packaged_source_that_does_not_parse_is_a_syntax_error_at_its_place(tmp_path):
+def test_invalid_packaged_source_raises_syntax_error_with_line(tmp_path):
     path = package_with(tmp_path, {"bad.py": b"def f(:\n    import x\n", "good.py": b"import bad"})
     with modpack.PackageImporter(path) as importer:
         with pytest.raises(SyntaxError) as caught:

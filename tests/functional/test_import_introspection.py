@@ -1,4 +1,4 @@
-"""Packaged modules are files: sources, tracebacks, resources and listings are all there."""
+"""Introspection of packaged modules: sources, tracebacks, resources, and listings."""
 
 from __future__ import annotations
 

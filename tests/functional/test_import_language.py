@@ -1,4 +1,4 @@
-"""Packaged code is ordinary Python: what the language and typing look up, they find."""
+"""Language features and typing in packaged code."""
 
 from __future__ import annotations
 

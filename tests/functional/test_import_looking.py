@@ -1,4 +1,4 @@
-"""What an importer tells about its package, without running anything in it."""
+"""Inspection of packages with an importer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_files_are_chosen_by_patterns(packaged):
     assert not importer.file_structure(include="nothing").children
 
 
-def test_the_python_the_id_and_the_records_are_told(packaged):
+def test_importer_returns_python_version_id_and_records(packaged):
     importer = packaged(TREE)
     assert importer.python_version() == platform.python_version()
     assert importer.id().isidentifier()
@@ -53,7 +53,7 @@ def test_the_python_the_id_and_the_records_are_told(packaged):
     assert repr(importer) == f"PackageImporter({importer.filename!r})"
 
 
-def test_modules_that_are_loaded_by_now_are_listed(packaged):
+def test_modules_lists_loaded_modules(packaged):
     importer = packaged({"a/__init__.py": "", "a/b.py": "", "c.py": "import json"})
     assert importer.modules == {}
     module = importer.import_module("a.b")

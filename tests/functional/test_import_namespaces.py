@@ -1,4 +1,4 @@
-"""Under which names packages live, side by side and one after another."""
+"""The private and the process namespace."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_module_is_imported_once(packaged):
     assert importlib.import_module(full_name) is core
 
 
-def test_importing_what_is_not_there_is_a_module_not_found_error(packaged):
+def test_import_of_missing_module_raises(packaged):
     importer = packaged(library("one"))
     own = importer.id()
     for name in ("twin.absent", "absent", f"{own}.twin.absent", f"{own}.absent"):
@@ -123,7 +123,7 @@ def test_other_code_has_no_current_importer(packaged):
         modpack.current_importer()
 
 
-def test_what_is_from_a_package_is_told_from_what_is_not(packaged):
+def test_is_from_package_recognizes_packaged_objects(packaged):
     importer = packaged(
         {
             "things.py": """
@@ -254,7 +254,7 @@ def test_pickles_made_under_real_names_fit_the_host(project, tmp_path, clean_pyt
     assert folder
 
 
-def test_code_that_looks_itself_up_by_its_literal_name_works_under_real_names(packaged):
+def test_lookup_by_literal_name_works_in_process_namespace(packaged):
     importer = packaged(
         {
             "literal/__init__.py": """
@@ -310,7 +310,7 @@ def test_two_packages_with_different_names_share_a_process(packaged):
         first.import_module("right")
 
 
-def test_a_submodule_missing_under_real_names_is_told_as_such(packaged):
+def test_missing_submodule_in_process_namespace_raises(packaged):
     importer = packaged(library("one"), namespace="process")
     with pytest.raises(ModuleNotFoundError, match=r"twin\.absent.*intern or extern") as caught:
         importer.import_module("twin.absent")

@@ -1,4 +1,4 @@
-"""Every way to import, in packaged code, leads into the package."""
+"""Import statements and functions in packaged code."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_star_import_takes_all_submodules_that_all_names(packaged):
     assert "hidden" not in user
 
 
-def test_find_spec_tells_packaged_from_absent_and_extern(packaged):
+def test_find_spec_distinguishes_packaged_extern_and_absent(packaged):
     user = results_of(
         packaged,
         """
@@ -235,7 +235,7 @@ def test_the_guarded_import_of_an_absent_module_takes_the_fallback(packaged):
     assert user["local"]() == "a.turbo"
 
 
-def test_a_submodule_that_the_package_lacks_is_an_error_that_names_the_remedy(packaged):
+def test_missing_submodule_raises_with_fix(packaged):
     importer = packaged(
         {
             **TREE,
@@ -414,7 +414,7 @@ def test_a_local_import_may_bind_a_global_or_an_outer_name(packaged):
     assert user["a"].b.d.level == user["outer"]() == "a.b.d"
 
 
-def test_what_is_no_module_name_is_the_error_of_python(packaged):
+def test_invalid_module_name_raises_pythons_error(packaged):
     call = results_of(packaged, "def f(name):\n    return __import__(name)")["f"]
     with pytest.raises(TypeError):
         call(3)
@@ -422,7 +422,7 @@ def test_what_is_no_module_name_is_the_error_of_python(packaged):
         call("")
 
 
-def test_the_collector_is_called_less_often_while_modules_are_imported_and_then_as_before(packaged):
+def test_gc_threshold_is_raised_during_imports(packaged):
     importer = packaged(
         {
             "seen.py": "import gc\nwhile_importing = gc.get_threshold()",

@@ -1,4 +1,4 @@
-"""Every kind of tensor comes back as it was, and what shared memory still does."""
+"""Loading of every kind of tensor."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_modules_keep_ties_buffers_hooks_and_mode():
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-def test_an_optimizer_goes_on_where_it_was(kind):
+def test_optimizer_resumes(kind):
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
     options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
@@ -258,7 +258,7 @@ def test_a_file_that_is_deleted_or_replaced_after_opening_still_loads(saved, tmp
             loaded["a"].zero_()
 
 
-def test_a_file_that_is_overwritten_after_opening_is_told(saved):
+def test_file_overwritten_after_opening_is_detected(saved):
     with modpack.PackageImporter(saved) as importer:
         content = saved.read_bytes()
         values = bytes(torch.arange(4.0).untyped_storage())
@@ -340,7 +340,7 @@ def facts(tensor):
     ],
     ids=["transposed", "slice", "parameter", "uint16", "float8", "conjugated", "note"],
 )
-def test_a_tensor_whose_memory_was_freed_comes_back_without(make):
+def test_freed_tensor_loads_without_memory(make):
     tensor = make()
     tensor.untyped_storage().resize_(0)
     again, shared = round_trip([tensor, tensor.data])

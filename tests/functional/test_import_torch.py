@@ -1,4 +1,4 @@
-"""What torch does with code, it does with packaged code: script, compile, save, copy."""
+"""Packaged code with TorchScript, torch.compile, torch.export, and torch.save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loading with ``verify="full"``: what is not as it was saved is not loaded."""
+"""Loading with ``verify="full"``."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def damage(package, *keys):
     package.write_bytes(content)
 
 
-def test_a_whole_package_loads_either_way(package):
+def test_intact_package_loads_at_both_levels(package):
     for level in ("code", "full"):
         model = modpack.load(package, package="model", resource="model.pkl", verify=level)
         assert model(torch.ones(1, 3)).shape == (1, 3)
@@ -86,7 +86,7 @@ def test_changed_tensors_are_named_before_anything_runs(package, clean_python, t
     assert (before, after) == ("False", "True")
 
 
-def test_a_policy_can_demand_it(package):
+def test_policy_can_require_verification(package):
     damage(package, 0)
     policy = modpack.TrustPolicy(allow_code=True, verify="full")
     with pytest.raises(ArchiveError, match=r"0\.storage"):
@@ -97,7 +97,7 @@ def test_a_policy_can_demand_it(package):
         modpack.PackageImporter(package, policy=modpack.TrustPolicy(allow_code=True), verify="full")
 
 
-def test_weights_are_compared_as_far_as_they_are_given_out(package):
+def test_load_weights_verifies_returned_tensors(package):
     damage(package, 1, 3)
     with pytest.raises(ArchiveError, match=r"1\.storage.*3\.storage"):
         modpack.load_weights(package, package="model", resource="model.pkl", verify="full")
@@ -141,7 +141,7 @@ def test_an_archive_of_torch_package_is_compared_with_its_crc32(tmp_path):
         modpack.PackageImporter(copy, verify="full")
 
 
-def test_a_self_test_is_not_self_tested_with_changed_tensors(project, tmp_path):
+def test_self_test_rejects_changed_tensors(project, tmp_path):
     project(PROJECT)
     import verifiednet
 
@@ -179,9 +179,7 @@ def overwritten(package: Path, folder: Path) -> None:
     unzipped(package.with_name("evil"), folder)
 
 
-def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
-    package, tmp_path, monkeypatch
-):
+def test_record_changed_after_check_is_neither_loaded_nor_cached(package, tmp_path, monkeypatch):
     folder = unzipped(package, tmp_path / "folder")
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     asked = opening.load_environment
@@ -199,7 +197,7 @@ def test_what_is_written_after_the_check_is_neither_loaded_nor_cached(
     assert model(torch.ones(3)).shape == (3,)
 
 
-def test_a_pickle_that_is_written_after_the_check_is_not_loaded(package, tmp_path):
+def test_pickle_changed_after_check_is_not_loaded(package, tmp_path):
     folder = unzipped(package, tmp_path / "folder")
     with modpack.PackageImporter(folder) as opened:
         (folder / "other/values.pkl").write_bytes(b"cos\ngetcwd\n)R.")

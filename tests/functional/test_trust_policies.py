@@ -1,4 +1,4 @@
-"""Policies of a loader: what they do not allow is refused before anything of a package runs."""
+"""Trust policies reject packages before their code runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def busy(tmp_path: Path, canary: Path) -> Path:
     return path
 
 
-def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_python):
+def test_load_lists_all_violations_before_code_runs(busy, canary, clean_python):
     told = clean_python(
         """
         import modpack
@@ -88,7 +88,7 @@ def test_everything_is_refused_at_once_and_nothing_runs(busy, canary, clean_pyth
     assert not canary.exists()
 
 
-def test_what_the_policy_allows_loads(busy):
+def test_load_accepts_allowed_package(busy):
     policy = TrustPolicy(
         allow_code=True, allow_externs=("yaml", "click"), allow_hook_kinds=("forward", "tensor")
     )
@@ -120,9 +120,7 @@ def test_a_refused_package_leaves_nothing_in_the_process(busy, monkeypatch, tmp_
         "import pkgutil; pkgutil.resolve_name('socketserver:TCPServer')",
     ],
 )
-def test_what_a_package_does_not_declare_is_refused_when_it_is_imported(
-    tmp_path, clean_python, namespace, statement
-):
+def test_undeclared_import_is_rejected_at_import(tmp_path, clean_python, namespace, statement):
     with PackageExporter(tmp_path / "sly.modpack") as exporter:
         exporter.save_source_string("sly", statement + "\n", dependencies=False)
     told = clean_python(
@@ -143,7 +141,7 @@ def test_what_a_package_does_not_declare_is_refused_when_it_is_imported(
     assert "'socketserver'" in told or "'xml.dom'" in told
 
 
-def test_code_that_does_without_goes_on_and_the_log_tells(packaged, caplog):
+def test_rejected_optional_import_is_logged(packaged, caplog):
     source = """\
         import importlib.util
         try:
@@ -162,9 +160,7 @@ def test_code_that_does_without_goes_on_and_the_log_tells(packaged, caplog):
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_an_extern_inside_a_package_of_its_own_is_refused_too(
-    tmp_path, project, clean_python, namespace
-):
+def test_extern_below_interned_package_is_rejected(tmp_path, project, clean_python, namespace):
     root = project(
         {"shop/__init__.py": "", "shop/fast.py": "", "shop/till.py": "from . import fast"}
     )
@@ -192,7 +188,7 @@ def test_an_extern_inside_a_package_of_its_own_is_refused_too(
     assert told.startswith("imported\n") and "it takes 'shop.fast'" in told
 
 
-def test_what_the_host_imports_by_itself_is_its_own_affair(packaged):
+def test_imports_of_extern_modules_are_not_restricted(packaged):
     path = packaged({"shop.py": "import torch, json\nvalue = torch.ones(1)"}).filename
     with PackageImporter(
         path, policy=TrustPolicy(allow_code=True, allow_stdlib="json")
@@ -280,7 +276,7 @@ def forged(package: Path, record: str, change: Callable[[dict], None]) -> Path:
     return copy
 
 
-def test_specs_that_lie_do_not_help(tmp_path):
+def test_forged_specs_are_rejected(tmp_path):
     model = torch.nn.Linear(2, 2)
     model.register_full_backward_hook(torch.nn.functional.relu)
     modpack.save(model, tmp_path / "good.modpack")
@@ -297,7 +293,7 @@ def test_specs_that_lie_do_not_help(tmp_path):
         modpack.load(lying, policy=TrustPolicy(allow_code=True, allow_hook_kinds="forward"))
 
 
-def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
+def test_hooks_in_module_state_are_found(tmp_path):
     model = torch.nn.Linear(2, 2)
     model.register_forward_hook(torch.nn.functional.relu)
     path = tmp_path / "old.pt"
@@ -314,13 +310,13 @@ def test_hooks_that_travel_in_the_state_of_modules_are_found(tmp_path):
 # -- what else may be restricted ---------------------------------------------------------------
 
 
-def test_machine_code_is_found_under_any_name(packaged):
+def test_native_code_is_found_under_any_name(packaged):
     path = packaged({"shop/words.bin": "\x7fELF...", "shop/__init__.py": ""}).filename
     with pytest.raises(TrustError, match=r"machine code.*'shop/words\.bin'"):
         PackageImporter(path, policy=TrustPolicy(allow_code=True, allow_native=False))
 
 
-def test_a_demanded_signature_that_is_missing_is_told_as_such(busy):
+def test_missing_required_signature_raises(busy):
     demanding = TrustPolicy(allow_code=True, require_signature_from=[Signer("release", KEY)])
     with pytest.raises(SignatureError, match="carries no signature"):
         PackageImporter(busy, policy=demanding)
@@ -328,7 +324,7 @@ def test_a_demanded_signature_that_is_missing_is_told_as_such(busy):
         modpack.load_weights(busy, package="model", resource="model.pkl", policy=demanding)
 
 
-def test_a_missing_signature_is_told_with_the_rest(busy):
+def test_missing_signature_is_listed_with_violations(busy):
     demanding = TrustPolicy(
         allow_code=True, require_signature_from=[Signer("release", KEY)], allow_native=False
     )
@@ -338,7 +334,7 @@ def test_a_missing_signature_is_told_with_the_rest(busy):
     assert "carries no signature" in signature and "machine code" in native
 
 
-def test_a_policy_can_have_tensors_compared(tmp_path):
+def test_policy_can_require_full_verification(tmp_path):
     modpack.save(torch.nn.Linear(2, 2), tmp_path / "m.modpack")
     flip_a_bit_of_a_tensor(tmp_path / "m.modpack")
     modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(allow_code=True))
@@ -346,7 +342,7 @@ def test_a_policy_can_have_tensors_compared(tmp_path):
         modpack.load(tmp_path / "m.modpack", policy=TrustPolicy(allow_code=True, verify="full"))
 
 
-def test_what_is_no_policy_is_refused(busy):
+def test_load_rejects_invalid_policy_argument(busy):
     for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.self_test):
         with pytest.raises(TypeError, match="policy must be a TrustPolicy or None"):
             call(busy, policy="trust.toml")
@@ -376,13 +372,13 @@ def signed(tmp_path: Path) -> Path:
     return package
 
 
-def test_what_a_trusted_key_has_signed_loads(signed):
+def test_load_accepts_signature_of_trusted_key(signed):
     policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
     assert isinstance(modpack.load(signed, policy=policy), torch.nn.Linear)
     assert sorted(modpack.load_weights(signed, policy=policy)) == ["bias", "weight"]
 
 
-def test_a_signature_speaks_for_the_tensors_too(signed):
+def test_signature_covers_tensors(signed):
     policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
     flip_a_bit_of_a_tensor(signed)
     for call in (modpack.load, modpack.load_weights):
@@ -390,14 +386,14 @@ def test_a_signature_speaks_for_the_tensors_too(signed):
             call(signed, policy=policy)
 
 
-def test_a_package_made_again_has_lost_its_signature(signed):
+def test_reexported_package_has_no_signature(signed):
     policy = TrustPolicy.from_toml(signed.with_name("trust.toml"))
     modpack.save(torch.nn.Linear(2, 2), signed)
     with pytest.raises(SignatureError, match="one of 'release' is demanded"):
         modpack.load(signed, policy=policy)
 
 
-def test_another_key_is_not_good_enough(signed):
+def test_signature_of_another_key_is_rejected(signed):
     demanding = TrustPolicy(allow_code=True, require_signature_from=[Signer("somebody else", KEY)])
     with pytest.raises(SignatureError):
         modpack.load(signed, policy=demanding)
@@ -435,7 +431,7 @@ def test_a_self_test_is_repeated_under_a_policy(tried):
     assert as_json["error"]["type"] == "TrustError"
 
 
-def test_a_policy_that_is_broken_is_told_with_its_file(tried):
+def test_invalid_policy_file_is_named(tried):
     done = repeated(tried, "[trust]\nallow_code = true\nextern = []\nnative = 1\n")
     assert done.returncode == 2
     assert "trust.toml" in done.stderr and "Did you mean 'externs'?" in done.stderr

@@ -1,4 +1,4 @@
-"""Looking at a model from the outside."""
+"""Analysis of calls and broken modules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_wrong_arguments_are_named():
         analyze.find_first_use_of_broken_modules(ValueError())
 
 
-def test_the_chain_to_each_broken_module_is_told(tmp_path):
+def test_find_first_use_of_broken_modules_returns_chains(tmp_path):
     exporter = modpack.PackageExporter(tmp_path / "x.pt")
     exporter.deny("json")
     exporter.save_source_string("top", "import middle")

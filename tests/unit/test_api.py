@@ -1,4 +1,4 @@
-"""One line each way."""
+"""``modpack.save``, ``modpack.load``, and ``modpack.importer_of``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_paths_and_buffers_are_taken(net, tmp_path):
         assert torch.equal(modpack.load(file)(X), net(X))
 
 
-def test_patterns_decide_before_the_policy(net, tmp_path):
+def test_patterns_decide_before_the_preset(net, tmp_path):
     plan = modpack.save(net, tmp_path / "net.pt", mock="heavy_thing", extern=["nothing.*"])
     assert plan.modules(modpack.Action.MOCK) == ["heavy_thing"] or "heavy_thing" in plan.modules(
         modpack.Action.MOCK
@@ -82,7 +82,7 @@ def test_one_of_several_objects_is_chosen_by_name(tmp_path):
             modpack.load(tmp_path / "two.pt", **half)
 
 
-def test_a_package_without_objects_is_told_as_such(packaged):
+def test_load_of_package_without_objects_raises(packaged):
     with pytest.raises(modpack.ModpackError, match="no saved object"):
         modpack.load(packaged({"user.py": ""}).filename)
 
@@ -142,7 +142,7 @@ def test_importing_modpack_imports_neither_torch_nor_its_parts(clean_python):
     )
 
 
-def test_a_path_and_an_object_in_each_others_place_are_told_from_a_wrong_path(tmp_path):
+def test_save_with_swapped_arguments_suggests_their_order(tmp_path):
     with pytest.raises(
         TypeError, match=r"path must be .*The object comes first: save\(model, 'x'\)"
     ):
@@ -151,12 +151,12 @@ def test_a_path_and_an_object_in_each_others_place_are_told_from_a_wrong_path(tm
         modpack.save(torch.nn.ReLU(), 3)
 
 
-def test_a_mistyped_policy_is_guessed(tmp_path):
+def test_save_suggests_similar_preset(tmp_path):
     with pytest.raises(ValueError, match="did you mean 'hermetic'"):
         modpack.save({}, tmp_path / "x.pt", preset="hermtic")
 
 
-def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tmp_path):
+def test_importer_of_finds_the_importer_for_reexport(project, tmp_path):
     project({"apiowner.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\n"})
     owned = importlib.import_module("apiowner")
     modpack.save(owned.Net(1, 1), tmp_path / "one.modpack")
@@ -169,7 +169,7 @@ def test_the_importer_of_a_loaded_object_is_found_and_saves_it_again(project, tm
     assert type(modpack.load(tmp_path / "two.modpack")).__name__ == "Net"
 
 
-def test_importer_of_a_loaded_model_of_torchs_classes_saves_it_again(project, tmp_path):
+def test_importer_of_works_for_models_of_torchs_classes(project, tmp_path):
     project(
         {
             "apihooks.py": """
@@ -199,7 +199,7 @@ def test_importer_of_a_loaded_model_of_torchs_classes_saves_it_again(project, tm
     assert modpack.importer_of(again) is None
 
 
-def test_an_extern_object_in_a_loaded_model_stays_extern_when_it_is_saved_again(project, tmp_path):
+def test_extern_object_stays_extern_in_reexport(project, tmp_path):
     project({"apiextern.py": "import torch\nclass Net(torch.nn.Linear):\n    pass\n"})
     model = importlib.import_module("apiextern").Net(1, 1)
     model.version = packaging.version.Version("1.2")

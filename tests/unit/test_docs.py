@@ -1,4 +1,4 @@
-"""The documents: what they say is there is there, and what they show happens when it is done."""
+"""The documentation: names, links, and examples."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_public_method_is_in_the_reference(class_name):
     assert [name for name in members if not re.search(rf"`{name}\b", page)] == []
 
 
-def test_every_name_that_pickles_may_use_is_in_the_archive_format():
+def test_every_rebuild_name_is_in_the_archive_format():
     page = text_of("docs/reference/archive-format.md")
     assert [name for name in rebuild.DEFINED_IN if f"`{name}`" not in page] == []
 
@@ -108,7 +108,7 @@ def anchors_of(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", NAMES)
-def test_no_page_mentions_a_place_of_the_machine_that_it_was_written_on(page):
+def test_no_page_mentions_a_path_of_this_machine(page):
     own = {str(ROOT), str(Path.home()), sys.prefix, sys.base_prefix} - {"/", "/usr", "/usr/local"}
     places = [place for place in own if place in text_of(page)]
     assert places == []
@@ -146,11 +146,11 @@ def test_no_page_installs_modpack_from_an_index_that_has_none(page):
 
 @dataclass
 class Shown:
-    """What a page tells its reader to save and to run, in the order of the page.
+    """Files and commands on a page, in order.
 
     A block with ``title="name"`` is a file; in a ``console`` block, what follows ``$`` is a
-    command, and the lines below it are its output, where ``...`` stands for anything. Sizes,
-    versions, digests and platforms may differ from what is shown.
+    command, and the lines below it are its output, where ``...`` matches any text. Sizes,
+    versions, digests, and platforms may differ.
     """
 
     steps: list[tuple[str, str]] = field(default_factory=list)
@@ -186,7 +186,7 @@ def test_the_readme_and_the_tutorial_show_commands():
 
 
 @pytest.mark.parametrize("page", RUNNABLE)
-def test_what_a_page_shows_is_what_happens(
+def test_commands_on_a_page_print_their_output(
     page, tmp_path, tmp_path_factory, monkeypatch, warm_python
 ):
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
@@ -234,7 +234,7 @@ def settled(text: str) -> str:
     return re.sub(r"\b(modpack_)?[0-9a-f]{12,}(_\d+)?", "DIGEST", text)
 
 
-def test_a_page_that_shows_something_else_is_noticed():
+def test_changed_output_is_detected():
     assert matches("a\n...\nz\n", "a\nb\nc\nz\n")
     assert not matches("a\n", "a\nb\n")
     assert matches(

@@ -1,4 +1,4 @@
-"""What callers can rely on of every error."""
+"""Properties of all errors."""
 
 from __future__ import annotations
 

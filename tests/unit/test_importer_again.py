@@ -1,4 +1,4 @@
-"""What opening and loading one package after the other does not do again."""
+"""Caching across packages and imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def crates(project, tmp_path):
     return files
 
 
-def test_two_packages_of_a_project_are_read_off_once(crates, monkeypatch):
+def test_packages_of_one_project_share_parsed_records(crates, monkeypatch):
     read = {"names": 0, "environments": 0}
     paths, decode = index_room._entries, recorded.environment_from_json
 
@@ -52,7 +52,7 @@ def test_two_packages_of_a_project_are_read_off_once(crates, monkeypatch):
     assert read == {"names": 1, "environments": 1}
 
 
-def test_packages_of_a_project_have_classes_of_their_own(crates):
+def test_packages_of_one_project_have_separate_classes(crates):
     one, other = map(PackageImporter, crates)
     first, second = (each.load_pickle("model", "model.pkl")[0] for each in (one, other))
     assert type(first) is not type(second)
@@ -61,7 +61,7 @@ def test_packages_of_a_project_have_classes_of_their_own(crates):
     other.close()
 
 
-def test_a_module_that_is_loaded_is_ready_and_no_other(crates):
+def test_ready_module_returns_only_loaded_modules(crates):
     with PackageImporter(crates[0]) as package:
         assert package._ready_module("stall.fruit") is None
         fruit = package.import_module("stall.fruit")
@@ -72,14 +72,14 @@ def test_a_module_that_is_loaded_is_ready_and_no_other(crates):
             package._ready_module("pytest")
 
 
-def test_a_module_that_is_being_made_is_not_ready(crates):
+def test_ready_module_skips_initializing_module(crates):
     with PackageImporter(crates[0]) as package:
         fruit = package.import_module("stall.fruit")
         fruit.__spec__._initializing = True
         assert package._ready_module("stall.fruit") is None
 
 
-def test_an_importer_that_imports_in_its_own_way_is_asked_each_time(crates):
+def test_overridden_import_module_is_called_each_time(crates):
     asked = []
 
     class Asking(PackageImporter):

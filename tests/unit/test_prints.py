@@ -1,4 +1,4 @@
-"""The library tells through warnings, logs and errors; only commands and progress write."""
+"""The library does not print; only commands and progress write."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import modpack
 
 ROOT = Path(modpack.__file__).parent
 WRITERS = ("cli", "demo", "report/progress.py")
-"""What talks to people."""
+"""Modules that write to the terminal."""
 
 
 def writes(source: str) -> Iterator[tuple[int, str]]:
-    """Calls of print, and what is done with the standard streams."""
+    """Yield calls of print and writes to the standard streams."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "print":
@@ -35,6 +35,6 @@ def test_the_library_prints_nothing():
     assert found == []
 
 
-def test_what_prints_is_found():
+def test_calls_that_print_are_found():
     source = "import sys\nprint(1)\nsys.stderr.write('x')\nfile.write('y')\n"
     assert list(writes(source)) == [(2, "print"), (3, "sys.stderr")]

@@ -1,4 +1,4 @@
-"""Policies: what they allow, and what they refuse to be."""
+"""TrustPolicy: fields, defaults, and checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pem(content: bytes, label: str = "PUBLIC KEY") -> str:
 KEY = pem(ED25519 + bytes(32))
 
 
-def test_a_policy_that_says_nothing_allows_everything_but_code() -> None:
+def test_default_policy_allows_everything_but_code() -> None:
     policy = TrustPolicy()
     assert not policy.allow_code and policy.allow_pickle_globals == ()
     assert policy.allows_extern("anything") and policy.allows_extern("os")
@@ -33,14 +33,14 @@ def test_a_policy_that_says_nothing_allows_everything_but_code() -> None:
     assert policy.allow_native and policy.verify == "code" and policy.require_signature_from == ()
 
 
-def test_externs_are_about_neither_the_standard_library_nor_torch() -> None:
+def test_allow_externs_restricts_neither_stdlib_nor_torch() -> None:
     policy = TrustPolicy(allow_externs=["numpy.**"])
     allowed = ("numpy", "numpy.linalg", "os", "torch.nn", "modpack.pickling", "builtins")
     assert all(map(policy.allows_extern, allowed))
     assert not policy.allows_extern("numpyx") and not policy.allows_extern("__main__")
 
 
-def test_the_standard_library_is_restricted_by_itself() -> None:
+def test_allow_stdlib_restricts_only_stdlib() -> None:
     policy = TrustPolicy(allow_stdlib=["collections.**", "math"])
     assert policy.allows_extern("collections.abc") and policy.allows_extern("numpy")
     assert not policy.allows_extern("os") and not policy.allows_extern("os.path")
@@ -57,7 +57,7 @@ def test_one_pattern_needs_no_tuple() -> None:
     assert TrustPolicy(require_signature_from=Signer("a", KEY)).signers == (Signer("a", KEY),)  # type: ignore[arg-type]
 
 
-def test_code_from_anybody_is_warned_of_where_the_policy_is_made() -> None:
+def test_policy_with_unsigned_code_warns_at_its_line() -> None:
     with pytest.warns(ModpackWarning, match="demands no signature") as told:
         TrustPolicy(allow_code=True)
     assert told[0].filename == __file__
@@ -66,7 +66,7 @@ def test_code_from_anybody_is_warned_of_where_the_policy_is_made() -> None:
         TrustPolicy(allow_code=True, require_signature_from=[Signer("release", KEY)])
 
 
-def test_names_are_added_for_packages_without_code_alone() -> None:
+def test_allow_pickle_globals_conflicts_with_allow_code() -> None:
     assert TrustPolicy(allow_pickle_globals="numpy.dtype").pickle_globals == ("numpy.dtype",)
     with pytest.raises(ValueError, match="with allow_code=True pickles may name everything"):
         TrustPolicy(allow_code=True, allow_pickle_globals=("numpy.dtype",))
@@ -78,7 +78,7 @@ def test_kinds_of_hooks_are_patterns_too() -> None:
     assert not policy.allows_hook("forward_pre") and not policy.allows_hook("global.forward")
 
 
-def test_whoever_demands_signatures_has_tensors_compared_too() -> None:
+def test_required_signature_implies_full_verification() -> None:
     signed = TrustPolicy(require_signature_from=[Signer("release", KEY)])
     assert signed.verify == "all"
     assert TrustPolicy(require_signature_from=signed.signers, verify="code").verify == "code"
@@ -149,7 +149,7 @@ def test_a_signer_has_a_name() -> None:
         Signer(" ", KEY)
 
 
-def test_a_policy_travels_as_json() -> None:
+def test_policy_survives_json() -> None:
     policy = TrustPolicy(
         allow_externs="a.**",
         allow_stdlib=(),

@@ -1,4 +1,4 @@
-"""Policies in files: what is read, and all that can be wrong with them."""
+"""Trust policy files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_field_can_be_in_a_file(tmp_path: Path) -> None:
     )
 
 
-def test_names_that_pickles_may_take_are_exact_and_for_data_alone(tmp_path: Path) -> None:
+def test_allow_pickle_globals_needs_exact_names_without_code(tmp_path: Path) -> None:
     file = write(tmp_path, "[trust]\npickle_globals = ['numpy.dtype']\n")
     assert TrustPolicy.from_toml(file).pickle_globals == ("numpy.dtype",)
     (problem,) = problems(tmp_path, "[trust]\npickle_globals = ['numpy.**']\n")
@@ -69,23 +69,23 @@ def test_names_that_pickles_may_take_are_exact_and_for_data_alone(tmp_path: Path
     assert "trust.allow_pickle_globals: adds names for packages without code" in problem
 
 
-def test_what_is_left_out_is_as_in_a_policy_that_says_nothing(tmp_path: Path) -> None:
+def test_missing_keys_have_defaults_of_trust_policy(tmp_path: Path) -> None:
     assert TrustPolicy.from_toml(str(write(tmp_path, "[trust]\n"))) == TrustPolicy()
 
 
-def test_a_misspelled_key_is_no_restriction_that_silently_does_nothing(tmp_path: Path) -> None:
+def test_misspelled_key_is_rejected(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "[trust]\nextern = []\n")
     assert problem == "trust.extern: unknown key. Did you mean 'externs'?"
 
 
 @pytest.mark.parametrize("field", ["standard_library", "pickle_globals", "hook_kinds"])
-def test_keys_are_spelt_like_fields_and_no_other_way(tmp_path: Path, field: str) -> None:
+def test_keys_equal_field_names(tmp_path: Path, field: str) -> None:
     hyphened = field.replace("_", "-")
     (problem,) = problems(tmp_path, f"[trust]\n{hyphened} = []\n")
     assert problem == f"trust.{hyphened}: unknown key. Did you mean {field!r}?"
 
 
-def test_what_a_refusal_says_to_add_can_be_added_as_it_stands(tmp_path: Path) -> None:
+def test_fix_of_violation_works_verbatim(tmp_path: Path) -> None:
     """The remedy names the pattern and the key."""
     text = "[trust]\nstandard_library = []\nexterns = []\nhook_kinds = []\n"
     asked = {"externs": ["socket", "yaml.nodes"], "hook_kinds": {"forward": ["forward/0"]}}
@@ -98,7 +98,7 @@ def test_what_a_refusal_says_to_add_can_be_added_as_it_stands(tmp_path: Path) ->
     assert not violations(TrustPolicy.from_toml(write(tmp_path, text)), **asked)
 
 
-def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
+def test_keys_outside_the_table_are_rejected(tmp_path: Path) -> None:
     assert problems(tmp_path, "allow_native = false\n[trust]\n") == (
         "native: nothing but the table [trust] is read here",
     )
@@ -149,23 +149,23 @@ def test_what_stands_outside_the_table_is_refused(tmp_path: Path) -> None:
         ("[trust]\nsigners = [{ name = 'n', key = 'trust.toml' }]", "no key in PEM form"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(tmp_path: Path, text: str, told: str) -> None:
+def test_problems_show_their_key(tmp_path: Path, text: str, told: str) -> None:
     assert any(told in problem for problem in problems(tmp_path, text))
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_listed_together(tmp_path: Path) -> None:
     found = problems(tmp_path, "[trust]\nextern = 1\nnative = 1\nverify = 1\nsigners = [1, 2]\n")
     assert len(found) == 5
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "trust.toml"
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(PolicyError, match="not valid UTF-8"):
         TrustPolicy.from_toml(file)
 
 
-def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_file_that_is_not_a_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "k.pub").write_bytes(b"\xff" * 70000)
     text = "[trust]\nsigners = [{ name = 'n', key = 'k.pub' }]"
     (problem,) = problems(tmp_path, text)
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_key_is_refused_by_its_name(tmp_path: Path) -> None:
     )
 
 
-def test_a_missing_file_is_named_and_is_a_missing_file(tmp_path: Path) -> None:
+def test_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(PolicyNotFoundError) as told:
         TrustPolicy.from_toml(tmp_path / "gone.toml")
     assert isinstance(told.value, FileNotFoundError)
@@ -183,7 +183,7 @@ def test_a_missing_file_is_named_and_is_a_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "a\0b"])
-def test_what_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+def test_unreadable_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(PolicyError, match="the policy cannot be read") as told:
         TrustPolicy.from_toml(f"{tmp_path}/{name}")
     assert str(told.value).startswith(str(tmp_path))

@@ -1,4 +1,4 @@
-"""What a package asks for, held against a policy."""
+"""Violations of a trust policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from modpack.core.policy import TrustPolicy, import_violation, violations
 NOTHING = TrustPolicy(allow_externs=(), allow_stdlib=(), allow_hook_kinds=(), allow_native=False)
 
 
-def test_what_is_allowed_is_no_violation() -> None:
+def test_allowed_requirement_is_not_a_violation() -> None:
     asked = violations(
         TrustPolicy(),
         externs=["numpy", "os"],
@@ -18,7 +18,7 @@ def test_what_is_allowed_is_no_violation() -> None:
     assert asked == ()
 
 
-def test_all_violations_are_told_each_with_its_remedy() -> None:
+def test_violations_lists_all_with_fixes() -> None:
     asked = violations(
         NOTHING,
         externs=["numpy", "numpy.linalg", "os", "torch.nn"],
@@ -42,18 +42,18 @@ def test_names_from_a_package_are_shown_escaped_and_short() -> None:
     assert "\x1b" not in str(asked) and len(str(asked)) < 500
 
 
-def test_of_many_names_a_few_are_told() -> None:
+def test_violations_shorten_long_lists() -> None:
     (asked,) = violations(NOTHING, externs=[f"numpy.m{number}" for number in range(1000)])
     assert "'numpy.m4' and 995 more" in asked.message
 
 
-def test_one_import_is_judged_the_same() -> None:
+def test_import_violation_equals_violation_of_package() -> None:
     assert import_violation(NOTHING, "torch.nn") is None
     asked = import_violation(NOTHING, "socket")
     assert asked is not None and asked.field == "allow_stdlib" and "'socket'" in asked.message
 
 
-def test_machine_code_is_known_by_its_name_and_by_how_it_starts() -> None:
+def test_native_code_is_detected_by_name_and_magic_number() -> None:
     assert is_machine_code("pkg/fast.cpython-311-x86_64-linux-gnu.so", b"")
     assert is_machine_code("lib/libx.so.1.2", b"") and is_machine_code("a/X.PYD", b"")
     assert is_machine_code("data/blob.bin", b"\x7fELF\x02\x01\x01")

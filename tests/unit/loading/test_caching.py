@@ -1,4 +1,4 @@
-"""Looking after the cache of unpacked packages."""
+"""Maintenance of the cache."""
 
 from __future__ import annotations
 
@@ -39,47 +39,47 @@ def held(cache):
     return [each.digest for each in caching.list_trees(cache)]
 
 
-def test_trees_are_listed_with_name_and_size_and_the_last_used_first(cache):
+def test_list_trees_returns_most_recently_used_first(cache):
     first, *others = caching.list_trees(cache)
     assert [first.digest, *(each.digest for each in others)] == [A, B, C]
     assert (first.name, first.files, first.size_bytes) == ("a.modpack", 2, 5)
 
 
-def test_loading_again_counts_as_use(cache):
+def test_second_load_updates_last_use(cache):
     tree.unpack(C, SIZES, RECORDS.__getitem__)
     assert held(cache) == [C, A, B]
 
 
-def test_there_need_not_be_a_cache(tmp_path):
+def test_list_and_prune_without_cache_return_nothing(tmp_path):
     assert caching.list_trees(tmp_path / "none") == ()
     assert caching.prune(tmp_path / "none", everything=True).removed == ()
 
 
-def test_what_was_not_used_for_long_goes(cache):
+def test_prune_removes_trees_unused_for_long(cache):
     pruned = caching.prune(cache, older_than=1.5 * 86400)
     assert [each.digest for each in pruned.removed] == [C]
     assert pruned.freed_bytes == 5
     assert held(cache) == [A, B]
 
 
-def test_a_cache_that_is_too_large_loses_what_was_not_used_for_longest(cache):
+def test_prune_to_size_removes_least_recently_used_trees(cache):
     caching.prune(cache, max_size=7)
     assert held(cache) == [A]
 
 
-def test_a_tree_can_be_named_by_how_its_digest_begins(cache):
+def test_prune_accepts_digest_prefix(cache):
     caching.prune(cache, digests=["bbbb"])
     assert held(cache) == [A, C]
 
 
 @pytest.mark.parametrize("digest", ["dddd", "", "b"])
-def test_a_digest_that_names_no_single_tree_is_refused_and_nothing_goes(cache, digest):
+def test_prune_rejects_ambiguous_digest_and_removes_nothing(cache, digest):
     with pytest.raises(ModpackError, match=r"begins with|which tree"):
         caching.prune(cache, digests=[digest])
     assert held(cache) == [A, B, C]
 
 
-def test_everything_goes_and_scans_too(cache):
+def test_prune_everything_removes_scans_too(cache):
     scan = cache / "scans" / "v1" / "ab" / "cd"
     scan.parent.mkdir(parents=True)
     scan.write_bytes(b"12345")
@@ -89,7 +89,7 @@ def test_everything_goes_and_scans_too(cache):
     assert list(tree.trees_folder(cache).iterdir()) == []
 
 
-def test_what_a_living_process_uses_stays_and_is_told(cache):
+def test_prune_keeps_and_reports_trees_in_use(cache):
     tree.unpack(B, SIZES, RECORDS.__getitem__)
     pruned = caching.prune(cache, everything=True)
     assert [each.digest for each in pruned.kept] == [B]
@@ -98,7 +98,7 @@ def test_what_a_living_process_uses_stays_and_is_told(cache):
     assert [each.digest for each in caching.prune(cache, everything=True).removed] == [B]
 
 
-def test_what_a_forked_child_uses_stays_after_its_parent_has_ended(cache):
+def test_prune_keeps_trees_of_forked_child_after_parent_ends(cache):
     code = f"""
 import os, sys
 from modpack.loading import cache as tree
@@ -122,13 +122,13 @@ sys.stdin.read()
     assert held(cache) == []
 
 
-def test_leftovers_of_killed_processes_go_without_being_asked_for(cache):
+def test_prune_removes_leftovers_of_killed_processes(cache):
     (tree.trees_folder(cache) / "dead.tmp").mkdir()
     assert caching.prune(cache).leftovers == 1
     assert held(cache) == [A, B, C]
 
 
-def test_without_locks_nothing_is_pruned_and_the_reason_told(cache, monkeypatch):
+def test_prune_without_locks_raises(cache, monkeypatch):
     def no_locks(*_):
         raise OSError(95, "Operation not supported")
 
@@ -139,7 +139,7 @@ def test_without_locks_nothing_is_pruned_and_the_reason_told(cache, monkeypatch)
     assert tree.unpack(A, SIZES, RECORDS.__getitem__).is_dir(), "packages can still be loaded"
 
 
-def test_damaged_files_are_found_by_their_digests(cache):
+def test_damaged_files_finds_modified_files(cache):
     first, second, third = caching.list_trees(cache)
     (first.folder / "files" / "words.txt").write_bytes(b"omega")
     (second.folder / "files" / "words.txt").unlink()
@@ -149,7 +149,7 @@ def test_damaged_files_are_found_by_their_digests(cache):
     assert caching.damaged_files(third) == ("tree.json",)
 
 
-def test_a_lease_whose_folder_was_removed_is_made_again(cache):
+def test_lease_in_removed_folder_is_recreated(cache):
     tree.unpack(A, SIZES, RECORDS.__getitem__)
     for file in (cache / "leases").iterdir():
         file.unlink()
@@ -158,7 +158,7 @@ def test_a_lease_whose_folder_was_removed_is_made_again(cache):
     release(cache)
 
 
-def test_nothing_outside_of_the_cache_goes_wherever_links_lead(cache, tmp_path_factory):
+def test_prune_removes_nothing_outside_the_cache(cache, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     precious = [outside / "v1" / "ab" / "cdef", outside / D / "f", outside / "f"]
     for file in precious:
@@ -175,7 +175,7 @@ def test_nothing_outside_of_the_cache_goes_wherever_links_lead(cache, tmp_path_f
     assert all(file.is_file() for file in precious)
 
 
-def test_what_is_not_of_this_cache_stays(cache):
+def test_prune_keeps_unknown_files(cache):
     files = [cache / "scans" / "head.png", cache / "scans" / "v1" / "ab" / "notes.txt"]
     files.append(tree.trees_folder(cache) / "oak" / "leaf")
     for file in files:
@@ -185,7 +185,7 @@ def test_what_is_not_of_this_cache_stays(cache):
     assert all(file.is_file() for file in files) and held(cache) == []
 
 
-def test_a_daemon_that_closes_all_files_writes_into_no_other_and_keeps_what_it_uses(cache):
+def test_daemon_that_closes_all_files_renews_its_lease(cache):
     tree.unpack(A, SIZES, RECORDS.__getitem__)
     descriptor = leases._held[cache].descriptor
     with (cache / "other").open("w+b") as other:
@@ -199,7 +199,7 @@ def test_a_daemon_that_closes_all_files_writes_into_no_other_and_keeps_what_it_u
 
 
 @pytest.mark.parametrize("is_partial", [False, True])
-def test_on_a_full_disk_nothing_is_pruned_that_may_be_in_use(cache, monkeypatch, is_partial):
+def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
     write = os.write
 
     def full(descriptor, text):
@@ -218,7 +218,7 @@ def test_on_a_full_disk_nothing_is_pruned_that_may_be_in_use(cache, monkeypatch,
 
 
 @pytest.mark.parametrize("used", [-1e9, 1e11])
-def test_a_use_at_an_impossible_time_counts_as_the_nearest_possible(cache, used):
+def test_last_use_in_the_future_counts_as_now(cache, used):
     file = tree.trees_folder(cache) / A / "used"
     os.utime(file, (used, used))
     [told] = [each.used for each in caching.list_trees(cache) if each.digest == A]
@@ -226,7 +226,7 @@ def test_a_use_at_an_impossible_time_counts_as_the_nearest_possible(cache, used)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
-def test_what_cannot_be_told_of_a_tree_is_damage(cache, text):
+def test_damaged_files_reports_unreadable_record(cache, text):
     first = caching.list_trees(cache)[0]
     (first.folder / "tree.json").write_text(text)
     assert caching.list_trees(cache)[0].name is None

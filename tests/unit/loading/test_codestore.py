@@ -1,4 +1,4 @@
-"""Compiled code that is kept beside a package's tree."""
+"""The store of compiled code."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def files_of(place):
     return sorted((place.parent / "code").glob("*/*"))
 
 
-def test_code_is_kept_for_those_who_come_later(place):
+def test_stored_code_is_used_by_later_processes(place):
     assert kept(place) == {}
     keep(place)
     assert kept(place) == {"pkg": None, "pkg.one": 1, "pkg.two": 2}
 
 
-def test_one_import_makes_one_file_however_often_it_is_made(place):
+def test_one_import_writes_one_file(place):
     keep(place)
     keep(place)
     assert len(files_of(place)) == 1
@@ -72,31 +72,31 @@ def test_one_import_makes_one_file_however_often_it_is_made(place):
     assert kept(place) == {"pkg": None, "pkg.one": 1, "pkg.two": 2}
 
 
-def test_what_was_not_compiled_from_the_packages_source_is_not_kept(place):
+def test_code_of_modified_source_is_not_stored(place):
     (place / "pkg" / "one.py").write_bytes(b"value = 7")
     keep(place)
     assert kept(place) == {"pkg": None, "pkg.two": 2}
 
 
-def test_code_is_that_of_a_module_in_its_place(place):
+def test_code_belongs_to_its_module_and_file(place):
     keep(place, {"pkg.one": "pkg/two.py"})
     assert kept(place) == {}
     assert opened(place).get("pkg.one", str(place / "pkg" / "two.py")) is not None
 
 
-def test_another_kind_of_namespace_has_code_of_its_own(place):
+def test_each_kind_of_namespace_has_its_own_code(place):
     keep(place, kind="process")
     assert kept(place) == {}
     assert len(kept(place, kind="process")) == 3
 
 
-def test_another_python_has_code_of_its_own(place, monkeypatch):
+def test_each_python_has_its_own_code(place, monkeypatch):
     keep(place)
     monkeypatch.setattr("importlib.util.MAGIC_NUMBER", b"else")
     assert kept(place) == {}
 
 
-def test_asserts_that_were_left_out_are_left_out_only_where_that_is_asked_for(place, monkeypatch):
+def test_code_without_asserts_is_used_only_with_optimize(place, monkeypatch):
     keep(place)
 
     class Optimizing:
@@ -106,7 +106,7 @@ def test_asserts_that_were_left_out_are_left_out_only_where_that_is_asked_for(pl
     assert kept(place) == {}
 
 
-def test_code_that_was_moved_with_its_tree_is_not_believed(place):
+def test_code_of_moved_tree_is_rejected(place):
     keep(place)
     other = place.parents[1] / "cd34"
     place.parent.rename(other)
@@ -120,7 +120,7 @@ def test_code_that_was_moved_with_its_tree_is_not_believed(place):
     assert kept(cache.with_name("elsewhere") / "trees" / "v2" / DIGEST / "files") == {}
 
 
-def test_damaged_code_is_as_good_as_none(place):
+def test_damaged_code_is_ignored(place):
     keep(place)
     [file] = files_of(place)
     content = file.read_bytes()
@@ -149,7 +149,7 @@ def test_a_cache_that_cannot_be_written_is_read(place, monkeypatch):
     assert len(kept(place)) == 3 and len(files_of(place)) == 1
 
 
-def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
+def test_write_on_full_disk_leaves_no_partial_file(place, monkeypatch):
     def fill(file, content):
         with file.open("wb") as opened:
             opened.write(content[:10])
@@ -160,17 +160,17 @@ def test_a_full_disk_leaves_nothing_half_written(place, monkeypatch):
     assert files_of(place) == []
 
 
-def test_a_tree_that_is_not_known_any_more_gets_no_code(place):
+def test_tree_without_record_stores_no_code(place):
     (place.parent / "tree.json").write_text("{}")
     keep(place)
     assert files_of(place) == []
 
 
-def test_a_tree_of_this_process_alone_keeps_none(tmp_path):
+def test_temporary_tree_stores_no_code(tmp_path):
     assert code_store(tmp_path, "modpack_ab12.", ModuleIndex({})) is None
 
 
-def test_folders_of_code_are_for_this_user_alone(place):
+def test_code_folders_are_private(place):
     before = os.umask(0o000)
     try:
         keep(place)
@@ -180,7 +180,7 @@ def test_folders_of_code_are_for_this_user_alone(place):
     assert [each.stat().st_mode & 0o777 for each in (file.parent, file.parents[1])] == [0o700] * 2
 
 
-def test_code_counts_as_part_of_its_tree(place):
+def test_size_of_tree_includes_code(place):
     cache = place.parents[3]
     [before] = list_trees(cache)
     keep(place)

@@ -1,4 +1,4 @@
-"""Code that somebody else could have put beside a tree is not run, nor what is no code at all."""
+"""Stored code of other users, and files without code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of anoth
 __all__ = ["place"]
 
 
-def test_a_folder_that_others_may_write_to_is_not_believed(place):
+def test_code_folder_writable_by_others_is_ignored(place):
     keep(place)
     [file] = files_of(place)
     for folder in (file.parent, file.parents[1]):
@@ -24,7 +24,7 @@ def test_a_folder_that_others_may_write_to_is_not_believed(place):
     assert len(kept(place)) == len(MODULES)
 
 
-def test_a_link_in_place_of_the_folder_is_not_followed(place, tmp_path):
+def test_symlinked_code_folder_is_ignored(place, tmp_path):
     keep(place)
     [file] = files_of(place)
     for folder in (file.parent, file.parents[1]):
@@ -38,7 +38,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(place, tmp_path):
 
 
 @pytest.mark.parametrize("piece", [b"", b"garbage", marshal.dumps("text"), b"\xe3", b"\xff\xff"])
-def test_what_is_whole_but_no_code_is_as_good_as_none(place, monkeypatch, piece):
+def test_intact_file_without_code_is_ignored(place, monkeypatch, piece):
     written = codestore._written
     monkeypatch.setattr(
         codestore, "_written", lambda pieces, owner: written(dict.fromkeys(pieces, piece), owner)

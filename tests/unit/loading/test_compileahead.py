@@ -1,4 +1,4 @@
-"""Modules that another process compiles; whatever becomes of it, the code is the same."""
+"""Helper processes that compile modules."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def described(codes):
 
 
 @pytest.mark.parametrize("prefix", ["modpack_ab12.", ""])
-def test_code_of_a_helper_is_that_which_is_compiled_here(prefix, make, started, monkeypatch):
+def test_helper_compiles_the_same_code(prefix, make, started, monkeypatch):
     package = make(prefix)
     helped, here = package.get()
     assert (here, len(started)) == (FIRST, 1)
@@ -125,7 +125,7 @@ def test_code_of_a_helper_is_that_which_is_compiled_here(prefix, make, started, 
     assert described(helped) == described(alone)
 
 
-def test_what_was_compiled_ahead_is_kept_for_those_who_come_later(make, started):
+def test_code_of_helper_is_stored(make, started):
     package = make()
     first, _ = package.get()
     package.store.write()
@@ -135,7 +135,7 @@ def test_what_was_compiled_ahead_is_kept_for_those_who_come_later(make, started)
     assert described(first) == described(later)
 
 
-def test_what_nobody_asked_for_is_not_kept(make, started, monkeypatch):
+def test_unused_code_of_helper_is_not_stored(make, started, monkeypatch):
     package = make()
     loaders = list(package.loaders(package.store))
     for loader in loaders[:20]:
@@ -145,7 +145,7 @@ def test_what_nobody_asked_for_is_not_kept(make, started, monkeypatch):
     assert package.get(package.opened())[1] == COUNT + 1 - 20
 
 
-def test_a_helper_takes_the_last_first_and_leaves_what_others_have_taken(make):
+def test_helper_starts_with_last_module_and_skips_taken_ones(make):
     package = make()
     tasks = package.store._waiting()
     job = (compilehelper.PYTHON, str(package.tree), "x.", 0, ("app",), (), tasks)
@@ -155,19 +155,17 @@ def test_a_helper_takes_the_last_first_and_leaves_what_others_have_taken(make):
     assert answers == [len(tasks) - 1, *range(len(tasks) - 3, len(tasks) - 6, -1)]
 
 
-def test_the_import_tells_what_it_has_taken(make, started, monkeypatch):
+def test_import_marks_modules_that_it_compiles(make, started, monkeypatch):
     monkeypatch.setattr(compileahead, "_START", "pass")
     package = make()
     assert package.get()[1] == COUNT + 1
     notes = package.store._ahead._helper._is_ours
-    # Of those before the start nobody is told: they wait no more.
+    # Modules before the start are not marked: they no longer wait.
     assert bytes(notes) == b"\1" * (COUNT + 1 - FIRST)
 
 
 @pytest.mark.parametrize("reason", ["one core", "switched off", "few modules", "kept", "Windows"])
-def test_where_it_does_not_pay_or_must_not_be_nothing_is_started(
-    reason, make, started, monkeypatch
-):
+def test_helper_is_not_started_if_disabled_or_not_worthwhile(reason, make, started, monkeypatch):
     texts = sources(compileahead._WORTH_A_START - 10) if reason == "few modules" else None
     package = make(texts=texts)
     if reason == "one core":
@@ -186,7 +184,7 @@ def test_where_it_does_not_pay_or_must_not_be_nothing_is_started(
     assert started == []
 
 
-def test_imports_of_a_few_modules_start_nothing_however_many_they_are(make, started):
+def test_small_imports_start_no_helper(make, started):
     package = make()
     for number, loader in enumerate(package.loaders(package.store)):
         loader.get_code(loader.name)
@@ -195,7 +193,7 @@ def test_imports_of_a_few_modules_start_nothing_however_many_they_are(make, star
     assert started == []
 
 
-def test_a_helper_that_came_too_late_is_the_last(make, monkeypatch, started):
+def test_late_helper_is_not_started_again(make, monkeypatch, started):
     monkeypatch.setattr(compileahead, "_START", "pass")
     package = make()
     for number, loader in enumerate(package.loaders(package.store)):
@@ -217,7 +215,7 @@ def test_a_helper_that_came_too_late_is_the_last(make, monkeypatch, started):
         "import os; os.write(1, b'cut')",
     ],
 )
-def test_helpers_that_die_or_talk_nonsense_cost_time_only(start, make, monkeypatch, started):
+def test_failing_helper_does_not_change_the_import(start, make, monkeypatch, started):
     monkeypatch.setattr(compileahead, "_START", start)
     package = make()
     codes, here = package.get()
@@ -226,7 +224,7 @@ def test_helpers_that_die_or_talk_nonsense_cost_time_only(start, make, monkeypat
     package.store.write()
 
 
-def test_a_damaged_answer_ends_the_trust_in_what_follows(make, monkeypatch):
+def test_answers_after_a_damaged_one_are_ignored(make, monkeypatch):
     start = compileahead._started
     position = 200_000
 
@@ -257,7 +255,7 @@ def test_without_a_python_to_start_everything_is_compiled_here(executable, make,
 @pytest.mark.parametrize(
     "failure", [PermissionError(1, "seccomp"), RuntimeError("audit"), KeyError]
 )
-def test_where_no_process_may_be_started_nobody_hears_of_it(failure, make, monkeypatch):
+def test_failed_start_of_helper_is_silent(failure, make, monkeypatch):
     asked = []
 
     def refuse(*_, **__):
@@ -283,7 +281,7 @@ def test_without_a_temporary_folder_everything_is_compiled_here(make, monkeypatc
     assert package.get()[1] == COUNT + 1
 
 
-def test_a_source_that_is_not_what_the_package_has_is_left_to_the_import(make, started):
+def test_helper_skips_modified_source(make, started):
     package = make()
     (package.tree / "app" / f"m{COUNT - 1}.py").write_text("changed = True\n")
     codes, here = package.get()
@@ -301,7 +299,7 @@ def test_a_source_that_is_not_what_the_package_has_is_left_to_the_import(make, s
         ("# coding: nonsense", SyntaxError),
     ],
 )
-def test_whoever_imports_a_module_is_told_what_the_compiler_says(text, category, make, started):
+def test_compiler_warnings_appear_in_the_importing_process(text, category, make, started):
     package = make(texts={**sources(), "app/strange.py": text})
     package.store._waiting()
     *usual, strange = package.loaders(package.store)
@@ -314,7 +312,7 @@ def test_whoever_imports_a_module_is_told_what_the_compiler_says(text, category,
             strange.get_code(strange.name)
 
 
-def test_the_end_of_the_import_is_that_of_the_helper(make, monkeypatch):
+def test_helper_ends_with_the_import(make, monkeypatch):
     monkeypatch.setattr(compileahead, "_START", "import time; time.sleep(600)")
     package = make()
     package.get()
@@ -365,7 +363,7 @@ def test_threads_take_each_module_once_or_compile_it(make, started, monkeypatch)
     assert described([codes[each.name] for each in loaders]) == described(alone)
 
 
-def test_a_helper_works_for_nobody_else(make, tmp_path):
+def test_helper_ends_with_its_parent(make, tmp_path):
     package = make()
     tasks = package.store._waiting()[:2]
     job = (compilehelper.PYTHON, str(package.tree), "x.", 0, ("app",), (), tasks)
@@ -384,7 +382,7 @@ def test_a_helper_works_for_nobody_else(make, tmp_path):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code knows no columns")
-def test_code_without_columns_is_no_work_for_a_helper():
+def test_helper_of_another_python_compiles_nothing():
     say = "from modpack.loading.compile import PYTHON; print(PYTHON)"
     found = [
         subprocess.run([sys.executable, *options, "-c", say], capture_output=True, text=True)

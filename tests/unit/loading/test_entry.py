@@ -1,4 +1,4 @@
-"""Which saved object a package is about."""
+"""The main resource of a package."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def archive(entry=None, *records):
     return open_archive(buffer)
 
 
-def test_the_main_object_comes_first():
+def test_find_entry_returns_main_object():
     entry = {"main": ["m", "main.pkl"], "pickles": [["m", "main.pkl"], ["m", "other.pkl"]]}
     assert find_entry(archive(entry)) == ("m", "main.pkl")
 
 
-def test_the_only_object_is_the_one():
+def test_find_entry_returns_only_object():
     entry = {"main": None, "pickles": [["m.n", "one.pkl"]]}
     assert find_entry(archive(entry)) == ("m.n", "one.pkl")
 
 
-def test_several_objects_without_a_main_one_are_listed():
+def test_find_entry_lists_several_objects():
     entry = {"main": None, "pickles": [["m", "a.pkl"], ["n", "b.pkl"]]}
     with pytest.raises(ModpackError, match=r"name one") as caught:
         find_entry(archive(entry))
@@ -45,7 +45,7 @@ def test_several_objects_without_a_main_one_are_listed():
     assert "package='n', resource='b.pkl'" in str(caught.value)
 
 
-def test_no_object_at_all_is_told():
+def test_find_entry_without_objects_raises():
     with pytest.raises(ModpackError, match=r"no saved object\. Open it with modpack\."):
         find_entry(archive({"main": None, "pickles": []}))
 
@@ -82,7 +82,7 @@ def test_a_malformed_list_is_an_archive_error(entry):
         ({"main": None, "pickles": [], "namespace": "process"}, "process"),
     ],
 )
-def test_a_package_says_in_which_namespace_it_works(entry, namespace):
+def test_find_namespace_returns_recorded_namespace(entry, namespace):
     assert find_namespace(archive(entry)) == namespace
 
 
@@ -92,6 +92,6 @@ SAVED = {"main": None, "pickles": []}
 @pytest.mark.parametrize(
     "entry", ["[]", "no json", {**SAVED, "namespace": "public"}, {**SAVED, "namespace": 3}]
 )
-def test_a_namespace_that_is_none_is_refused(entry):
+def test_find_namespace_rejects_unknown_namespace(entry):
     with pytest.raises(ArchiveError, match=r"entry\.json"):
         find_namespace(archive(entry))

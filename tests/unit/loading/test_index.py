@@ -1,4 +1,4 @@
-"""What the records of a package say about its modules."""
+"""The index of a package's modules."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def test_an_extern_package_may_hold_packaged_modules():
     ("module", "allowed"),
     [("json", True), ("torch.nn", True), ("numpy.linalg", True), ("pandas", False), ("a.b", False)],
 )
-def test_the_host_gives_the_standard_library_torch_and_what_is_extern(module, allowed):
+def test_host_imports_are_stdlib_torch_and_extern_modules(module, allowed):
     built = index("a/b.py", numpy=None)
     assert built.allows_host_import(module) is allowed
     assert built.is_package_import(module) is not allowed
 
 
-def test_a_folder_of_resources_hides_neither_the_standard_library_nor_an_extern():
+def test_resource_folder_hides_neither_stdlib_nor_extern_module():
     built = index("json/x.txt", "numpy/x.txt", "data/x.txt", numpy=None)
     assert built.roots == {"data"}

@@ -1,4 +1,4 @@
-"""Import statements of functions become relative; all else stays as it is."""
+"""Import statements in functions are compiled to relative imports."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_the_declared_encoding_is_respected():
     assert names["value"] == "größe"
 
 
-def test_sources_nested_too_deeply_for_a_tree_are_compiled_all_the_same():
+def test_deeply_nested_source_is_compiled_without_tree():
     deep = "+".join(["1"] * 2500)
     source = f"value = {deep}\ndef f():\n    import mine\n"
     names = {}
@@ -160,7 +160,7 @@ ODDLY_WRITTEN = {
 
 
 @pytest.mark.parametrize("source", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
-def test_however_an_import_is_written_it_is_found(source):
+def test_imports_are_found_in_every_notation(source):
     code = compile_module(source.encode(), "x.py", "space.mine", lambda name: name != "json")
     assert any(level for level, _ in imports_of(code))
 
@@ -181,6 +181,6 @@ def test_most_sources_are_compiled_without_a_tree(source, monkeypatch):
     compile_module(source.encode(), "x.py", "space.mine", lambda name: name.startswith("mine"))
 
 
-def test_what_is_no_python_is_a_syntax_error():
+def test_invalid_source_raises_syntax_error():
     with pytest.raises(SyntaxError):
         compiled("def f(:\n    import mine")

@@ -1,4 +1,4 @@
-"""Which distributions packaged code sees, asked directly."""
+"""Distributions that packaged code sees."""
 
 from __future__ import annotations
 
@@ -43,21 +43,19 @@ def test_the_packages_own_distribution_comes_alone(visible, installed):
     assert versions(visible("shop-1.0.dist-info/METADATA"), "Shop") == ["1.0"]
 
 
-def test_of_the_hosts_that_is_seen_which_has_an_extern_module(visible, installed):
+def test_host_distribution_of_extern_module_is_visible(visible, installed):
     installed("shop-tools", {"shop.py": ""}, version="2.0")
     assert versions(visible(shop=None), "shop_tools") == ["2.0"]
     assert versions(visible(), "shop_tools") == []
 
 
-def test_a_distribution_without_modules_hides_nothing_and_is_seen(visible, installed):
+def test_distribution_without_modules_is_visible(visible, installed):
     installed("only-data", {"share/data.txt": ""}, version="2.0", metadata={"top_level.txt": "\n"})
     installed("bundle", {}, version="3.0")
     assert versions(visible(), "bundle") == ["3.0"]
 
 
-def test_what_extern_distributions_require_is_seen_and_what_extras_require_is_not(
-    visible, installed
-):
+def test_requirements_of_externs_are_visible_without_extras(visible, installed):
     installed("shop", {"shop.py": ""}, requires=["coins>=1", "stamps; extra == 'more'"])
     installed("coins", {"coins.py": ""}, requires=["metal"])
     installed("metal", {"metal.py": ""})
@@ -69,12 +67,12 @@ def test_what_extern_distributions_require_is_seen_and_what_extras_require_is_no
     ]
 
 
-def test_a_package_that_does_not_know_its_distributions_hides_none(visible, installed):
+def test_package_without_metadata_hides_no_distribution(visible, installed):
     installed("shop", {"shop.py": ""})
     assert versions(visible(hides=False), "shop") == ["1.0"]
 
 
-def test_the_name_is_in_the_error_for_what_is_absent(visible):
+def test_error_names_absent_distribution(visible):
     functions = metadata_functions(visible(), importlib.metadata)
     for question in ("version", "metadata", "requires", "files", "distribution"):
         with pytest.raises(importlib.metadata.PackageNotFoundError) as caught:
@@ -82,14 +80,14 @@ def test_the_name_is_in_the_error_for_what_is_absent(visible):
         assert caught.value.name == "no-such-shop"
 
 
-def test_folders_that_are_asked_for_are_searched_whoever_asks(visible, installed):
+def test_explicit_path_is_searched_as_usual(visible, installed):
     site = installed("shop", {"shop.py": ""})
     functions = metadata_functions(visible(), importlib.metadata)
     found = functions["distributions"](path=[str(site)], name="shop")
     assert [each.version for each in found] == ["1.0"]
 
 
-def test_views_recognize_copies_of_the_metadata_module(packaged):
+def test_copies_of_importlib_metadata_are_proxied(packaged):
     view = packaged({"shop.py": ""})._namespace._view
     for module in (importlib.metadata, importlib.import_module("importlib_metadata")):
         assert view(module) is not module

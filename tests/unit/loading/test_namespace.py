@@ -1,4 +1,4 @@
-"""Namespaces: what they put into ``sys.modules``, and what they take out of it."""
+"""Namespaces and ``sys.modules``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOP = {
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_closing_takes_out_all_that_leads_to_the_packages_modules(packaged, namespace):
+def test_close_removes_all_names_of_packaged_modules(packaged, namespace):
     before = dict(sys.modules)
     importer = packaged(SHOP, namespace=namespace)
     till = importer.import_module("shop.till")
@@ -28,7 +28,7 @@ def test_closing_takes_out_all_that_leads_to_the_packages_modules(packaged, name
     assert before.items() <= sys.modules.items()
 
 
-def test_a_module_that_is_ready_is_what_importing_it_gives(packaged):
+def test_ready_returns_the_imported_module(packaged):
     importer = packaged(SHOP)
     namespace = importer._namespace
     assert namespace.ready("shop.till") is None
@@ -36,7 +36,7 @@ def test_a_module_that_is_ready_is_what_importing_it_gives(packaged):
     assert namespace.ready("shop.till") is till is namespace.ready(till.__name__)
 
 
-def test_where_a_name_leads_is_asked_again_when_the_package_has_grown(packaged):
+def test_import_targets_are_recomputed_after_use(packaged):
     importer = packaged({"shop.py": "def dump():\n    import colorsys\n    return colorsys\n"})
     shop = importer.import_module("shop")
     assert shop.dump() is shop.dump() is colorsys

@@ -1,4 +1,4 @@
-"""The records of a package, under the names that torch gives to their reader."""
+"""Records of a package through the interface of torch's reader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_records_are_listed_and_read(reader):
     assert {"a/b.txt", ".data/version"} <= set(reader.get_all_records())
 
 
-def test_a_missing_record_and_a_wrong_name_are_clear_errors(reader):
+def test_missing_record_and_invalid_name_raise(reader):
     with pytest.raises(RecordNotFoundError, match=r"a/c\.txt.*a/b\.txt"):
         reader.get_record("a/c.txt")
     with pytest.raises(TypeError, match="name"):

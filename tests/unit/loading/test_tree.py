@@ -45,14 +45,14 @@ def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_tree_lies_in_the_chosen_cache_under_its_digest(cache):
+def test_tree_is_in_cache_folder_named_by_digest(cache):
     place = unpack()
     assert place == cache / "trees" / "v2" / "ab12" / "files"
     assert contents(place) == RECORDS
     assert [path.name for path in place.parent.parent.iterdir()] == ["ab12"]
 
 
-def test_new_folders_of_the_cache_are_for_this_user_alone(cache):
+def test_new_cache_folders_are_private(cache):
     before = os.umask(0o000)
     try:
         place = unpack()
@@ -74,7 +74,7 @@ def test_unpack_of_damaged_record_raises_without_second_try(cache, caplog):
     assert len(asked) == 1 and "cache" not in caplog.text
 
 
-def test_a_tree_that_is_there_is_used_and_not_written_again(cache):
+def test_existing_tree_is_not_rewritten(cache):
     place = unpack()
     times = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
 
@@ -85,7 +85,7 @@ def test_a_tree_that_is_there_is_used_and_not_written_again(cache):
     assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == times
 
 
-def test_a_tree_that_lost_files_is_made_again(cache):
+def test_tree_with_missing_files_is_recreated(cache):
     place = unpack()
     (place / "pkg" / "sub" / "mod.py").unlink()
     assert unpack() == place
@@ -104,7 +104,7 @@ def test_stamp_of_files_that_are_absent_raises(cache):
         treerecord.has_stamp(folder.with_name("cd34"), "cd34", [])
 
 
-def test_a_file_that_was_changed_to_one_of_the_same_size_is_noticed(cache, caplog):
+def test_changed_file_of_same_size_is_detected(cache, caplog):
     place = unpack()
     (place / "words.txt").write_bytes(b"omega")
     assert contents(unpack()) == RECORDS
@@ -112,7 +112,7 @@ def test_a_file_that_was_changed_to_one_of_the_same_size_is_noticed(cache, caplo
     assert "were changed since they were unpacked" in record.getMessage()
 
 
-def test_a_changed_file_is_noticed_although_its_times_were_set_back(cache):
+def test_changed_file_with_restored_times_is_detected(cache):
     place = unpack()
     before = (place / "words.txt").stat()
     (place / "words.txt").write_bytes(b"omega")
@@ -120,10 +120,10 @@ def test_a_changed_file_is_noticed_although_its_times_were_set_back(cache):
     assert contents(unpack()) == RECORDS
 
 
-def test_after_a_new_boot_files_are_compared_and_not_believed(cache, monkeypatch):
+def test_files_are_compared_after_reboot(cache, monkeypatch):
     place = unpack()
     words, stamps = place / "words.txt", place.parent / "stamps"
-    words.write_bytes(b"\0" * 5)  # what a file system may make of what was not on the disk yet
+    words.write_bytes(b"\0" * 5)  # possible content of a file after a power failure
     treerecord.put_stamp(place.parent, "ab12", SIZES)
     assert contents(unpack())["words.txt"] == b"\0" * 5, "the stamp of this boot is believed"
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
@@ -131,7 +131,7 @@ def test_after_a_new_boot_files_are_compared_and_not_believed(cache, monkeypatch
     assert [file.name for file in stamps.iterdir()] == ["another"]
 
 
-def test_a_right_tree_is_not_written_again_after_a_new_boot(cache, monkeypatch):
+def test_intact_tree_is_not_rewritten_after_reboot(cache, monkeypatch):
     place = unpack()
     inode = place.stat().st_ino
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
@@ -140,7 +140,7 @@ def test_a_right_tree_is_not_written_again_after_a_new_boot(cache, monkeypatch):
     assert treerecord.has_stamp(place.parent, "ab12", SIZES)
 
 
-def test_where_no_boot_can_be_told_from_another_files_are_flushed(cache, monkeypatch):
+def test_files_are_flushed_without_boot_id(cache, monkeypatch):
     flushed = []
     monkeypatch.setattr(tree, "boot", lambda: "")
     monkeypatch.setattr(os, "fsync", flushed.append)
@@ -148,7 +148,7 @@ def test_where_no_boot_can_be_told_from_another_files_are_flushed(cache, monkeyp
     assert len(flushed) == len(RECORDS)
 
 
-def test_a_cache_that_cannot_be_written_any_more_is_read(cache, monkeypatch, caplog):
+def test_read_only_cache_is_used(cache, monkeypatch, caplog):
     place = unpack()
 
     def refuse(*_, **__):
@@ -164,7 +164,7 @@ def test_a_cache_that_cannot_be_written_any_more_is_read(cache, monkeypatch, cap
     assert not caplog.records
 
 
-def test_what_dead_processes_left_half_made_is_swept_and_what_is_in_the_making_stays(cache):
+def test_sweep_removes_only_leftovers_of_ended_processes(cache):
     unpack()
     folder = cache / "trees" / "v2"
     (folder / "cd34.dead.tmp").mkdir()
@@ -174,7 +174,7 @@ def test_what_dead_processes_left_half_made_is_swept_and_what_is_in_the_making_s
     assert sorted(each.name for each in folder.iterdir()) == ["0789", "ab12", "ef56.alive.tmp"]
 
 
-def test_a_full_disk_leaves_nothing_half_made(cache, monkeypatch, tmp_path):
+def test_unpack_on_full_disk_leaves_no_partial_tree(cache, monkeypatch, tmp_path):
     def full(name):
         raise OSError(28, "No space left on device")
 
@@ -194,9 +194,7 @@ def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
     assert list((cache / "trees" / "v2").iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
-    tmp_path, monkeypatch, caplog
-):
+def test_unwritable_cache_is_replaced_by_temporary_folder(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tree, "_temporary", {})
@@ -211,7 +209,7 @@ def test_a_cache_that_cannot_be_written_gives_way_to_a_temporary_folder(
 
 
 @pytest.mark.parametrize("danger", ["others may write", "is no folder", "another user"])
-def test_a_tree_that_others_may_have_made_is_not_used(cache, danger, monkeypatch, caplog):
+def test_tree_of_another_user_is_not_used(cache, danger, monkeypatch, caplog):
     place = unpack()
     if danger == "others may write":
         place.parent.chmod(0o770)
@@ -240,7 +238,7 @@ def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplo
     assert "MODPACK_CACHE_DIR" in caplog.text
 
 
-def test_nowhere_to_unpack_is_an_error_that_names_the_remedy(tmp_path, monkeypatch):
+def test_unpack_without_writable_folder_raises_with_fix(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "file" / "cache"))
     monkeypatch.setattr(tree, "_temporary", {})
@@ -249,7 +247,7 @@ def test_nowhere_to_unpack_is_an_error_that_names_the_remedy(tmp_path, monkeypat
         unpack()
 
 
-def test_without_a_choice_the_cache_is_the_users(monkeypatch, tmp_path):
+def test_default_cache_is_the_users(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.delenv("MODPACK_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -261,7 +259,7 @@ def test_without_a_choice_the_cache_is_the_users(monkeypatch, tmp_path):
     assert tree.cache_folder() == tmp_path / "me" / "packages"
 
 
-def test_a_temporary_tree_goes_with_its_process_and_not_with_a_forked_child(tmp_path):
+def test_temporary_tree_is_removed_by_its_process_only(tmp_path):
     code = """
 import os, sys
 from modpack.loading import cache as tree
@@ -288,7 +286,7 @@ def test_bytecode_of_a_package_is_not_unpacked(cache, folder):
     assert contents(place) == RECORDS
 
 
-def test_trees_that_were_exchanged_are_noticed(cache):
+def test_exchanged_trees_are_detected(cache):
     others = {**RECORDS, "words.txt": b"omega"}
     first, second = unpack("ab12").parent, unpack("cd34", others).parent
     first.rename(aside := first.with_name("aside"))
@@ -298,7 +296,7 @@ def test_trees_that_were_exchanged_are_noticed(cache):
     assert contents(unpack("cd34", others)) == others
 
 
-def test_a_link_in_place_of_a_file_is_not_believed(cache, tmp_path):
+def test_symlink_in_place_of_a_file_is_detected(cache, tmp_path):
     elsewhere = tmp_path / "mod.py"
     elsewhere.write_bytes(RECORDS["pkg/sub/mod.py"])
     file = unpack() / "pkg" / "sub" / "mod.py"
@@ -309,7 +307,7 @@ def test_a_link_in_place_of_a_file_is_not_believed(cache, tmp_path):
     assert file.read_bytes() == RECORDS["pkg/sub/mod.py"]
 
 
-def test_trees_that_others_could_exchange_are_not_used(cache, caplog):
+def test_trees_in_folder_writable_by_others_are_not_used(cache, caplog):
     place = unpack()
     (cache / "trees" / "v2").chmod(0o777)
     used = unpack()

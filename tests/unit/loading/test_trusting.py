@@ -1,4 +1,4 @@
-"""What a policy says of objects while they are loaded."""
+"""Trust policies while objects are loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from modpack.loading.checks import require_hook_kinds
 
 @pytest.fixture
 def trusting():
-    """A policy that allows code of anybody."""
+    """A policy that allows unsigned code."""
     with pytest.warns(ModpackWarning):
         return TrustPolicy(allow_code=True, allow_hook_kinds="forward")
 
@@ -84,8 +84,8 @@ def test_a_model_is_refused_before_anything_of_it_is_unpickled(tmp_path):
     assert "set allow_code to true" in str(told.value)
 
 
-def test_what_no_listing_knows_of_is_loaded_as_data_too(tmp_path):
-    """A record that is no declared object, and does not look like a pickle."""
+def test_unlisted_pickle_is_loaded_as_data(tmp_path):
+    """A record that is not declared and does not look like a pickle."""
     hidden = b"N0" + pickletools.optimize(pickle.dumps(sys.exit, 0))
     with modpack.PackageExporter(tmp_path / "a.modpack") as exporter:
         exporter.save_binary("data", "hidden.bin", hidden)

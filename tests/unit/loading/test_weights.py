@@ -22,7 +22,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return list(one) == list(other) and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def test_the_weights_are_the_state_dict_as_it_was(path):
+def test_load_weights_returns_the_state_dict(path):
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     model.register_buffer("scratch", torch.ones(1), persistent=False)
     modpack.save(model, path)
@@ -65,9 +65,7 @@ def test_writing_to_weights_does_not_change_the_file(path):
     assert not torch.equal(load_weights(path)["weight"], torch.zeros(2, 2))
 
 
-def test_nothing_of_the_package_is_run_or_imported(
-    project, path, clean_python, tmp_path, monkeypatch
-):
+def test_load_weights_runs_no_package_code(project, path, clean_python, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the canary flies here while the model is made
     project(
         {
@@ -99,7 +97,7 @@ def test_nothing_of_the_package_is_run_or_imported(
     )
 
 
-def test_a_buffer_and_a_named_object_will_do(tmp_path):
+def test_load_weights_accepts_buffer_and_resource(tmp_path):
     buffer = io.BytesIO()
     with modpack.PackageExporter(buffer) as exporter:
         exporter.use_preset("pinned")
@@ -118,7 +116,7 @@ def test_a_buffer_and_a_named_object_will_do(tmp_path):
         load_weights(buffer, package="a")
 
 
-def test_tensors_that_only_unpickling_restores_are_named(path):
+def test_load_weights_lists_tensors_that_need_unpickling(path):
     sparse = torch.eye(3).to_sparse()
     modpack.save(
         torch.nn.ParameterDict({"a": torch.ones(1), "s": torch.nn.Parameter(sparse)}), path
@@ -127,7 +125,7 @@ def test_tensors_that_only_unpickling_restores_are_named(path):
         load_weights(path)
 
 
-def test_a_package_that_does_not_record_its_tensors_says_so(tmp_path):
+def test_load_weights_without_tensor_record_raises(tmp_path):
     path = tmp_path / "old.pt"
     with ArchiveWriter(path) as writer:
         writer.write(".data/version", b"6\n")
@@ -152,7 +150,7 @@ def test_a_package_that_does_not_record_its_tensors_says_so(tmp_path):
         {"device": "cuda:99999999999999"},
     ],
 )
-def test_a_record_that_lies_about_its_tensors_is_refused(path, tmp_path, change):
+def test_load_weights_rejects_forged_tensor_record(path, tmp_path, change):
     modpack.save(torch.nn.Linear(2, 2), path)
     forged = tmp_path / "forged.modpack"
     with modpack.archive.reader.open_archive(path) as archive, ArchiveWriter(forged) as writer:
@@ -172,7 +170,7 @@ def test_a_record_that_lies_about_its_tensors_is_refused(path, tmp_path, change)
     assert str(told.value).isprintable()
 
 
-def test_two_tensors_in_one_storage_of_the_other_byte_order_have_its_bytes_and_no_more(tmp_path):
+def test_shared_storage_of_other_byte_order_is_swapped_once(tmp_path):
     path = tmp_path / "other.modpack"
     two = [
         {"name": "a", "dtype": "int16", "shape": [32]},
@@ -193,7 +191,7 @@ def test_two_tensors_in_one_storage_of_the_other_byte_order_have_its_bytes_and_n
     assert sizes == {64}
 
 
-def test_a_second_name_of_a_type_is_no_name_even_if_no_table_has_it(tmp_path, monkeypatch):
+def test_alias_of_dtype_is_not_accepted(tmp_path, monkeypatch):
     monkeypatch.setattr("modpack.core.tensors.DTYPE_ALIASES", frozenset())
     path = tmp_path / "other.modpack"
     with ArchiveWriter(path) as writer:
