@@ -157,7 +157,7 @@ def _list_folder(folder: str) -> tuple[str, list[FoundDistribution]]:
 
 
 def _context(path: Sequence[str] | None, name: str | None) -> DistributionFinder.Context:
-    """What is criteria for, in importlib.metadata's terms; what is not said may be anything."""
+    """Return a search context of importlib.metadata; missing criteria match anything."""
     from importlib.metadata import DistributionFinder
 
     criteria: dict[str, Any] = {} if path is None else {"path": list(path)}

@@ -47,7 +47,7 @@ def read_all(content):
         st.tuples(names, contents, st.sampled_from(["plain", "compress", "storage"])), max_size=8
     )
 )
-def test_names_and_contents_come_back_as_they_went_in(records):
+def test_records_round_trip(records):
     registry = NameRegistry()
     registry.add(".data/version")
     called = [
@@ -68,7 +68,7 @@ def test_names_and_contents_come_back_as_they_went_in(records):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(names, max_size=5))
-def test_a_name_is_written_unless_it_is_unsafe_or_collides(listed):
+def test_write_rejects_unsafe_and_colliding_names_only(listed):
     registry, writer = NameRegistry(), ArchiveWriter(io.BytesIO())
     for name in listed:
         if check_record_name(name) is None and registry.add(name) is None:
@@ -92,7 +92,7 @@ CONTENTS = read_all(INTACT)
 
 @settings(max_examples=600, deadline=None)
 @given(st.integers(0, len(INTACT) - 1), st.integers(1, 255))
-def test_a_flipped_byte_anywhere_is_noticed_or_harmless(position, mask):
+def test_flipped_byte_is_detected_or_harmless(position, mask):
     damaged = bytearray(INTACT)
     damaged[position] ^= mask
     try:
@@ -104,7 +104,7 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(position, mask):
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, len(INTACT)), st.integers(0, 40), st.binary(max_size=40))
-def test_any_splice_is_noticed_or_harmless(position, removed, inserted):
+def test_splice_is_detected_or_harmless(position, removed, inserted):
     damaged = INTACT[:position] + inserted + INTACT[position + removed :]
     try:
         found = read_all(damaged)
@@ -115,7 +115,7 @@ def test_any_splice_is_noticed_or_harmless(position, removed, inserted):
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.binary(max_size=60))
-def test_noise_is_never_anything_but_a_modpack_error(noise, tail):
+def test_random_bytes_raise_modpack_error(noise, tail):
     for content in (noise, b"PK\3\4" + noise, noise + b"PK\5\6" + tail):
         with pytest.raises(ModpackError):
             open_archive(io.BytesIO(content))
@@ -127,7 +127,7 @@ def test_noise_is_never_anything_but_a_modpack_error(noise, tail):
     st.lists(st.tuples(names, contents), max_size=6),
     st.lists(st.tuples(names, contents), max_size=6),
 )
-def test_what_is_rolled_back_was_never_there(before, forgotten, after):
+def test_rollback_removes_records(before, forgotten, after):
     def written(*groups, forgetting=()):
         buffer = io.BytesIO()
         with ArchiveWriter(buffer) as writer:

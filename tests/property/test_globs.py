@@ -56,12 +56,12 @@ def reference(name: str, include: Sequence[str], exclude: Sequence[str] = ()) ->
 
 @given(groups, names)
 @settings(max_examples=400)
-def test_a_group_matches_what_the_reference_matches(group, name):
+def test_glob_group_matches_like_reference(group, name):
     assert group.matches(name) == reference(name, group.include, group.exclude)
 
 
 @given(patterns, names)
-def test_slashes_part_components_as_dots_do(include, name):
+def test_glob_group_treats_slashes_like_dots(include, name):
     with_slashes = [pattern.replace(".", "/") for pattern in include]
     group = GlobGroup(with_slashes, separator="/")
     assert group.matches(name.replace(".", "/")) == reference(name, include)
@@ -75,7 +75,7 @@ def test_rule_names_modules_explicitly_by_patterns_with_their_literal_root(inclu
 
 
 @given(names, names)
-def test_a_name_without_stars_matches_itself_only(name, other):
+def test_pattern_without_stars_matches_itself_only(name, other):
     assert GlobGroup(name).matches(other) == (name == other)
 
 
@@ -86,7 +86,7 @@ SHORT_NAMES = [".".join(p) for n in (1, 2, 3) for p in itertools.product(PARTS, 
 
 @given(st.lists(groups, min_size=1, max_size=3), groups)
 @settings(max_examples=60, deadline=None)
-def test_what_is_covered_has_no_counterexample_among_short_names(earlier, later):
+def test_covered_pattern_has_no_counterexample(earlier, later):
     if covers(earlier, later):
         for name in SHORT_NAMES:
             assert not later.matches(name) or any(group.matches(name) for group in earlier)
@@ -108,7 +108,7 @@ SMALL_NAMES = [
 
 @given(st.lists(small_groups, min_size=1, max_size=2), small_groups)
 @settings(max_examples=150, deadline=None)
-def test_what_has_no_counterexample_among_names_long_enough_is_covered(earlier, later):
+def test_pattern_without_counterexample_is_covered(earlier, later):
     """Small patterns have small counterexamples, if any."""
     counterexamples = (
         name
@@ -119,7 +119,7 @@ def test_what_has_no_counterexample_among_names_long_enough_is_covered(earlier, 
 
 
 @given(groups)
-def test_a_group_covers_itself_and_two_stars_cover_all(group):
+def test_group_covers_itself_and_two_stars_cover_all(group):
     assert covers([group], group)
     assert covers([GlobGroup("**")], group)
 

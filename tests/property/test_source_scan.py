@@ -148,7 +148,7 @@ class Reference(ast.NodeVisitor):
 
 # The tails make the scan look everywhere; what it says about the rest stays the same.
 @given(SOURCES, st.sampled_from(["", "\n__import__(x)", "\n(w := 1)", "\ndef t():\n global u"]))
-def test_the_scan_agrees_with_a_plain_visitor(source: str, tail: str) -> None:
+def test_scan_agrees_with_plain_visitor(source: str, tail: str) -> None:
     text = HEAD + source + tail
     reference = Reference("top.pkg")
     reference.visit(ast.parse(text))
@@ -160,5 +160,5 @@ def test_the_scan_agrees_with_a_plain_visitor(source: str, tail: str) -> None:
 
 
 @given(st.text() | st.binary())
-def test_nothing_that_one_may_call_a_source_raises(source: str | bytes) -> None:
+def test_scan_never_raises(source: str | bytes) -> None:
     scan_source(source, "top.pkg.mod", is_package=False)

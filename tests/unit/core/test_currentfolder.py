@@ -24,16 +24,16 @@ def removed(tmp_path, monkeypatch):
     folder.rmdir()
 
 
-def test_it_is_the_current_folder(tmp_path, monkeypatch):
+def test_current_folder_is_cwd(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert current_folder() == Path.cwd()
 
 
-def test_it_may_be_gone(removed):
+def test_current_folder_of_deleted_folder_is_none(removed):
     assert current_folder() is None
 
 
-def test_packages_are_made_and_loaded_without_it(tmp_path, project, removed):
+def test_packages_work_without_current_folder(tmp_path, project, removed):
     root = project({"shop.py": "class Till:\n    rate = 3\n"})
     sys.path[:] = ["", str(root), *[each for each in sys.path if each not in ("", str(root))]]
     import shop  # type: ignore[import-not-found]

@@ -29,19 +29,19 @@ def said_by(code: str, *arguments: str, work: bytes = b"") -> bytes:
         return said.read()
 
 
-def test_a_helper_has_its_arguments_and_its_work():
+def test_helper_receives_arguments_and_input():
     code = "import sys; print(*sys.argv[2:], sys.stdin.read())"
     assert said_by(code, "one", "two", work=b"three").split() == [b"one", b"two", b"three"]
 
 
-def test_a_helper_has_this_modpack_and_nothing_that_is_installed():
+def test_helper_imports_modpack_only():
     code = f"{FIND_MODPACK}; import modpack; print(modpack.__file__, 'site' in sys.modules)"
     file, has_site = said_by(code).decode().split()
     assert Path(file).samefile(sys.modules["modpack"].__file__ or "")
     assert has_site == "False"
 
 
-def test_a_helper_minds_no_variable_of_this_process(monkeypatch, tmp_path):
+def test_helper_ignores_environment_variables(monkeypatch, tmp_path):
     (tmp_path / "re.py").write_text("print('run')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -49,24 +49,24 @@ def test_a_helper_minds_no_variable_of_this_process(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("executable", ["", None, "/usr/sbin/another-server", "/"])
-def test_what_may_not_be_python_is_not_started(executable, monkeypatch):
+def test_start_helper_rejects_other_executable(executable, monkeypatch):
     monkeypatch.setattr(sys, "executable", executable)
     with pytest.raises(OSError, match=r"sys\.executable"):
         said_by("")
 
 
-def test_whatever_forbids_a_helper_is_logged_and_no_failure(caplog):
+def test_start_if_possible_logs_failure(caplog):
     def refuse() -> None:
         raise LookupError("no processes here")
 
     with caplog.at_level("INFO", "modpack"):
         assert start_if_possible(refuse, "scanning") is None
-    assert "help scanning (no processes here)" in caplog.text
+    assert "no helper process for scanning (no processes here)" in caplog.text
     assert start_if_possible(lambda: 3, "scanning") == 3
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(None, True), ("", True), ("1", True), ("0", False)])
-def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
+def test_variable_disables_helpers(value, wanted, monkeypatch):
     monkeypatch.delenv("MODPACK_WORKERS", raising=False)
     if value is not None:
         monkeypatch.setenv("MODPACK_WORKERS", value)
@@ -77,7 +77,7 @@ def test_a_variable_forbids_helpers(value, wanted, monkeypatch):
     ("limit", "cores"),
     [("max 100000", 8), ("100000 100000", 1), ("50000 100000", 1), ("350000 100000", 3), ("", 8)],
 )
-def test_a_container_may_use_fewer_cores(limit, cores, monkeypatch, tmp_path):
+def test_usable_cores_respects_container_limit(limit, cores, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert usable_cores() == 8
@@ -85,7 +85,7 @@ def test_a_container_may_use_fewer_cores(limit, cores, monkeypatch, tmp_path):
     assert usable_cores() == cores
 
 
-def test_a_system_that_does_not_tell_counts_all_cores(monkeypatch, tmp_path):
+def test_usable_cores_falls_back_to_all_cores(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "none")
     monkeypatch.setattr(os, "cpu_count", lambda: None)

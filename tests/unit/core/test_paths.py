@@ -27,7 +27,7 @@ def every_simple_path(pairs, start, target):
     return found
 
 
-def test_the_shortest_paths_come_first():
+def test_simple_paths_are_shortest_first():
     graph = graph_of([("a", "b"), ("b", "z"), ("a", "z"), ("b", "c"), ("c", "z")])
     found = simple_paths(graph, "z", ["a"])
     assert found.paths == (("a", "z"), ("a", "b", "z"), ("a", "b", "c", "z"))
@@ -35,7 +35,7 @@ def test_the_shortest_paths_come_first():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_they_are_all_simple_paths_and_no_others(seed):
+def test_simple_paths_match_exhaustive_search(seed):
     random.seed(seed)
     names = "abcdefg"
     pairs = {(random.choice(names), random.choice(names)) for _ in range(16)}
@@ -47,25 +47,25 @@ def test_they_are_all_simple_paths_and_no_others(seed):
     assert found.is_complete
 
 
-def test_a_node_that_is_a_source_itself_is_reached_by_standing_still():
+def test_simple_paths_include_source_as_target():
     graph = graph_of([("a", "b"), ("b", "a")])
     assert simple_paths(graph, "a", ["a", "b"]).paths == (("a",), ("b", "a"))
 
 
-def test_paths_that_find_no_room_are_counted():
+def test_paths_beyond_max_nodes_are_counted():
     graph = graph_of([("a", "b"), ("b", "z"), ("a", "z"), ("b", "c"), ("c", "z")])
     found = simple_paths(graph, "z", ["a"], max_nodes=6)
     assert found.paths == (("a", "z"), ("a", "b", "z"))
     assert (found.more, found.is_complete) == (1, True)
 
 
-def test_imports_that_never_run_make_no_path():
+def test_simple_paths_ignore_imports_that_never_run():
     graph = graph_of([("a", "b")], ImportKind.TYPE_CHECKING)
     assert simple_paths(graph, "b", ["a"]).paths == ()
     assert simple_paths(graph, "unknown", ["a"]).paths == ()
 
 
-def test_further_paths_are_counted():
+def test_paths_beyond_max_paths_are_counted():
     pairs = [("a", f"m{n}") for n in range(30)] + [(f"m{n}", "z") for n in range(30)]
     found = simple_paths(graph_of(pairs), "z", ["a"], max_paths=10)
     assert (len(found.paths), found.more, found.is_complete) == (10, 20, True)
@@ -106,7 +106,7 @@ def test_further_paths_are_counted():
         ),
     ],
 )
-def test_a_search_that_cannot_end_gives_up_and_says_so(pairs, target):
+def test_unfinished_search_is_incomplete(pairs, target):
     found = simple_paths(graph_of(pairs), target, ["m0"], max_paths=5)
     assert found.paths
     assert not found.is_complete or found.more
@@ -114,7 +114,7 @@ def test_a_search_that_cannot_end_gives_up_and_says_so(pairs, target):
     assert all(path[0] == "m0" and path[-1] == target for path in found.paths)
 
 
-def test_a_chain_of_ten_thousand_is_as_good_as_any():
+def test_simple_paths_handle_long_chain():
     pairs = [(f"m{n}", f"m{n + 1}") for n in range(10_000)]
     pairs += [(b, a) for a, b in pairs]
     found = simple_paths(graph_of(pairs), "m10000", ["m0"])

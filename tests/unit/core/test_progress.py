@@ -23,7 +23,7 @@ class Heard:
         self.told.append(f"end {phase.text} at {phase.done}")
 
 
-def test_a_listener_hears_of_phases_within_phases():
+def test_listener_receives_nested_phases():
     listener = Heard()
     with (
         report_progress_to(listener),
@@ -35,7 +35,7 @@ def test_a_listener_hears_of_phases_within_phases():
     assert listener.told == ["begin saving", "begin writing", "end writing at 5", "end saving at 0"]
 
 
-def test_what_does_not_know_its_phase_counts_in_the_innermost():
+def test_advance_counts_in_innermost_phase():
     with phase("saving") as saving:
         advance(2)
         with phase("writing") as writing:
@@ -45,7 +45,7 @@ def test_what_does_not_know_its_phase_counts_in_the_innermost():
     assert (saving.done, writing.done) == (3, 3)
 
 
-def test_a_phase_that_fails_ends_too():
+def test_failing_phase_ends():
     listener = Heard()
     with pytest.raises(ValueError), report_progress_to(listener), phase("saving"):
         raise ValueError
@@ -55,7 +55,7 @@ def test_a_phase_that_fails_ends_too():
     assert len(listener.told) == 2  # it does not listen any more
 
 
-def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(caplog):
+def test_major_phase_is_logged_at_info(caplog):
     caplog.set_level(logging.DEBUG, logger="modpack")
     with phase("walking", ProgressUnit.MODULES) as walking:
         walking.advance(7)
@@ -69,11 +69,11 @@ def test_the_log_is_told_of_major_phases_on_level_info_and_of_others_on_debug(ca
     assert {record.name for record in caplog.records} == {"modpack"}
 
 
-def test_a_phase_knows_how_much_there_is_to_do():
+def test_phase_has_total():
     assert Phase("weighing", ProgressUnit.BYTES, 10).total == 10
 
 
-def test_is_heard_tells_whether_a_listener_hears():
+def test_has_listener_reports_active_listener():
     assert not has_listener()
     with report_progress_to(Heard()):
         assert has_listener()

@@ -17,7 +17,7 @@ def written(folder: Path, **files: str) -> LazyDistribution:
     return LazyDistribution(str(folder))
 
 
-def test_the_files_are_those_that_the_record_lists(tmp_path):
+def test_contents_lists_files_of_record(tmp_path):
     record = 'shop/__init__.py,sha256=x,3\n"shop/a, b.txt",,\nshop-1.0.dist-info/RECORD,,\n'
     found = written(tmp_path / "shop-1.0.dist-info", METADATA="Name: shop\n", RECORD=record)
     contents = found.contents
@@ -25,7 +25,7 @@ def test_the_files_are_those_that_the_record_lists(tmp_path):
     assert contents.folder == tmp_path
 
 
-def test_metadata_is_what_means_the_same_everywhere(tmp_path):
+def test_contents_keeps_portable_metadata_only(tmp_path):
     found = written(
         tmp_path / "shop-1.0.dist-info",
         METADATA="Name: shop\n",
@@ -49,7 +49,7 @@ def test_metadata_is_what_means_the_same_everywhere(tmp_path):
     ]
 
 
-def test_the_metadata_of_an_egg_gets_the_names_of_a_wheels(tmp_path):
+def test_contents_of_egg_uses_wheel_names(tmp_path):
     files = {"PKG-INFO": "Name: shop\n", "SOURCES.txt": "setup.py\n", "top_level.txt": "shop\n"}
     folder = tmp_path / "shop.egg-info"
     folder.mkdir()
@@ -61,7 +61,7 @@ def test_the_metadata_of_an_egg_gets_the_names_of_a_wheels(tmp_path):
     assert contents.listed == ()
 
 
-def test_the_metadata_folder_can_be_found_by_any_spelling_of_the_name(tmp_path):
+def test_metadata_folder_normalizes_name(tmp_path):
     for name, version in (("ruamel.yaml", "1.0"), ("My-Shop", "2.0+local"), ("a_b", "1!3")):
         folder = tmp_path / metadata_folder(name, version)
         folder.mkdir()

@@ -56,16 +56,16 @@ def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ())
         ("print(x := 1)", StatementKind.OTHER),
     ],
 )
-def test_a_statement_binds_its_names(source, kind):
+def test_statement_binds_names(source, kind):
     assert [found for found, _ in bound(source, "x")] == [kind]
 
 
 @pytest.mark.parametrize("source", ["x: int", "x.y = 1", "x[0] = 1", "def f(): x = 1", "print(x)"])
-def test_what_only_mentions_a_name_does_not_bind_it(source):
+def test_mention_of_name_does_not_bind_it(source):
     assert bound(source, "x") == []
 
 
-def test_definitions_in_branches_and_blocks_are_found_with_what_is_around_them():
+def test_definitions_in_blocks_have_enclosing_lines():
     source = """
         if ready:
             for i in range(2):
@@ -81,14 +81,14 @@ def test_definitions_in_branches_and_blocks_are_found_with_what_is_around_them()
     assert kind.enclosing == ("with lock:",)
 
 
-def test_of_several_cells_the_last_one_that_binds_a_name_comes_last():
+def test_bindings_in_cells_are_in_execution_order():
     found = script("def f(): return 1", "not python at all (", "def f(): return 2").find_bindings(
         "f"
     )
     assert [each.location for each in found] == ["<cell 1>:1", "<cell 3>:1"]
 
 
-def test_a_statement_begins_with_its_decorators():
+def test_statement_line_includes_decorators():
     assert bound("\n\n@a\n@b\ndef f(): pass", "f") == [(StatementKind.FUNCTION, "<cell 1>:1")]
 
 
@@ -104,7 +104,7 @@ def test_a_statement_begins_with_its_decorators():
         "if sys.version_info >= (3, 11):\n    import x\nelse:\n    import y as x",
     ],
 )
-def test_blocks_that_only_import_are_one_statement(source):
+def test_import_block_is_one_statement(source):
     assert bound(source, "x")[0][0] is StatementKind.IMPORT_BLOCK
 
 
@@ -118,7 +118,7 @@ def test_blocks_that_only_import_are_one_statement(source):
         'if __name__ == "__main__":\n    import x',
     ],
 )
-def test_blocks_that_do_more_than_to_import_are_taken_apart(source):
+def test_mixed_block_is_split_into_statements(source):
     assert bound(source, "x")[0][0] is StatementKind.IMPORT
 
 
@@ -130,7 +130,7 @@ def uses(source: str, name: str) -> tuple[set[str], set[str]]:
     return set(found.eager), set(found.late)
 
 
-def test_what_runs_at_once_is_told_from_what_runs_later():
+def test_uses_separates_eager_from_late_names():
     eager, late = uses(
         """
         @decorate(LEVEL)
@@ -146,7 +146,7 @@ def test_what_runs_at_once_is_told_from_what_runs_later():
     assert not eager & {"helper", "inner"} and not late & {"SIZE", "x", "self", "sizes"}
 
 
-def test_names_of_ones_own_are_no_names_of_the_module():
+def test_uses_excludes_local_names():
     eager, late = uses(
         """
         class Net:
@@ -163,34 +163,34 @@ def test_names_of_ones_own_are_no_names_of_the_module():
     assert late == {"width"}
 
 
-def test_a_name_that_a_class_takes_from_the_module_before_it_binds_it_is_used():
+def test_uses_includes_name_read_before_class_binds_it():
     assert uses("class Net:\n    width = width", "Net")[0] == {"width"}
 
 
-def test_names_that_a_function_binds_with_global_are_used():
+def test_uses_includes_names_of_global_statements():
     assert uses("def f():\n    global count\n    count = 1", "f")[1] == {"count"}
 
 
-def test_annotations_use_what_they_name_as_text_too():
+def test_uses_includes_names_in_quoted_annotations():
     source = 'def f(x: "Batch[Item]", y: int) -> "Out": pass'
     assert uses(source, "f")[1] >= {"Batch", "Item", "Out"}
     postponed = "from __future__ import annotations\n" + "def f(x: Batch) -> Out: pass"
     assert uses(postponed, "f") == (set(), {"Batch", "Out"})
 
 
-def test_a_future_statement_of_a_cell_holds_for_the_cells_after_it():
+def test_future_statement_applies_to_later_cells():
     cells = script("from __future__ import annotations", "def f(x: Batch): pass")
     assert set(cells.find_bindings("f")[0].uses.eager) == set()
 
 
-def test_what_every_module_has_is_no_use():
+def test_uses_excludes_module_attributes():
     assert uses("def f(): return __name__, __file__, __doc__", "f") == (set(), set())
 
 
 # -- the text -------------------------------------------------------------------------------------
 
 
-def test_a_definition_keeps_its_text_with_the_comments_above_it():
+def test_statement_text_keeps_comments_above():
     source = (
         "x = 1  # not this\n\n# About f.\n# More.\n@wraps\ndef f( a ):  # odd\n\n    return a ;\n\n"
         "# not this\n"
@@ -198,14 +198,14 @@ def test_a_definition_keeps_its_text_with_the_comments_above_it():
     assert text(source, "f") == "# About f.\n# More.\n@wraps\ndef f( a ):  # odd\n\n    return a ;"
 
 
-def test_a_definition_in_a_branch_keeps_its_indentation_under_a_line_that_says_where_it_was():
+def test_statement_text_of_branch_keeps_indentation():
     found = text('if a:\n    if b:\n        def f(): return """x\n  y"""\n', "f")
     assert found == ('if True:  # in the script: if a: if b:\n        def f(): return """x\n  y"""')
     assert eval("f()", _run(found)) == "x\n  y"
 
 
 @pytest.mark.parametrize("source", ["a = 1; x = 2; b = 3", "if a: x = 2", "if a: b = 1; x = 2"])
-def test_of_statements_on_one_line_the_wanted_one_is_taken(source):
+def test_statement_text_of_shared_line_selects_statement(source):
     namespace = _run(text(source, "x"))
     assert (namespace["x"], namespace.keys() & {"a", "b"}) == (2, set())
 
@@ -224,12 +224,12 @@ def test_of_statements_on_one_line_the_wanted_one_is_taken(source):
         ("if x():\n    import os", "os", "import os"),
     ],
 )
-def test_of_an_import_only_the_wanted_names_are_taken(source, name, taken):
+def test_statement_text_of_import_keeps_wanted_names(source, name, taken):
     statements = script(source).find_bindings(name) or script(source).star_imports
     assert statement_text(statements[-1], frozenset({name}), "pkg.sub")[0] == taken
 
 
-def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
+def test_module_text_separates_groups_by_blank_lines():
     pieces = [
         ModulePiece(3, "def g(): pass", DEFINITION),
         ModulePiece(0, "import os", IMPORTS),
@@ -244,7 +244,7 @@ def test_a_module_has_its_parts_in_order_with_blank_lines_between_groups():
     )
 
 
-def test_lines_of_a_module_are_found_in_the_script_that_they_come_from():
+def test_script_location_maps_lines_to_script():
     pieces = [
         ModulePiece(0, "import os", IMPORTS, ("train.py", 3)),
         ModulePiece(1, "x = 1"),
@@ -259,7 +259,7 @@ def test_lines_of_a_module_are_found_in_the_script_that_they_come_from():
     assert (places["@f"], places["    pass"]) == ("train.py:20", "train.py:22")
 
 
-def test_values_are_told_with_what_the_script_says():
+def test_value_comment_quotes_script():
     (statement,) = script("cfg = load(\n    'x')").find_bindings("cfg")
     assert literal_text(statement, "cfg", "3") == "cfg = 3  # in the script: cfg = load( ..."
     long = literal_text(statement, "cfg", repr("x" * 80))
@@ -288,7 +288,7 @@ def _run(source: str) -> dict[str, object]:
         "not python (",
     ],
 )
-def test_a_module_that_only_defines_does_no_work(source):
+def test_has_side_effects_is_false_for_definitions(source):
     assert not has_side_effects(source)
 
 
@@ -296,10 +296,10 @@ def test_a_module_that_only_defines_does_no_work(source):
     "source",
     ["model = Net()", "print(1)", "for i in range(3): pass", "with open('x') as f: pass", "x += 1"],
 )
-def test_a_module_with_other_statements_does_work(source):
+def test_has_side_effects_is_true_for_other_statements(source):
     assert has_side_effects(source)
 
 
-def test_attributes_that_are_set_at_the_top_level_are_known():
+def test_patched_finds_attributes_set_at_top_level():
     found = script("Net.scale = 2\nif a:\n    Net.size += 1\ndef f(): Net.no = 1").patched
     assert found == {("Net", "scale"), ("Net", "size")}

@@ -53,7 +53,7 @@ def at(file: Path | str, module: str = "fakepkg") -> Location:
     return Location(module, CodeKind.SOURCE, str(file))
 
 
-def test_a_file_belongs_to_the_distribution_that_lists_it(site, install):
+def test_listed_file_belongs_to_its_distribution(site, install):
     install("Fake_Dist", "1.5", ("fakepkg/__init__.py", "fakepkg/part.py"))
     index = DistributionIndex()
     found = index.distribution_of("fakepkg.part", at(site / "fakepkg/part.py"))
@@ -62,7 +62,7 @@ def test_a_file_belongs_to_the_distribution_that_lists_it(site, install):
     assert index.owner("fakepkg", at(site / "fakepkg/__init__.py")) is Owner.INSTALLED
 
 
-def test_a_loose_file_beside_it_belongs_to_nobody(site, install, tmp_path):
+def test_loose_file_has_no_distribution(site, install, tmp_path):
     install("fakedist", "1.5", ("fakepkg/__init__.py",))
     index = DistributionIndex()
     for loose in (site / "fakepkg/added.py", tmp_path / "fakepkg/__init__.py", site / "fakepkg"):
@@ -71,7 +71,7 @@ def test_a_loose_file_beside_it_belongs_to_nobody(site, install, tmp_path):
     assert index.owner("fakepkg", None) is Owner.LOCAL
 
 
-def test_a_folder_without_code_belongs_to_who_has_something_in_it(site, install, tmp_path):
+def test_namespace_package_belongs_to_owner_of_its_files(site, install, tmp_path):
     install("north", "1.0", ("shared/north/__init__.py",))
     install("south", "2.0", ("shared/south/__init__.py",))
     install("apart", "1.0", ("sharedmore/__init__.py",))
@@ -89,12 +89,12 @@ def test_a_folder_without_code_belongs_to_who_has_something_in_it(site, install,
     assert index.owner("shared", both) is Owner.LOCAL
 
 
-def test_a_listed_name_that_only_begins_alike_is_another_file(site, install):
+def test_listed_name_with_same_prefix_does_not_match(site, install):
     install("fakedist", "1.5", ("fakepkg.pyi",))
     assert DistributionIndex().distribution_of("fakepkg", at(site / "fakepkg.py")) is None
 
 
-def test_an_editable_install_is_ones_own_code(site, install, tmp_path):
+def test_editable_install_is_local_code(site, install, tmp_path):
     source = tmp_path / "checkout"
     info = {"url": source.as_uri(), "dir_info": {"editable": True}}
     install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
@@ -106,7 +106,7 @@ def test_an_editable_install_is_ones_own_code(site, install, tmp_path):
     assert index.distribution_of("x", at(inside)) is None
 
 
-def test_a_folder_that_only_begins_like_an_editable_installs_is_another(site, install, tmp_path):
+def test_folder_with_prefix_of_editable_install_does_not_match(site, install, tmp_path):
     info = {"url": (tmp_path / "checkout").as_uri(), "dir_info": {"editable": True}}
     install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
     beside = at(tmp_path / "checkout2/fakepkg.py")
@@ -115,7 +115,7 @@ def test_a_folder_that_only_begins_like_an_editable_installs_is_another(site, in
     assert DistributionIndex([str(site)]).distribution_of("checkout", itself) is not None
 
 
-def test_an_editable_install_may_be_of_everything(site, install, tmp_path):
+def test_editable_install_may_cover_root_folder(site, install, tmp_path):
     info = {"url": "file:///", "dir_info": {"editable": True}}
     install("fakedist", "1.5", ("__editable__.pth",), direct_url__json=json.dumps(info))
     found = DistributionIndex([str(site)]).distribution_of("fakepkg", at("/code/fakepkg.py"))
@@ -123,7 +123,7 @@ def test_an_editable_install_may_be_of_everything(site, install, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["path file", "names"])
-def test_an_editable_install_claims_what_it_makes_importable(site, install, tmp_path, by):
+def test_editable_install_claims_importable_files_only(site, install, tmp_path, by):
     source = tmp_path / "checkout"
     info = {"url": source.as_uri(), "dir_info": {"editable": True}}
     says = {"top_level__txt": "fakepkg\n"} if by == "names" else {}
@@ -145,7 +145,7 @@ def test_an_editable_install_claims_what_it_makes_importable(site, install, tmp_
         assert index.owner(module, at(source / file, module)) is Owner.LOCAL
 
 
-def test_a_file_that_is_found_under_two_names_is_asked_of_under_each(site, install, tmp_path):
+def test_file_with_two_module_names_is_looked_up_under_both(site, install, tmp_path):
     info = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
     install("fakedist", "1.5", ("fakedist.pth",), direct_url__json=json.dumps(info))
     (site / "fakedist.pth").write_text(f"{tmp_path}\n")
@@ -154,7 +154,7 @@ def test_a_file_that_is_found_under_two_names_is_asked_of_under_each(site, insta
     assert index.distribution_of("tools.fakepkg", at(file, "tools.fakepkg")) is not None
 
 
-def test_without_a_record_the_list_of_top_level_names_counts(site):
+def test_missing_record_falls_back_to_top_level_names(site):
     info = site / "oldstyle-2.0.egg-info"
     info.mkdir()
     (info / "PKG-INFO").write_text("Metadata-Version: 1.2\nName: oldstyle\nVersion: 2.0\n")
@@ -165,7 +165,7 @@ def test_without_a_record_the_list_of_top_level_names_counts(site):
     assert index.distribution_of("other", at(site / "other.py")) is None
 
 
-def test_what_python_and_torch_bring_needs_no_place():
+def test_owner_of_stdlib_and_torch_needs_no_location():
     index = DistributionIndex()
     assert index.owner("json.decoder", None) is Owner.STDLIB
     assert index.owner("sys", None) is Owner.STDLIB
@@ -175,7 +175,7 @@ def test_what_python_and_torch_bring_needs_no_place():
     assert is_stdlib("_thread") and not is_stdlib("numpy")
 
 
-def test_requirements_are_followed_to_their_end(site, install):
+def test_required_closure_includes_indirect_requirements(site, install):
     install("fake_a", "1", ("a.py",), requires="Requires-Dist: Fake.B[extra]>=1\n")
     install("fake_b", "1", ("b.py",), requires='Requires-Dist: fake-c; python_version > "3"\n')
     install("fake_c", "1", ("c.py",), requires="Requires-Dist: fake_a; extra == 'loop'\n")
@@ -185,17 +185,17 @@ def test_requirements_are_followed_to_their_end(site, install):
     assert index.required_closure(found) == {"fake-b", "fake-c"}
 
 
-def test_names_are_compared_as_pep_503_does():
+def test_named_normalizes_names():
     assert normalized("A.b--C__d") == "a-b-c-d"
 
 
-def test_the_whole_standard_library_belongs_to_python():
+def test_owner_of_stdlib_files_is_stdlib():
     index = DistributionIndex()
     names = [name for name in sys.stdlib_module_names if not name.startswith("_")]
     assert {index.owner(name, None) for name in names} == {Owner.STDLIB}
 
 
-def test_a_local_file_that_shadows_a_standard_library_module_is_the_users(clean_python, tmp_path):
+def test_owner_of_file_that_shadows_stdlib_is_local(clean_python, tmp_path):
     (tmp_path / "statistics.py").write_text("")
     clean_python(
         """
@@ -210,9 +210,7 @@ def test_a_local_file_that_shadows_a_standard_library_module_is_the_users(clean_
     )
 
 
-def test_what_is_known_of_a_distribution_is_kept_as_long_as_it_does_not_change(
-    site, install, monkeypatch
-):
+def test_unchanged_distribution_is_read_once(site, install, monkeypatch):
     info = install("fakedist", "1.5", ("fakepkg/__init__.py",), requires="Requires-Dist: other\n")
     read: list[str] = []
     original = LazyDistribution.text
@@ -238,7 +236,7 @@ def test_what_is_known_of_a_distribution_is_kept_as_long_as_it_does_not_change(
     assert changed is not None and (changed.version, changed.requires) == ("1.5.1", frozenset())
 
 
-def test_files_that_are_installed_later_are_known(site, install):
+def test_files_installed_later_are_found(site, install):
     info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
     later = at(site / "fakepkg/deep/part.py")
     assert DistributionIndex([str(site)]).distribution_of("fakepkg.deep.part", later) is None
@@ -247,7 +245,7 @@ def test_files_that_are_installed_later_are_known(site, install):
     assert DistributionIndex([str(site)]).distribution_of("fakepkg.deep.part", later) is not None
 
 
-def test_becoming_editable_is_noticed(site, install, tmp_path):
+def test_change_to_editable_install_is_detected(site, install, tmp_path):
     info = install("fakedist", "1.5", ())
     assert not DistributionIndex([str(site)]).named("fakedist").editable
     direct = {"url": (tmp_path / "src").as_uri(), "dir_info": {"editable": True}}
@@ -255,16 +253,14 @@ def test_becoming_editable_is_noticed(site, install, tmp_path):
     assert DistributionIndex([str(site)]).named("fakedist").editable
 
 
-def test_a_distribution_that_is_gone_is_not_remembered(site, install):
+def test_removed_distribution_is_not_found(site, install):
     info = install("fakedist", "1.5", ())
     assert DistributionIndex([str(site)]).named("fakedist") is not None
     shutil.rmtree(info)
     assert DistributionIndex([str(site)]).named("fakedist") is None
 
 
-def test_distributions_that_are_far_from_a_file_are_not_looked_at(
-    site, install, tmp_path, monkeypatch
-):
+def test_unrelated_distributions_are_not_read(site, install, tmp_path, monkeypatch):
     install("fakedist", "1.5", ("fakepkg/__init__.py",))
     looked_at: list[str] = []
     original = installation.status_of
@@ -279,9 +275,7 @@ def test_distributions_that_are_far_from_a_file_are_not_looked_at(
     assert looked_at != []
 
 
-def test_whether_distributions_may_be_editable_is_asked_once_in_an_export(
-    site, install, tmp_path, monkeypatch
-):
+def test_editable_check_runs_once_per_index(site, install, tmp_path, monkeypatch):
     install("fakedist", "1.5", ("fakepkg/__init__.py",))
     asked: list[str] = []
     original = os.access
@@ -296,14 +290,14 @@ def test_whether_distributions_may_be_editable_is_asked_once_in_an_export(
     assert len(asked) == 2
 
 
-def test_a_file_is_known_however_its_path_is_spelled(site, install):
+def test_distribution_of_normalizes_file_path(site, install):
     install("fakedist", "1.5", ("fakepkg/part.py",))
     for spelled in ("fakepkg/part.py", "fakepkg//part.py", "./fakepkg/./part.py"):
         place = Location("fakepkg.part", CodeKind.SOURCE, f"{site}/{spelled}")
         assert DistributionIndex([str(site)]).distribution_of("fakepkg.part", place) is not None
 
 
-def test_a_path_file_that_says_something_else_is_noticed(site, install, tmp_path):
+def test_changed_path_file_is_detected(site, install, tmp_path):
     direct = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
     install("fakedist", "1.5", ("_fake.pth",), direct_url__json=json.dumps(direct))
     tool = at(tmp_path / "tools" / "tool.py", "tool")
@@ -314,9 +308,7 @@ def test_a_path_file_that_says_something_else_is_noticed(site, install, tmp_path
         assert (found is not None) is is_its_own
 
 
-def test_becoming_editable_is_noticed_by_the_code_that_it_is_installed_from(
-    site, install, tmp_path
-):
+def test_change_to_editable_install_is_detected_by_its_code(site, install, tmp_path):
     info = install("fakedist", "1.5", ("fakepkg/__init__.py",))
     mine = at(tmp_path / "project/mine.py", "mine")
     assert DistributionIndex([str(site)]).distribution_of("mine", mine) is None
@@ -325,7 +317,7 @@ def test_becoming_editable_is_noticed_by_the_code_that_it_is_installed_from(
     assert DistributionIndex([str(site)]).distribution_of("mine", mine).editable
 
 
-def test_what_a_package_records_of_a_distribution_follows_its_metadata(site, install):
+def test_recorded_distribution_follows_changed_metadata(site, install):
     info = install("fakedist", "1.5", (), requires="License: MIT\n")
 
     def recorded() -> RecordedDistribution:

@@ -23,11 +23,11 @@ from modpack.discovery.secrets import env_secrets_in
         ("shop.environment", False),
     ],
 )
-def test_a_file_counts_by_its_name(tmp_path: Path, name: str, counts: bool) -> None:
+def test_env_secrets_reads_files_by_name(tmp_path: Path, name: str, counts: bool) -> None:
     (tmp_path / name).write_text("DB_PASSWORD='Tr0ub4dor&3xyz'\n")
     assert bool(env_secrets_in(tmp_path)) == counts
 
 
-def test_folders_of_that_name_and_missing_folders_hold_nothing(tmp_path: Path) -> None:
+def test_env_secrets_ignores_folders_and_missing_folders(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
     assert env_secrets_in(tmp_path) == env_secrets_in(tmp_path / "missing") == {}

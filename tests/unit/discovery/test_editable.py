@@ -18,7 +18,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_lines_of_path_files_are_folders_relative_to_theirs(site):
+def test_pth_folders_resolves_relative_lines(site):
     found = pth_folders(site, ["own.pth", "own-1.0.dist-info"])
     assert found == {"/code/shop/src", str(site.parent / "beside")}
 
@@ -28,7 +28,7 @@ def test_the_lines_of_path_files_are_folders_relative_to_theirs(site):
     [[], ["shop"], ["own.pth", "runs.pth"], ["empty.pth"], ["odd.pth"], ["gone.pth"]],
     ids=", ".join,
 )
-def test_nothing_is_known_where_no_path_file_says_it_or_code_does(site, files):
+def test_pth_folders_without_path_file_or_with_code_is_none(site, files):
     assert pth_folders(site, files) is None
 
 
@@ -42,9 +42,9 @@ def test_nothing_is_known_where_no_path_file_says_it_or_code_does(site, files):
         ("shop.parts", "/src/shop/parts", True),
     ],
 )
-def test_a_module_is_found_through_the_folder_above_its_path(module, place, is_folder):
+def test_import_root_is_folder_above_module_path(module, place, is_folder):
     assert import_root(module, Path(place), is_folder) == "/src"
 
 
-def test_a_module_with_more_names_than_folders_is_found_through_none():
+def test_import_root_with_too_few_folders_is_empty():
     assert import_root("a.b.c", Path("/c.py"), False) == ""

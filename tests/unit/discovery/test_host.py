@@ -19,7 +19,7 @@ def kind_of(module: str) -> CodeKind | None:
     return location.kind if location is not None else None
 
 
-def test_a_source_file_is_found_with_its_place(project):
+def test_locate_finds_source_file(project):
     root = project({"hosted/__init__.py": "", "hosted/part.py": "x = 1\r\n"})
     environment = HostEnvironment()
     package, part = environment.locate("hosted"), environment.locate("hosted.part")
@@ -31,7 +31,7 @@ def test_a_source_file_is_found_with_its_place(project):
     assert "hosted" not in sys.modules
 
 
-def test_a_folder_that_was_made_after_python_asked_for_it_is_looked_into(tmp_path, monkeypatch):
+def test_locate_searches_folder_created_later(tmp_path, monkeypatch):
     late = tmp_path / "late"
     monkeypatch.syspath_prepend(late)
     with pytest.raises(ModuleNotFoundError):
@@ -43,7 +43,7 @@ def test_a_folder_that_was_made_after_python_asked_for_it_is_looked_into(tmp_pat
     assert kind_of("hosted_late") is CodeKind.SOURCE
 
 
-def test_sources_are_read_byte_for_byte(tmp_path, monkeypatch):
+def test_read_source_returns_exact_bytes(tmp_path, monkeypatch):
     (tmp_path / "bytewise.py").write_bytes(b"# coding: latin-1\r\nx = '\xe9'\r\n")
     monkeypatch.syspath_prepend(tmp_path)
     environment = HostEnvironment()
@@ -52,7 +52,7 @@ def test_sources_are_read_byte_for_byte(tmp_path, monkeypatch):
     assert environment.read_source(location) == b"# coding: latin-1\r\nx = '\xe9'\r\n"
 
 
-def test_kinds_of_code_are_told_apart(tmp_path, monkeypatch):
+def test_locate_distinguishes_kinds_of_code(tmp_path, monkeypatch):
     (tmp_path / "plain_folder" / "deeper").mkdir(parents=True)
     (tmp_path / "was_source.py").write_text("x = 1")
     py_compile.compile(str(tmp_path / "was_source.py"), str(tmp_path / "only_bytes.pyc"))
@@ -69,7 +69,7 @@ def test_kinds_of_code_are_told_apart(tmp_path, monkeypatch):
     assert kind_of("was_source.below") is None
 
 
-def test_a_folder_in_a_package_that_is_not_loaded_is_found(project):
+def test_locate_finds_namespace_in_unloaded_package(project):
     root = project({"unloaded/__init__.py": "", "unloaded/folder/leaf.py": ""})
     environment = HostEnvironment()
     folder, leaf = environment.locate("unloaded.folder"), environment.locate("unloaded.folder.leaf")
@@ -77,14 +77,14 @@ def test_a_folder_in_a_package_that_is_not_loaded_is_found(project):
     assert leaf is not None and leaf.file == str(root / "unloaded" / "folder" / "leaf.py")
 
 
-def test_a_package_goes_before_a_folder_further_up_the_path(project):
+def test_locate_prefers_package_over_namespace_folder(project):
     project({"same_name/__init__.py": "", "same_name/in_package.py": ""})
     project({"same_name/in_folder.py": ""})
     assert kind_of("same_name") is CodeKind.SOURCE
     assert kind_of("same_name.in_folder") is None
 
 
-def test_the_empty_entry_of_the_path_is_the_current_folder(tmp_path, monkeypatch):
+def test_locate_reads_empty_path_entry_as_current_folder(tmp_path, monkeypatch):
     (tmp_path / "lies_here.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", *sys.path])
@@ -92,7 +92,7 @@ def test_the_empty_entry_of_the_path_is_the_current_folder(tmp_path, monkeypatch
     assert location is not None and location.file == str(tmp_path / "lies_here.py")
 
 
-def test_zipped_sources_are_read(tmp_path, monkeypatch):
+def test_read_source_reads_zip_archive(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("zipped_pkg/__init__.py", "")
         archive.writestr("zipped_pkg/leaf.py", "x = 'é'")
@@ -103,7 +103,7 @@ def test_zipped_sources_are_read(tmp_path, monkeypatch):
     assert environment.read_source(leaf).decode() == "x = 'é'"
 
 
-def test_results_are_kept_for_the_life_of_the_environment(project):
+def test_locate_caches_results(project):
     root = project({"short_lived.py": ""})
     environment = HostEnvironment()
     before = environment.locate("short_lived")
@@ -111,7 +111,7 @@ def test_results_are_kept_for_the_life_of_the_environment(project):
     assert environment.locate("short_lived") is before is not None
 
 
-def test_a_loaded_module_is_where_it_was_loaded_from(project):
+def test_locate_uses_file_of_loaded_module(project):
     root = project({"moved_on.py": ""})
     importlib.import_module("moved_on")
     sys.path.remove(str(root))
@@ -119,7 +119,7 @@ def test_a_loaded_module_is_where_it_was_loaded_from(project):
     assert location is not None and location.file == str(root / "moved_on.py")
 
 
-def test_a_loaded_module_without_a_spec_is_looked_for(project, monkeypatch):
+def test_locate_searches_loaded_module_without_spec(project, monkeypatch):
     project({"hand_made.py": ""})
     monkeypatch.setitem(sys.modules, "hand_made", types.ModuleType("hand_made"))
     assert kind_of("hand_made") is CodeKind.SOURCE
@@ -127,7 +127,7 @@ def test_a_loaded_module_without_a_spec_is_looked_for(project, monkeypatch):
     assert kind_of("hand_made_only") is None
 
 
-def test_live_attributes_are_told_from_submodules(project):
+def test_live_attribute_distinguishes_submodules(project):
     project(
         {
             "living/__init__.py": "import json as alias, living.part\nx = None",
@@ -143,12 +143,12 @@ def test_live_attributes_are_told_from_submodules(project):
 
 
 @pytest.mark.parametrize("entry", [3, None, b"bytes", Path("/a/path")])
-def test_strange_entries_on_the_path_are_passed_over(monkeypatch, entry):
+def test_locate_skips_invalid_path_entries(monkeypatch, entry):
     monkeypatch.setattr(sys, "path", [entry, *sys.path])
     assert kind_of("certainly_not_there") is None
 
 
-def test_importers_hooks_on_the_path_are_respected(monkeypatch):
+def test_locate_uses_path_hooks(monkeypatch):
     class Finder:
         def __init__(self, entry: str) -> None:
             if entry != "virtual://":

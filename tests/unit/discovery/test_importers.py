@@ -33,47 +33,47 @@ class Outer:
         pass
 
 
-def test_python_itself_names_classes_functions_and_nested_ones():
+def test_sys_importer_names_classes_and_functions():
     assert sys_importer.get_name(collections.OrderedDict) == ("collections", "OrderedDict")
     assert sys_importer.get_name(json.dumps) == ("json", "dumps")
     assert sys_importer.get_name(Outer.Inner) == (__name__, "Outer.Inner")
     assert sys_importer.get_name(len) == ("builtins", "len")
 
 
-def test_a_name_may_be_given():
+def test_get_name_accepts_name():
     assert sys_importer.get_name(json.JSONDecodeError, "JSONDecodeError") == (
         "json.decoder",
         "JSONDecodeError",
     )
 
 
-def test_what_is_not_there_is_not_found():
+def test_get_name_of_missing_object_raises():
     gone = type("Gone", (), {"__module__": __name__})
     for obj in (gone, lambda: None, type("X", (), {"__module__": "never_loaded"})):
         with pytest.raises(ObjNotFoundError):
             sys_importer.get_name(obj)
 
 
-def test_what_has_no_name_is_not_found():
+def test_get_name_of_unnamed_object_raises():
     with pytest.raises(ObjNotFoundError, match="neither __qualname__ nor __name__"):
         sys_importer.get_name(object())
 
 
-def test_another_object_under_the_name_is_a_mismatch_that_says_where_both_are_from():
+def test_get_name_mismatch_names_both_files():
     twin = type("Outer", (), {"__module__": __name__})
     with pytest.raises(ObjMismatchError, match="importer=") as failure:
         sys_importer.get_name(twin)
     assert str(failure.value).count(__file__) == 2
 
 
-def test_naming_imports_nothing():
+def test_get_name_imports_nothing():
     stranger = type("X", (), {"__module__": "antigravity"})
     with pytest.raises(ObjNotFoundError):
         sys_importer.get_name(stranger)
     assert "antigravity" not in sys.modules
 
 
-def test_something_without_a_module_is_looked_for_in_the_loaded_ones(monkeypatch):
+def test_whichmodule_searches_loaded_modules(monkeypatch):
     class Constant:
         __module__ = None  # type: ignore[assignment]
 
@@ -82,14 +82,14 @@ def test_something_without_a_module_is_looked_for_in_the_loaded_ones(monkeypatch
     assert sys_importer.get_name(constant, "CONSTANT") == ("keeps_it", "CONSTANT")
 
 
-def test_the_contract_holds_for_a_users_importer():
+def test_custom_importer_names_objects():
     thing = type("Thing", (), {"__module__": "shop"})
     importer = Local(shop=module_with("shop", Thing=thing))
     module, name = importer.get_name(thing)
     assert getattr(importer.import_module(module), name) is thing
 
 
-def test_ordered_importers_take_the_first_that_has_the_very_object():
+def test_ordered_importer_selects_importer_with_same_object():
     first, second = (type("Thing", (), {"__module__": "shop"}) for _ in range(2))
     both = OrderedImporter(
         Local(shop=module_with("shop", Thing=first)), Local(shop=module_with("shop", Thing=second))
@@ -101,7 +101,7 @@ def test_ordered_importers_take_the_first_that_has_the_very_object():
         both.get_name(type("Thing", (), {"__module__": "shop"}))
 
 
-def test_ordered_importers_import_from_the_first_that_can():
+def test_ordered_importer_imports_from_first_that_has_module():
     shop = module_with("shop")
     both = OrderedImporter(Local(shop=shop), sys_importer)
     assert both.import_module("shop") is shop
@@ -110,7 +110,7 @@ def test_ordered_importers_import_from_the_first_that_can():
         both.import_module("nowhere_here")
 
 
-def test_an_error_while_importing_is_not_taken_for_absence():
+def test_ordered_importer_propagates_import_errors():
     class Breaks(Local):
         def import_module(self, module_name: str) -> ModuleType:
             raise ImportError("it is there, but it breaks")
@@ -120,7 +120,7 @@ def test_an_error_while_importing_is_not_taken_for_absence():
 
 
 @pytest.mark.parametrize("stranger", [None, "sys", json, object()])
-def test_only_importers_can_be_ordered(stranger):
+def test_ordered_importer_rejects_other_types(stranger):
     with pytest.raises(TypeError, match="OrderedImporter takes modpack importers"):
         OrderedImporter(sys_importer, stranger)
 
@@ -136,7 +136,7 @@ class Answers(Local):
         return self.path
 
 
-def test_ordered_whichmodule_asks_importers_in_order():
+def test_ordered_whichmodule_tries_importers_in_order():
     paths = ["__main__", "shop", "till"]
     ordered = OrderedImporter(*map(Answers, paths))
     assert ordered.whichmodule(object(), "Thing") == "shop"
@@ -157,7 +157,7 @@ def test_ordered_resolve_returns_innermost_importer():
     assert OrderedImporter(OrderedImporter(inner)).resolve(thing)[0] is inner
 
 
-def test_whichmodule_searches_the_modules_of_a_users_importer():
+def test_whichmodule_searches_modules_of_custom_importer():
     class Constant:
         __module__ = None  # type: ignore[assignment]
 
@@ -168,7 +168,7 @@ def test_whichmodule_searches_the_modules_of_a_users_importer():
     assert importer.get_name(constant, "CONSTANT") == ("shop", "CONSTANT")
 
 
-def test_get_name_uses_the_name_that_an_object_reduces_to(monkeypatch):
+def test_get_name_uses_reduced_name(monkeypatch):
     class Constant:
         __module__ = "keeps_it"
 

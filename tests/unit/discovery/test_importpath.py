@@ -56,7 +56,7 @@ def names(index: DistributionIndex) -> set[str]:
     return {Path(found.path).name for found in index.installations()}
 
 
-def test_a_folder_that_stays_as_it_is_is_listed_once(site: Path, listed: list[str]) -> None:
+def test_unchanged_folder_is_listed_once(site: Path, listed: list[str]) -> None:
     install(site, "one")
     long_ago(site)
     for _ in range(3):
@@ -64,7 +64,7 @@ def test_a_folder_that_stays_as_it_is_is_listed_once(site: Path, listed: list[st
     assert listed == [str(site)]
 
 
-def test_what_is_installed_and_removed_between_two_looks_is_noticed(site: Path) -> None:
+def test_installation_and_removal_are_detected(site: Path) -> None:
     install(site, "one")
     long_ago(site)
     assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
@@ -79,7 +79,7 @@ def test_what_is_installed_and_removed_between_two_looks_is_noticed(site: Path) 
     assert DistributionIndex([str(site)]).named("two") is None
 
 
-def test_a_change_at_the_very_time_of_the_last_one_is_noticed(site: Path) -> None:
+def test_change_within_timestamp_resolution_is_detected(site: Path) -> None:
     now = time.time_ns()
     install(site, "one")
     os.utime(site, ns=(now, now))
@@ -89,7 +89,7 @@ def test_a_change_at_the_very_time_of_the_last_one_is_noticed(site: Path) -> Non
     assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
 
 
-def test_a_folder_of_another_name_is_another_folder(site: Path, tmp_path: Path) -> None:
+def test_renamed_folder_is_listed_again(site: Path, tmp_path: Path) -> None:
     install(site, "one")
     other = tmp_path / "other"
     other.mkdir()
@@ -102,7 +102,7 @@ def test_a_folder_of_another_name_is_another_folder(site: Path, tmp_path: Path) 
     assert names(DistributionIndex([str(tmp_path / "missing")])) == set()
 
 
-def test_an_empty_entry_is_the_folder_that_is_current(
+def test_empty_path_entry_is_current_folder(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(site, "one")
@@ -113,16 +113,14 @@ def test_an_empty_entry_is_the_folder_that_is_current(
     assert names(DistributionIndex([site.name])) == {"one-1.0.dist-info"}
 
 
-def test_a_folder_that_joins_the_import_path_counts(
-    site: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_added_to_path_is_searched(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(site, "one")
     assert "one-1.0.dist-info" not in names(DistributionIndex())
     monkeypatch.syspath_prepend(site)
     assert "one-1.0.dist-info" in names(DistributionIndex())
 
 
-def test_distributions_in_an_archive_are_found_and_noticed_when_it_changes(tmp_path: Path) -> None:
+def test_changed_archive_is_read_again(tmp_path: Path) -> None:
     archive = tmp_path / "packed.zip"
 
     def pack(*packed: str) -> None:
@@ -137,7 +135,7 @@ def test_distributions_in_an_archive_are_found_and_noticed_when_it_changes(tmp_p
     assert len(list(DistributionIndex([str(archive)]).installations())) == 2
 
 
-def test_what_another_finder_tells_counts_as_long_as_it_is_there(
+def test_distributions_of_other_finder_are_found(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import importlib_metadata
@@ -156,7 +154,7 @@ def test_what_another_finder_tells_counts_as_long_as_it_is_there(
     assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
 
 
-def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
+def test_finder_without_distributions_causes_no_import(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
@@ -175,7 +173,7 @@ def test_a_finder_that_has_nothing_to_tell_of_costs_no_import(
     assert "importlib_metadata" not in sys.modules
 
 
-def test_metadata_is_read_as_importlib_metadata_reads_it(site: Path) -> None:
+def test_metadata_matches_importlib_metadata(site: Path) -> None:
     import importlib_metadata
 
     places = [install(site, "one"), site / "single-2.0.egg-info", site / "old-3.0.egg-info"]

@@ -17,5 +17,5 @@ from modpack.discovery.import_scanner import scan_source
         "(load := __import__)\ndef f(): load('a.b')",
     ],
 )
-def test_importers_are_found_where_the_word_import_is(code):
+def test_keyword_skip_keeps_importing_calls(code):
     assert [item.module for item in scan_source(code, "pkg.mod", False).imports] == ["a.b"]

@@ -109,7 +109,7 @@ def told(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
         ("def f():\n    return getattr(tracker, 'log')(1)", ("log", 3, "function-body")),
     ],
 )
-def test_a_use_is_told_by_what_is_done_with_the_name(source, expected):
+def test_find_uses_reports_kind_of_use(source, expected):
     assert told(found(f"import tracker\n{source}")) == [expected]
 
 
@@ -131,11 +131,11 @@ def test_a_use_is_told_by_what_is_done_with_the_name(source, expected):
         "'tracker.log'",
     ],
 )
-def test_what_never_runs_and_what_is_another_name_is_no_use(source):
+def test_find_uses_ignores_dead_code_and_other_names(source):
     assert found(f"import tracker\n{source}") == ()
 
 
-def test_only_the_part_that_can_run_counts():
+def test_find_uses_ignores_branch_that_never_runs():
     source = """
         import tracker
         from typing import TYPE_CHECKING
@@ -147,7 +147,7 @@ def test_only_the_part_that_can_run_counts():
     assert told(found(source)) == [("start", 7, "call")]
 
 
-def test_a_name_that_only_type_checkers_import_is_never_used():
+def test_find_uses_ignores_type_checking_import():
     source = """
         from typing import TYPE_CHECKING
         if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def test_a_name_that_only_type_checkers_import_is_never_used():
     assert found(source) == ()
 
 
-def test_a_use_tells_the_function_or_class_around_it():
+def test_find_uses_reports_enclosing_scope():
     source = """
         import tracker
         class A:
@@ -195,7 +195,7 @@ def test_a_use_tells_the_function_or_class_around_it():
         ("import tracker\nt = getattr(tracker, 'client')\nt.log()", "client.log"),
     ],
 )
-def test_a_name_is_followed_however_it_is_bound(source, name):
+def test_find_uses_follows_all_bindings(source, name):
     calls = [use.name for use in found(source) if use.kind.value == "call"]
     assert name in calls
 
@@ -214,12 +214,12 @@ def test_a_name_is_followed_however_it_is_bound(source, name):
         ("class A:\n    def g(self): self.t = tracker\n    def f(self): self.t.log()", "log"),
     ],
 )
-def test_what_comes_of_a_mock_is_followed_to_the_function_that_uses_it(source, name):
+def test_find_uses_follows_results_of_mocks(source, name):
     uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function-body"]
     assert name in [use.name for use in uses]
 
 
-def test_nothing_comes_of_a_call_in_a_function_for_it_raises():
+def test_find_uses_ignores_result_of_call_in_function():
     source = """
         import tracker
         def f(image):
@@ -232,7 +232,7 @@ def test_nothing_comes_of_a_call_in_a_function_for_it_raises():
     assert told(found(source)) == [("read", 5, "function-body"), ("init", 6, "function-body")]
 
 
-def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
+def test_find_uses_sees_function_import_in_nested_functions():
     source = """
         def f():
             from tracker import log
@@ -245,7 +245,7 @@ def test_an_import_inside_a_function_is_seen_in_it_and_in_functions_within():
     assert told(found(source)) == [("log", 5, "function-body")]
 
 
-def test_a_submodule_that_is_mocked_itself_is_told_as_such():
+def test_find_uses_reports_mocked_submodule():
     source = """
         import tracker.client
         from tracker import server
@@ -261,7 +261,7 @@ def test_a_submodule_that_is_mocked_itself_is_told_as_such():
     ]
 
 
-def test_a_mocked_part_of_a_packaged_package_is_found_by_its_path():
+def test_find_uses_follows_path_to_mocked_submodule():
     modules = {
         "shop": "",
         "shop.net": "import shop\nfrom . import till\nshop.till.open()\ntill.close()",
@@ -270,12 +270,12 @@ def test_a_mocked_part_of_a_packaged_package_is_found_by_its_path():
     assert told(uses) == [("open", 3, "call"), ("close", 4, "call")]
 
 
-def test_relative_imports_are_resolved():
+def test_find_uses_resolves_relative_imports():
     modules = {"shop": "", "shop.deep": "", "shop.deep.net": "from ..till import open\nopen()"}
     assert told(found(modules, mocked=["shop.till"])) == [("open", 2, "call")]
 
 
-def test_names_that_only_the_star_import_of_a_mock_can_have_bound():
+def test_find_uses_follows_star_import_of_mock():
     source = """
         from tracker import *
         SIZE = 3
@@ -288,7 +288,7 @@ def test_names_that_only_the_star_import_of_a_mock_can_have_bound():
 # -- from module to module --------------------------------------------------------------------
 
 
-def test_a_name_is_followed_through_three_modules():
+def test_find_uses_follows_name_through_three_modules():
     modules = {
         "one": "from tracker import log as write",
         "two": "from one import write as emit",
@@ -313,13 +313,13 @@ def test_a_name_is_followed_through_three_modules():
         "import importlib\nimportlib.import_module('.tools', __package__).log()",
     ],
 )
-def test_a_name_of_another_packaged_module_is_followed_however_it_is_imported(source):
+def test_find_uses_follows_all_imports_of_packaged_module(source):
     modules = {"shop": "", "shop.tools": "from tracker import log", "shop.net": source}
     (use,) = found(modules)
     assert (use.importer, use.name, use.via) == ("shop.net", "log", ("shop.tools",))
 
 
-def test_a_module_is_followed_under_another_name_in_a_third_one():
+def test_find_uses_follows_module_alias_in_third_module():
     modules = {
         "helpers": "from tracker import log",
         "middle": "import helpers as h",
@@ -329,7 +329,7 @@ def test_a_module_is_followed_under_another_name_in_a_third_one():
     assert (use.importer, use.via) == ("net", ("helpers", "middle"))
 
 
-def test_a_star_import_takes_what_all_lists_and_else_what_has_no_underscore():
+def test_star_import_binds_exported_or_public_names():
     modules = {
         "listed": "from tracker import log, hidden\n__all__ = ['log']",
         "plain": "from tracker import log as open_log, log as _private",
@@ -338,7 +338,7 @@ def test_a_star_import_takes_what_all_lists_and_else_what_has_no_underscore():
     assert [use.line for use in found(modules)] == [3, 5]
 
 
-def test_circles_of_imports_come_to_an_end():
+def test_find_uses_terminates_on_import_cycle():
     modules = {
         "left": "import right\nfrom tracker import log\nback = right.back\nback()",
         "right": "import left\nback = left.log\nagain = left.back",
@@ -348,7 +348,7 @@ def test_circles_of_imports_come_to_an_end():
     assert ("net", "log") in {(use.importer, use.name) for use in uses}
 
 
-def test_names_that_grow_in_circles_come_to_an_end():
+def test_find_uses_terminates_on_growing_names():
     modules = {
         "left": "from right import x\nfrom tracker import x\ny = x.a or x.b(1)[2]",
         "right": "from left import y\nx = y.c or y.d",
@@ -356,7 +356,7 @@ def test_names_that_grow_in_circles_come_to_an_end():
     assert len(found(modules)) < 1000
 
 
-def test_a_class_is_followed_into_another_module():
+def test_find_uses_follows_class_into_other_module():
     modules = {
         "base": "import tracker\nclass Base:\n    run = tracker.init()",
         "net": "from base import Base\nclass Net(Base):\n    def f(self):\n        self.run.log()",
@@ -366,7 +366,7 @@ def test_a_class_is_followed_into_another_module():
 
 
 @pytest.mark.parametrize("statement", ["nonlocal", "global"])
-def test_find_uses_of_attribute_set_on_a_name_bound_further_below_finds_them(statement):
+def test_find_uses_follows_attribute_of_name_bound_later(statement):
     source = f"""
         import tracker
         def f():
@@ -392,14 +392,14 @@ def parsed(monkeypatch) -> list[str]:
     return parsed
 
 
-def test_modules_that_have_nothing_to_do_with_a_mock_are_not_parsed(parsed):
+def test_find_uses_parses_related_modules_only(parsed):
     sources = {f"m{number}": (b"import m1\nx = 1\n", False) for number in range(50)}
     sources["net"] = (b"import tracker\ntracker.init()\n", False)
     assert len(find_uses(sources, ["tracker"], graph_of(sources))) == 1
     assert parsed == ["net"]
 
 
-def test_what_cannot_be_parsed_is_passed_by():
+def test_find_uses_skips_unparsable_source():
     modules = {"broken": "import tracker\ntracker.log(", "net": "import tracker\ntracker.log()"}
     assert [use.importer for use in found(modules)] == ["net"]
 
@@ -417,7 +417,7 @@ def test_what_cannot_be_parsed_is_passed_by():
         "x = tracker\n" + "\n".join(f"x = x.a{n} or x.b{n}()" for n in range(200)),
     ],
 )
-def test_no_source_is_too_deep(source):
+def test_find_uses_handles_deep_nesting(source):
     found(f"import tracker\n{source}\n")
 
 
@@ -433,7 +433,7 @@ def test_find_uses_follows_the_imports_of_the_graph():
     assert [use.importer for use in find_uses(sources, ["tracker"], graph)] == ["net"]
 
 
-def test_what_functions_import_that_travel_inside_a_saved_object_is_used():
+def test_find_uses_reports_imports_of_functions_in_pickles():
     graph = DependencyGraph()
     saved = "<model/net.pkl>"
     graph.add_edge(Edge(saved, "tracker", ImportKind.FUNCTION, None, ("log", "client")))
@@ -458,7 +458,7 @@ def live(modules: Mapping[str, str] | str, entries: Collection[tuple[str, str]] 
 DEAD = "import tracker\ndef dead():\n    tracker.log()\n"
 
 
-def test_a_function_that_nothing_mentions_is_dead():
+def test_unmentioned_function_is_dead():
     assert not live(DEAD)
 
 
@@ -477,7 +477,7 @@ def test_a_function_that_nothing_mentions_is_dead():
         "def f(x, name):\n    return getattr(x, f'de_{name}')\nx = 'dead'",
     ],
 )
-def test_a_function_is_live_if_what_runs_mentions_it(mention):
+def test_function_mentioned_by_live_code_is_live(mention):
     assert live(DEAD + mention)
 
 
@@ -493,7 +493,7 @@ def test_a_function_is_live_if_what_runs_mentions_it(mention):
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = dead",
     ],
 )
-def test_a_function_that_only_dead_code_mentions_is_dead(mention):
+def test_function_mentioned_by_dead_code_is_dead(mention):
     assert not live(DEAD + mention)
 
 
@@ -511,7 +511,7 @@ def test_a_function_that_only_dead_code_mentions_is_dead(mention):
         "match dead:\n            case _: pass",
     ],
 )
-def test_mention_is_found_whatever_stands_beside_it(mention):
+def test_mention_is_found_next_to_keywords_and_operators(mention):
     assert live(f"{DEAD}class Net:\n    def forward(self, x):\n        {mention}")
 
 
@@ -525,12 +525,12 @@ def test_mention_is_found_whatever_stands_beside_it(mention):
         "deadline = 1\n",
     ],
 )
-def test_module_with_a_name_in_prose_only_is_not_parsed(prose, parsed):
+def test_module_with_name_in_prose_is_not_parsed(prose, parsed):
     assert not live({"net": DEAD, "other": prose})
     assert parsed == ["net"]
 
 
-def test_name_that_many_modules_mention_counts_as_called_unparsed(parsed):
+def test_name_in_many_modules_counts_as_called(parsed):
     callers = {f"m{n}": f"import net\ndef caller{n}():\n    net.dead()" for n in range(8)}
     assert live({"net": DEAD, **callers})
     assert parsed == ["net"]
@@ -538,17 +538,17 @@ def test_name_that_many_modules_mention_counts_as_called_unparsed(parsed):
     assert not live({"net": DEAD, **callers})
 
 
-def test_a_function_that_mentions_itself_only_is_dead():
+def test_recursive_function_is_dead():
     assert not live("import tracker\ndef dead():\n    tracker.log()\n    dead()")
 
 
-def test_a_mention_in_another_module_counts():
+def test_mention_in_other_module_makes_function_live():
     assert live({"tools": DEAD, "net": "import tools\ntools.dead()"})
     assert live({"tools": DEAD, "net": "from tools import dead as d\nd()"})
     assert not live({"tools": DEAD, "net": "import tools\ndef f():\n    tools.dead()"})
 
 
-def test_what_saved_objects_name_is_live_with_all_its_methods_and_those_it_inherits():
+def test_saved_class_is_live_with_inherited_methods():
     source = """
         import tracker
         class Base:
@@ -561,16 +561,16 @@ def test_what_saved_objects_name_is_live_with_all_its_methods_and_those_it_inher
     assert not live(source, entries=[("net", "other")])
 
 
-def test_a_function_that_a_saved_object_names_is_live():
+def test_function_in_saved_object_is_live():
     assert live(DEAD, entries=[("net", "dead")])
 
 
-def test_everything_in_a_module_that_was_saved_by_name_is_live():
+def test_saved_module_is_live():
     assert live(DEAD, entries=[("net", "")])
 
 
 @pytest.mark.parametrize("base", ["nn.Module", "json.JSONEncoder", "unknown()"])
-def test_methods_that_a_class_from_outside_may_call_are_live_if_their_class_is(base):
+def test_methods_of_class_with_external_base_are_live(base):
     source = f"""
         import json, tracker
         from torch import nn
@@ -581,7 +581,7 @@ def test_methods_that_a_class_from_outside_may_call_are_live_if_their_class_is(b
     assert live(textwrap.dedent(source) + "\nx = Part()")
 
 
-def test_a_part_of_a_model_that_nothing_names_is_dead():
+def test_unmentioned_submodule_class_is_dead():
     source = """
         import tracker
         from torch import nn
@@ -592,7 +592,7 @@ def test_a_part_of_a_model_that_nothing_names_is_dead():
     assert not live(source)
 
 
-def test_a_class_that_its_base_may_keep_in_a_list_is_live():
+def test_class_that_base_may_register_is_live():
     source = """
         import tracker, plugins
         class Part(plugins.Plugin):
@@ -612,7 +612,7 @@ def test_a_class_that_its_base_may_keep_in_a_list_is_live():
     assert live(source)
 
 
-def test_a_base_class_is_found_through_other_modules():
+def test_base_class_is_resolved_through_modules():
     modules = {
         "bases": "from middle import *",
         "middle": "from plugins import Plugin as Base",
@@ -621,7 +621,7 @@ def test_a_base_class_is_found_through_other_modules():
     assert live(modules)
 
 
-def test_a_decorated_function_is_live_unless_the_decorator_is_harmless():
+def test_decorated_function_is_live_unless_harmless():
     source = "import tracker, web\n@web.route\ndef dead():\n    tracker.log()"
     assert live(source)
     source = (
@@ -630,7 +630,7 @@ def test_a_decorated_function_is_live_unless_the_decorator_is_harmless():
     assert not live(source)
 
 
-def test_a_name_that_is_put_together_at_run_time_may_be_any():
+def test_computed_name_makes_matching_functions_live():
     source = """
         import tracker
         class Net:
@@ -655,17 +655,17 @@ def later(source: str) -> bool:
     return use.is_called_later
 
 
-def test_a_decorated_method_of_a_saved_object_can_be_called_later():
+def test_decorated_method_of_saved_object_is_called_later():
     assert later("import tracker\nclass Net:\n    @tracker.watch\n    def f(self): pass")
 
 
-def test_a_decorated_function_can_be_called_later_if_something_mentions_it():
+def test_mentioned_decorated_function_is_called_later():
     source = "import tracker\n@tracker.watch\ndef f(): pass\n"
     assert not later(source)
     assert later(source + "class Net:\n    def forward(self): f()")
 
 
-def test_a_saved_class_that_derives_from_a_mocked_one_can_be_called_later():
+def test_saved_class_with_mocked_base_is_called_later():
     assert later("import tracker\nclass Net(tracker.Base): pass")
     assert not later("import tracker\nclass Other(tracker.Base): pass")
 
@@ -684,11 +684,11 @@ def test_a_saved_class_that_derives_from_a_mocked_one_can_be_called_later():
         ("class Net:\n    def forward(self): tracker.log()", MockRisk.REACHABLE),
     ],
 )
-def test_the_risk_is_that_of_the_worst_use(source, risk):
+def test_risk_is_that_of_worst_use(source, risk):
     assert risk_of(found(f"import tracker\n{source}", entries=NET)) is risk
 
 
-def test_what_can_be_called_from_outside_is_read_off_the_graph():
+def test_externally_callable_reads_graph():
     graph = DependencyGraph()
     graph.mark_root("<m/net.pkl>")
     graph.mark_root("helpers")
@@ -697,5 +697,5 @@ def test_what_can_be_called_from_outside_is_read_off_the_graph():
     assert externally_callable(graph) == [("net", "Net"), ("net", "make"), ("helpers", "")]
 
 
-def test_without_mocks_there_is_nothing_to_find():
+def test_find_uses_without_mocks_is_empty():
     assert found("import tracker\ntracker.log()", mocked=[]) == ()

@@ -27,7 +27,7 @@ def shop(installed):
     )
 
 
-def test_the_installed_version_is_read_off_the_metadata(shop):
+def test_installed_version_reads_metadata(shop):
     assert installed_version("presentshop") == installed_version("PresentShop") == "1.0+local"
     assert installed_version("presentnothing") is installed_version("") is None
 
@@ -42,24 +42,24 @@ def test_the_installed_version_is_read_off_the_metadata(shop):
         ("no version", RowStatus.DIFFERENT),
     ],
 )
-def test_versions_are_compared(shop, version, status):
+def test_compare_reports_version_status(shop, version, status):
     assert status_of(recorded(version=version)) is status
     assert "presentshop" not in sys.modules
 
 
-def test_a_missing_distribution_is_missing_with_its_modules():
+def test_compare_reports_missing_distribution_with_modules():
     (row,) = compare(recorded("presentgone"), ["presentgone.b", "presentgone"]).rows
     assert (row.status, row.installed) == (RowStatus.MISSING, None)
     assert row.modules == ("presentgone", "presentgone.b")
     assert row.requirement == "presentgone==1.0"
 
 
-def test_a_module_without_its_distribution_is_there_in_an_unknown_version(project):
+def test_compare_reports_unknown_version_of_loose_module(project):
     project({"presentloose.py": ""})
     assert status_of(recorded("presentloose")) is RowStatus.UNKNOWN
 
 
-def test_modules_of_no_recorded_distribution_are_looked_for(project):
+def test_compare_searches_modules_without_distribution(project):
     project({"presentloose/__init__.py": "", "presentloose/a.py": ""})
     externs = ["presentloose", "presentloose.a", "presentloose.b", "presentgone", "presentgone.c"]
     rows = compare(RecordedEnvironment(), externs).rows
@@ -70,7 +70,7 @@ def test_modules_of_no_recorded_distribution_are_looked_for(project):
     }
 
 
-def test_the_standard_library_torch_and_modpack_are_not_looked_for():
+def test_compare_ignores_stdlib_torch_and_modpack():
     externs = ["json", "torch.nothing.there", "modpack.nothing", "os.path"]
     assert compare(RecordedEnvironment(), externs).rows == ()
 
@@ -83,22 +83,22 @@ def test_the_standard_library_torch_and_modpack_are_not_looked_for():
         ("3.1.0", RowStatus.DIFFERENT),
     ],
 )
-def test_pythons_last_number_rarely_matters(python, status):
+def test_compare_tolerates_python_patch_version(python, status):
     assert status_of(RecordedEnvironment(python=python)) is status
 
 
-def test_another_kind_of_python_is_another_python():
+def test_compare_reports_other_python_implementation():
     made = RecordedEnvironment(python=platform.python_version(), implementation="OtherPython")
     assert status_of(made) is RowStatus.DIFFERENT
 
 
-def test_another_platform_is_a_difference():
+def test_compare_reports_other_platform():
     here = RecordedEnvironment(platform=sys.platform, machine=platform.machine())
     there = RecordedEnvironment(platform="plan9", machine=platform.machine())
     assert (status_of(here), status_of(there)) == (RowStatus.SAME, RowStatus.DIFFERENT)
 
 
-def test_torch_is_compared_by_its_own_version():
+def test_compare_uses_version_of_loaded_torch():
     import torch
 
     (same,) = compare(RecordedEnvironment(torch=torch.__version__), ()).rows
@@ -107,19 +107,19 @@ def test_torch_is_compared_by_its_own_version():
     assert (other.status, other.requirement) == (RowStatus.DIFFERENT, "torch==1.0.0")
 
 
-def test_where_only_the_label_differs_the_label_is_required(shop):
+def test_requirement_keeps_local_label_if_only_that_differs(shop):
     (row,) = compare(recorded(version="1.0+cu1"), ["presentshop"]).rows
     assert row.requirement == "presentshop==1.0+cu1"
 
 
-def test_all_that_others_require_is_compared_if_asked_for():
+def test_compare_whole_includes_all_recorded_distributions():
     others = {"presentgone": RecordedDistribution("presentgone", "1.0")}
     made = RecordedEnvironment(distributions=others)
     assert compare(made, ()).rows == ()
     assert status_of(made, whole=True) is RowStatus.MISSING
 
 
-def test_records_that_contradict_themselves_are_compared_as_they_are():
+def test_compare_accepts_inconsistent_records():
     made = RecordedEnvironment(
         providers={"presenta": "x", "presentb": "nowhere"},
         distributions={"x": RecordedDistribution("presenty", "1.0")},

@@ -64,11 +64,11 @@ def paths(code: str, module: str = "pkg.mod", is_package: bool = False) -> list[
         ("join(ROOT, name)", "../*"),
     ],
 )
-def test_a_path_is_followed_from_where_the_module_is(expression, path):
+def test_find_reads_follows_path_from_module(expression, path):
     assert set(paths(f"name = input()\nfound = {expression}\nprint(found)")) == {path}
 
 
-def test_a_path_is_followed_through_a_function_that_returns_it():
+def test_find_reads_follows_path_through_function():
     code = """
 def default():
     return join(dirname(__file__), "vocabulary.gz")
@@ -79,38 +79,38 @@ class Tokenizer:
     assert set(paths(code)) == {"vocabulary.gz"}
 
 
-def test_a_path_that_is_assigned_counts_once_where_it_is_used():
+def test_find_reads_reports_assigned_path_at_its_use():
     assert paths('CONF = HERE / "conf.json"\nopen(CONF)\n') == ["conf.json"]
 
 
-def test_a_path_that_nothing_here_uses_counts_for_the_modules_that_import_it():
+def test_find_reads_reports_unused_path():
     assert paths('MODELS = HERE / "models"\n') == ["models"]
 
 
-def test_telling_python_where_modules_are_reads_nothing():
+def test_find_reads_ignores_sys_path_changes():
     assert paths("import sys\nsys.path.insert(0, dirname(__file__))\nsys.path.append(ROOT)") == []
 
 
-def test_the_modules_own_file_is_no_data():
+def test_find_reads_ignores_own_file():
     assert paths("print(__file__)\nopen(__file__)\n") == []
 
 
-def test_a_name_that_is_assigned_twice_is_not_followed():
+def test_find_reads_ignores_name_assigned_twice():
     assert paths('x = HERE / "a.txt"\nx = input()\nopen(x)') == ["a.txt"]
 
 
-def test_texts_that_may_be_names_are_told_apart_from_prose():
+def test_find_reads_separates_file_names_from_prose():
     code = '"""See notes.txt."""\nload("words.txt", "a/b.json", "Hello, world.", "VERSION", "x")'
     reads = scan_source(HEAD + code, "pkg.mod", False).reads
     names = [read.path for read in reads if read.kind is ReadKind.NAME]
     assert names == ["words.txt", "words.txt", "a/b.json", "VERSION"]
 
 
-def test_a_source_that_does_not_know_where_it_is_reads_nothing_beside_it():
+def test_find_reads_needs_own_path():
     assert scan_source('open("words.txt")', "pkg.mod", False).reads == ()
 
 
-def test_deep_nesting_is_no_obstacle():
+def test_find_reads_handles_deep_nesting():
     deep = "(" * 80 + "HERE" + ")" * 80
     chain = " / 'a'" * 300
     assert len(paths(f"found = {deep}{chain}\nprint(found)")) == 1

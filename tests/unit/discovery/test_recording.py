@@ -19,7 +19,7 @@ def origin(direct_url):
     return {"direct_url.json": json.dumps(direct_url)}
 
 
-def test_all_that_a_distribution_requires_is_recorded(installed):
+def test_recorded_closure_includes_requirements(installed):
     installed("rec-shop", {"rec_shop.py": ""}, requires=["Rec_Till>=1", "rec-absent; extra == 'x'"])
     installed("Rec_Till", {"rec_till.py": ""}, version="2.0", requires=["rec-notes", "rec-shop"])
     installed("rec-notes", {"rec_notes.py": ""})
@@ -29,31 +29,31 @@ def test_all_that_a_distribution_requires_is_recorded(installed):
     assert (found["rec-till"].name, found["rec-till"].version) == ("Rec_Till", "2.0")
 
 
-def test_what_is_required_and_not_installed_is_named_and_not_recorded(installed):
+def test_recorded_closure_omits_missing_requirement(installed):
     installed("rec-lonely", {"rec_lonely.py": ""}, requires=["rec-nowhere"])
     found = closure_of("rec-lonely")
     assert (list(found), found["rec-lonely"].requires) == (["rec-lonely"], ("rec-nowhere",))
 
 
-def test_the_license_is_recorded():
+def test_recorded_distribution_has_license():
     assert closure_of("torch")["torch"].license is not None
 
 
-def test_the_hash_of_an_archive_is_recorded(installed):
+def test_recorded_distribution_has_archive_hash(installed):
     archive = {"url": "file:///home/me/x.whl", "archive_info": {"hashes": {"sha256": DIGEST}}}
     installed("rec-hashed", {"rec_hashed.py": ""}, metadata=origin(archive))
     found = closure_of("rec-hashed")["rec-hashed"]
     assert (found.hashes, found.url) == ({"sha256": DIGEST}, None)
 
 
-def test_the_older_form_of_a_hash_is_recorded(installed):
+def test_recorded_distribution_accepts_older_hash_form(installed):
     archive = {"url": "https://host.example/x.whl", "archive_info": {"hash": f"sha256={DIGEST}"}}
     installed("rec-older", {"rec_older.py": ""}, metadata=origin(archive))
     found = closure_of("rec-older")["rec-older"]
     assert (found.hashes, found.url) == ({"sha256": DIGEST}, "https://host.example/x.whl")
 
 
-def test_a_repository_is_recorded_with_its_commit_and_without_credentials(installed):
+def test_recorded_url_has_commit_and_no_credentials(installed):
     clone = {
         "url": "https://me:secret@host.example/me/tool.git",
         "vcs_info": {"vcs": "git", "commit_id": "0a1b", "requested_revision": "main"},
@@ -64,7 +64,7 @@ def test_a_repository_is_recorded_with_its_commit_and_without_credentials(instal
     assert found.url == "git+https://host.example/me/tool.git@0a1b#subdirectory=python"
 
 
-def test_whom_to_log_in_as_is_a_part_of_an_ssh_address(installed):
+def test_recorded_ssh_url_keeps_user_name(installed):
     clone = {
         "url": "ssh://git:secret@host.example/me/tool",
         "vcs_info": {"vcs": "git", "commit_id": "0a1b"},
@@ -84,7 +84,7 @@ def test_whom_to_log_in_as_is_a_part_of_an_ssh_address(installed):
         '{"url": "https://[broken", "archive_info": {"hashes": {"md5": "00"}}}',
     ],
 )
-def test_what_tells_of_this_machine_only_is_not_recorded(installed, text):
+def test_recorded_url_omits_local_paths(installed, text):
     installed("rec-odd", {"rec_odd.py": ""}, metadata={"direct_url.json": text})
     found = closure_of("rec-odd")["rec-odd"]
     assert (found.hashes, found.url) == ({}, None)

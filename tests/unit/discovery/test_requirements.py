@@ -75,11 +75,11 @@ def by_packaging(lines: list[str]) -> frozenset[str]:
         "numpy\n",
     ],
 )
-def test_a_requirement_counts_if_it_does_without_extras(line: str) -> None:
+def test_required_names_ignores_extras(line: str) -> None:
     assert required_names([line]) == by_packaging([line])
 
 
-def test_what_is_installed_here_requires_what_packaging_says() -> None:
+def test_required_names_matches_packaging() -> None:
     for found in distributions():
         lines = found.metadata.get_all("Requires-Dist") or []
         assert required_names(lines) == by_packaging(lines)

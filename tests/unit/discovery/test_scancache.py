@@ -45,19 +45,19 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_remembered_scan_is_the_scan(source: bytes, tmp_path: Path) -> None:
+def test_cached_scan_equals_scan(source: bytes, tmp_path: Path) -> None:
     for _ in range(2):
         found = ScanCache(tmp_path / "scans").scan(source, "pkg.mod", False)
         assert found == scan_source(source, "pkg.mod", False)
 
 
-def test_a_source_is_scanned_once(tmp_path: Path, scans: list[str]) -> None:
+def test_scan_scans_source_once(tmp_path: Path, scans: list[str]) -> None:
     for _ in range(3):
         ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
     assert scans == ["pkg"]
 
 
-def test_what_a_scan_depends_on_tells_entries_apart(tmp_path: Path, scans: list[str]) -> None:
+def test_cache_key_covers_inputs(tmp_path: Path, scans: list[str]) -> None:
     cache = ScanCache(tmp_path / "scans")
     asked = [
         (b"from . import a", "pkg.mod", False),
@@ -70,7 +70,7 @@ def test_what_a_scan_depends_on_tells_entries_apart(tmp_path: Path, scans: list[
     assert len(scans) == len(entries(tmp_path)) == len(asked)
 
 
-def test_another_scanner_makes_entries_of_its_own(
+def test_cache_key_covers_scanner(
     tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
@@ -79,7 +79,7 @@ def test_another_scanner_makes_entries_of_its_own(
     assert scans == ["pkg", "pkg"]
 
 
-def test_a_damaged_entry_is_made_again(tmp_path: Path, scans: list[str]) -> None:
+def test_damaged_entry_is_regenerated(tmp_path: Path, scans: list[str]) -> None:
     source, folder = b"import os", tmp_path / "scans"
     ScanCache(folder).scan(source, "pkg", True)
     (entry,) = entries(folder)
@@ -93,9 +93,7 @@ def test_a_damaged_entry_is_made_again(tmp_path: Path, scans: list[str]) -> None
     assert len(scans) == 1 + len(damaged)
 
 
-def test_what_one_process_could_not_parse_another_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parse_failure_is_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise MemoryError
 
@@ -106,7 +104,7 @@ def test_what_one_process_could_not_parse_another_may(
     assert ScanCache(folder).scan(source, "pkg", True) == scan_source(source, "pkg", True)
 
 
-def test_a_whole_entry_of_another_make_is_made_again(tmp_path: Path) -> None:
+def test_entry_with_other_layout_is_regenerated(tmp_path: Path) -> None:
     folder = tmp_path / "scans"
     ScanCache(folder).scan(b"import os", "pkg", True)
     (entry,) = entries(folder)
@@ -116,7 +114,7 @@ def test_a_whole_entry_of_another_make_is_made_again(tmp_path: Path) -> None:
         assert found == scan_source(b"import os", "pkg", True)
 
 
-def test_many_at_a_time_agree(tmp_path: Path) -> None:
+def test_concurrent_threads_agree(tmp_path: Path) -> None:
     asked = [(source, f"pkg.m{n % 3}", False) for n, source in enumerate(SOURCES * 20)]
     with ThreadPoolExecutor(8) as pool:
         caches = [ScanCache(tmp_path / "scans") for _ in range(4)]
@@ -125,13 +123,13 @@ def test_many_at_a_time_agree(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_folder_that_cannot_be_made_only_costs_time(tmp_path: Path) -> None:
+def test_uncreatable_folder_disables_cache(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     cache = ScanCache(tmp_path / "file" / "scans")
     assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
 
 
-def test_a_full_disk_only_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_disables_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -141,9 +139,7 @@ def test_a_full_disk_only_costs_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not entries(tmp_path)
 
 
-def test_entries_are_private_and_a_folder_that_others_write_to_is_not_used(
-    tmp_path: Path, scans: list[str]
-) -> None:
+def test_cache_rejects_folder_writable_by_others(tmp_path: Path, scans: list[str]) -> None:
     folder = tmp_path / "scans"
     ScanCache(folder).scan(b"import os", "pkg", True)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -152,7 +148,7 @@ def test_entries_are_private_and_a_folder_that_others_write_to_is_not_used(
     assert scans == ["pkg", "pkg"]
 
 
-def test_without_a_home_there_is_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_scan_without_home_is_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     def homeless() -> Path:
         raise RuntimeError("no home")
 
@@ -164,19 +160,19 @@ SECRET = b"password = 'Tr0ub4dor&3'\n"
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_clean_source_is_known_to_be_clean(source: bytes, tmp_path: Path) -> None:
+def test_clean_source_is_marked_clean(source: bytes, tmp_path: Path) -> None:
     assert not scan_source(source, "pkg.mod", False).is_clean  # nobody has looked
     for _ in range(2):
         assert ScanCache(tmp_path / "scans").scan(source, "pkg.mod", False).is_clean
 
 
-def test_a_source_with_a_secret_is_never_called_clean(tmp_path: Path) -> None:
+def test_source_with_secret_is_not_clean(tmp_path: Path) -> None:
     for _ in range(2):
         assert not ScanCache(tmp_path / "scans").scan(SECRET, "pkg.mod", False).is_clean
     assert all(b"Tr0ub4dor" not in entry.read_bytes() for entry in entries(tmp_path))
 
 
-def test_whatever_else_an_entry_says_is_not_clean(tmp_path: Path) -> None:
+def test_entry_with_other_value_is_not_clean(tmp_path: Path) -> None:
     folder = tmp_path / "scans"
     ScanCache(folder).scan(b"import os", "pkg", True)
     (entry,) = entries(folder)
@@ -200,7 +196,7 @@ for number in range(400):
 """
 
 
-def test_processes_that_read_write_and_damage_at_a_time_agree(tmp_path: Path) -> None:
+def test_concurrent_processes_agree(tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"folder = {str(tmp_path)!r}\n{READING}"]
     readers = [subprocess.Popen(command) for _ in range(3)]
     spoiler = random.Random(1)
@@ -216,7 +212,7 @@ def test_processes_that_read_write_and_damage_at_a_time_agree(tmp_path: Path) ->
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_a_process_that_is_killed_leaves_nothing_that_misleads(tmp_path: Path) -> None:
+def test_killed_process_leaves_valid_cache(tmp_path: Path) -> None:
     command = [sys.executable, "-c", f"folder = {str(tmp_path)!r}\n{READING}"]
     for _ in range(3):
         started = len(entries(tmp_path))

@@ -30,7 +30,7 @@ def found_at_once(data: bytes) -> set[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_same_words_are_found_as_one_by_one(seed):
+def test_find_matches_separate_searches(seed):
     numbers = random.Random(seed)
     pieces = [*EXACT, *ANY_CASE, b"gh", b"PASS", b"Credential", b"\0", b"\xff", b"p", b"-", b" KEY"]
     data = b"".join(numbers.choice(pieces)[: numbers.randrange(1, 9)] for _ in range(200))
@@ -40,7 +40,7 @@ def test_the_same_words_are_found_as_one_by_one(seed):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_bytes_between_letters_make_no_words_and_hide_none(seed):
+def test_find_ignores_bytes_between_letters(seed):
     numbers = random.Random(seed)
     pieces = [*EXACT, *ANY_CASE, b"\0", b"\1\2", b"123", b"\xff\xfe", b" "]
     split = [piece[:cut] + b"\0" + piece[cut:] for piece in pieces for cut in (1, 2, 3)]
@@ -51,23 +51,23 @@ def test_bytes_between_letters_make_no_words_and_hide_none(seed):
 
 @pytest.mark.parametrize("word", [*EXACT, *ANY_CASE])
 @pytest.mark.parametrize("before", [0, 1, (64 << 10) - 5, (64 << 10) - 1, 64 << 10, 200_000])
-def test_a_word_is_found_wherever_it_is(word, before):
+def test_find_locates_word_at_any_offset(word, before):
     assert word in WORDS.find(b"." * before + word)
     assert word in WORDS.find(bytes(before) + word + bytes(70_000))
 
 
-def test_a_part_of_a_word_is_none():
+def test_find_ignores_partial_words():
     for data in (b"gh", b"-----BEGIN", b"g\0h\0p_", b""):
         assert WORDS.find(data) == {}
 
 
-def test_letters_count_where_a_word_is_spelled_like_that():
+def test_find_respects_case_of_exact_words():
     assert WORDS.find(b"GHP_ akia") == {}
     assert WORDS.find(b"KeY") == {b"key": None}
 
 
 @pytest.mark.parametrize("word", [*_ANCHORS, *HINTS])
-def test_every_word_that_the_guard_knows_is_found_among_all_others(word):
+def test_find_locates_each_known_word_among_others(word):
     others = b" ".join(each for each in _ANCHORS if word not in each)
     assert word in WordFinder(_ANCHORS, HINTS).find(others + word + others)
     assert word in WordFinder(_ANCHORS, HINTS).find(bytes(9) + others + word + others)

@@ -62,22 +62,22 @@ def found(text, kind=TextKind.SOURCE, known=None):
 
 
 @pytest.mark.parametrize("what", TOKENS)
-def test_tokens_are_known_by_their_shapes(what):
+def test_find_secrets_detects_token_formats(what):
     assert found(f"x = 1\nlogin({TOKENS[what]!r})\n") == [(2, what)]
 
 
 @pytest.mark.parametrize("what", TOKENS)
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_tokens_in_pickles_are_known_whatever_opcodes_are_around(what, protocol):
+def test_find_secrets_detects_token_between_opcodes(what, protocol):
     value = TOKENS[what]
     data = pickle.dumps({"a": ["x" * 200, value, value + " "], "b": value}, protocol)
     [first, *_] = find_secrets(data, TextKind.PICKLE)
-    assert (first.what, first.value, first.line) == (what, value.encode(), None)
+    assert (first.description, first.value, first.line) == (what, value.encode(), None)
     assert data[first.position :].startswith(value.encode())
 
 
 @pytest.mark.parametrize("decoys", [0, 31, 32, 33, 500])
-def test_tokens_in_pickles_are_known_however_often_they_seem_to_begin(decoys):
+def test_find_secrets_detects_token_after_false_opcodes(decoys):
     value = TOKENS["a GitHub token"]
     seeming = [f"{value[:4]}{number}" for number in range(decoys)]
     numbers = [number / 7 for number in range(30_000)]
@@ -90,7 +90,7 @@ def test_tokens_in_pickles_are_known_however_often_they_seem_to_begin(decoys):
 @pytest.mark.parametrize(
     "label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE", "ENCRYPTED PRIVATE"]
 )
-def test_private_keys_are_found_in_every_wrapping(label):
+def test_find_secrets_detects_private_keys(label):
     key = f"-----BEGIN {label} KEY-----\n{KEY_LINES}\n-----END {label} KEY-----\n"
     in_json = key.replace("\n", "\\n")
     assert found(f'KEY = """{key}"""') == [(1, "a private key")]
@@ -98,7 +98,7 @@ def test_private_keys_are_found_in_every_wrapping(label):
     assert found(pickle.dumps([key]), TextKind.PICKLE) == [(None, "a private key")]
 
 
-def test_a_pgp_key_with_its_headers_is_found():
+def test_find_secrets_detects_pgp_key_with_headers():
     key = f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 2\n\n{KEY_LINES}\n"
     assert found(key, TextKind.DATA) == [(1, "a private key")]
 
@@ -120,7 +120,7 @@ def test_a_pgp_key_with_its_headers_is_found():
         "url = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'",
     ],
 )
-def test_values_are_known_by_their_names(text):
+def test_find_secrets_detects_values_of_secret_names(text):
     assert [line for line, _ in found(f"\n\n{text}\n")] == [3]
 
 
@@ -132,24 +132,24 @@ def test_values_are_known_by_their_names(text):
         "export API_KEY=Zq8xVb71LmPo93TtRw",
     ],
 )
-def test_values_without_quotes_are_known_in_data(text):
+def test_find_secrets_detects_unquoted_values_in_data(text):
     ((_, kind),) = found(f"a: b\n{text}\n", TextKind.DATA)
     assert kind == "a value with a secret name"
 
 
-def test_a_netrc_file_is_known():
+def test_find_secrets_detects_netrc_password():
     text = "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n"
     assert found(text, TextKind.DATA) == [(3, "a password in a netrc file")]
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_values_in_pickles_are_known_by_their_names(protocol):
+def test_find_secrets_detects_named_values_in_pickles(protocol):
     state = {"rate": 0.1, "api_key": "d8e8fca2dc0f896fd7cb4cb0031ba249"}
     [secret] = find_secrets(pickle.dumps(state, protocol), TextKind.PICKLE)
     assert secret.value == b"d8e8fca2dc0f896fd7cb4cb0031ba249"
 
 
-def test_sources_in_pickles_are_looked_through():
+def test_find_secrets_searches_sources_in_pickles():
     source = "def f():\n    password = 'Tr0ub4dor&3'\n"
     secrets = found(pickle.dumps((source, 1)), TextKind.PICKLE)
     assert secrets == [(None, "a value with a secret name")]
@@ -185,7 +185,7 @@ def test_sources_in_pickles_are_looked_through():
         "limit_key = 'StreamDescription.Shards[-1].ShardId'",
     ],
 )
-def test_examples_names_and_digests_are_no_secrets(text):
+def test_find_secrets_ignores_examples_and_digests(text):
     assert found(text) == []
     assert found(pickle.dumps([text]), TextKind.PICKLE) == []
 
@@ -199,44 +199,44 @@ def test_examples_names_and_digests_are_no_secrets(text):
         "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n",
     ],
 )
-def test_what_is_published_says_nothing_by_what_is_around_it(text):
+def test_find_secrets_ignores_context_in_published_files(text):
     assert found(text, TextKind.DATA) != [] == found(text, TextKind.PUBLISHED)
 
 
 @pytest.mark.parametrize("what", TOKENS)
-def test_what_is_published_is_looked_through_for_tokens(what):
+def test_find_secrets_detects_tokens_in_published_files(what):
     assert found(f"password = 'x {TOKENS[what]}'\n", TextKind.PUBLISHED) == [(1, what)]
 
 
-def test_what_is_published_is_looked_through_for_private_keys():
+def test_find_secrets_detects_private_keys_in_published_files():
     key = f"-----BEGIN PRIVATE KEY-----\n{KEY_LINES}\n-----END PRIVATE KEY-----\n"
     assert found(key, TextKind.PUBLISHED) == [(1, "a private key")]
 
 
-def test_a_line_may_say_that_it_holds_none():
+def test_find_secrets_skips_line_with_comment():
     text = "password = 'Tr0ub4dor&3'  # modpack: not a secret\npassword = 'Tr0ub4dor&4'\n"
     assert [line for line, _ in found(text)] == [2]
 
 
-def test_values_that_are_known_are_found_whatever_they_look_like():
+def test_find_secrets_detects_known_values():
     known = {b"plain words": "the value of A in .env"}
     assert found("x = 'plain words'", known=known) == [(1, "the value of A in .env")]
 
 
-def test_what_is_shown_is_no_more_than_four_characters():
+def test_excerpt_shows_at_most_four_characters():
     [secret] = find_secrets(b"password = 'Tr0ub4dor&3'", TextKind.SOURCE)
     assert secret.excerpt == "'Tr0u...' (11 characters)"
     assert len(secret.fingerprint) == 12
 
 
-def test_secrets_are_found_where_pieces_meet_and_once():
+def test_find_secrets_detects_secret_at_chunk_border_once():
     token = TOKENS["a GitHub token"].encode()
     for before in (4 << 20) - 20, (4 << 20), (4 << 20) + 100:
         data = b"\n" * before + token + b"\n" * (5 << 20)
         assert [s.position for s in find_secrets(data, TextKind.DATA)] == [before]
 
 
-def test_secrets_in_binary_data_are_found():
+def test_find_secrets_searches_binary_data():
     token = TOKENS["a GitHub token"].encode()
     data = DRAWN.randbytes(1 << 20) + b"\0" + token + b"\0" + DRAWN.randbytes(1 << 20)
     [secret] = find_secrets(data, TextKind.DATA)
@@ -261,13 +261,13 @@ def test_secrets_in_binary_data_are_found():
     ],
 )
 @pytest.mark.parametrize("kind", [TextKind.DATA, TextKind.PICKLE])
-def test_no_text_takes_long(text, kind):
+def test_find_secrets_takes_linear_time(text, kind):
     before = time.process_time()
     find_secrets(text, kind)
     assert time.process_time() - before < 30  # a few tenths; without bounds it takes minutes
 
 
-def test_values_of_env_files_are_those_that_are_secret(tmp_path):
+def test_env_file_secrets_yields_secret_values(tmp_path):
     text = (
         "# database\nDEBUG=1\nSTAGE=production\nexport DB_PASSWORD='Tr0ub4dor&3'\n"
         "WHERE=/srv/data/v1/words2\nDSN=postgres://ann:w0rdOfAnn@db/x\nAPI_KEY=your_key_here1\n"
@@ -283,7 +283,7 @@ def test_values_of_env_files_are_those_that_are_secret(tmp_path):
     assert known[b"Tr0ub4dor&3"] == f"the value of DB_PASSWORD in {tmp_path / '.env.local'}"
 
 
-def test_folders_are_looked_into_up_to_the_projects(tmp_path):
+def test_folders_up_to_project_ends_at_project(tmp_path):
     inner = tmp_path / "src" / "shop"
     inner.mkdir(parents=True)
     assert folders_up_to_project(str(inner)) == [str(inner)]
@@ -291,7 +291,7 @@ def test_folders_are_looked_into_up_to_the_projects(tmp_path):
     assert folders_up_to_project(str(inner)) == [str(inner), str(inner.parent), str(tmp_path)]
 
 
-def test_folders_around_a_relative_one_end_with_the_current_folder(tmp_path, monkeypatch):
+def test_folders_up_to_project_of_relative_ends_at_current(tmp_path, monkeypatch):
     inner = tmp_path / "src" / "shop"
     inner.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
@@ -303,7 +303,7 @@ def test_folders_around_a_relative_one_end_with_the_current_folder(tmp_path, mon
     assert folders_up_to_project(".") == ["."]
 
 
-def test_projects_are_looked_for_in_the_nearest_folders_only():
+def test_folders_up_to_project_limits_parents():
     deep = "/" + "/".join(map(str, range(20)))
     asked = []
     assert folders_up_to_project(deep, lambda folder: asked.append(folder) or folder == "/") == [
@@ -331,14 +331,14 @@ MORE_TOKENS = {
 
 
 @pytest.mark.parametrize("what", MORE_TOKENS)
-def test_more_tokens_are_known_by_their_shapes(what):
+def test_find_secrets_detects_more_token_formats(what):
     assert found(f"x = 1\nx = {MORE_TOKENS[what]}\n", TextKind.DATA) == [(2, what)]
     assert what in [each for _, each in found(pickle.dumps([MORE_TOKENS[what]]), TextKind.PICKLE)]
 
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 @pytest.mark.parametrize("login", [f"Bearer {drawn(40)}", f"bearer {drawn(20)}"])
-def test_a_header_of_a_pickled_request_is_known_without_its_name(login, protocol):
+def test_find_secrets_detects_pickled_bearer_token(login, protocol):
     headers = pickle.dumps({"headers": {"Authorization": login}}, protocol)
     assert found(headers, TextKind.PICKLE) == [(None, "a credential in an HTTP header")]
 
@@ -353,12 +353,12 @@ def test_a_header_of_a_pickled_request_is_known_without_its_name(login, protocol
         "a forbearer 8f3kq92Zs0vT1mNq",
     ],
 )
-def test_a_header_of_no_request_is_none(text):
+def test_find_secrets_ignores_other_headers(text):
     assert found(f"x = {text!r}\n") == []
 
 
 @pytest.mark.parametrize("label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE"])
-def test_a_private_key_in_base64_is_found_and_a_certificate_is_not(label):
+def test_find_secrets_ignores_base64_certificate(label):
     def encoded(label):
         text = f"-----BEGIN {label}-----\n{KEY_LINES}\n-----END {label}-----\n"
         return f"client-key-data: {base64.b64encode(text.encode()).decode()}\n"
@@ -392,7 +392,7 @@ def test_a_private_key_in_base64_is_found_and_a_certificate_is_not(label):
         "url = 'postgres://ann:Tr0ub%40dor3@db/x'",
     ],
 )
-def test_values_are_known_in_more_notations(text):
+def test_find_secrets_detects_more_notations(text):
     assert [line for line, _ in found(f"\n\n{text}\n")] == [4 if "\n" in text else 3]
 
 
@@ -407,13 +407,13 @@ def test_values_are_known_in_more_notations(text):
         '\n{"source": ["password = \\"Tr0ub4dor&3\\"\\n"]}',
     ],
 )
-def test_values_are_known_in_more_notations_of_data(text):
+def test_find_secrets_detects_more_notations_in_data(text):
     assert found(text, TextKind.DATA) == [(2, "a value with a secret name")]
     assert found(text.encode("utf-16"), TextKind.DATA) == [(2, "a value with a secret name")]
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_a_name_that_a_pickle_only_refers_to_is_known(protocol):
+def test_find_secrets_follows_memoized_names(protocol):
     keys = ["d8e8fca2dc0f896fd7cb4cb0031ba249", "b7e4a1c03d5f96e2a8c1d4f70b3e6952"]
     for before in [], list(map(str, range(300))):
         data = pickle.dumps([before, *({"api_key": key} for key in keys)], protocol)
@@ -433,21 +433,21 @@ def test_a_name_that_a_pickle_only_refers_to_is_known(protocol):
         "integrity = 'sha512-9oPzj2ku1a+b0kQ7p1bhZ0nXc3vT7m4yJq5w=='",
     ],
 )
-def test_more_names_and_digests_are_no_secrets(text):
+def test_find_secrets_ignores_more_names_and_digests(text):
     assert found(text) == [] and found(text, TextKind.DATA) == []
 
 
-def test_a_long_token_may_have_a_word_of_placeholders_in_it():
+def test_find_secrets_detects_long_token_with_placeholder_word():
     token = "ey" + "J" + drawn(40) + ".ey" + "J" + drawn(100) + "xxx" + drawn(60) + "." + drawn(43)
     assert found(f"x = {token!r}") == [(1, "a JSON web token")]
 
 
-def test_a_secret_shows_at_most_a_third_of_itself_and_no_value():
+def test_excerpt_shows_at_most_a_third():
     [secret] = find_secrets(b"password = 'q7w!e8rt'", TextKind.SOURCE)
     assert secret.excerpt == "'q7w...' (8 characters)"
     assert "q7w!" not in repr(secret)
 
 
-def test_variables_that_only_name_something_are_no_secrets():
+def test_env_file_secrets_ignores_labels():
     text = b"BUCKET=shop-models-2024-prod\nBASE=some-llm-3-8b-instruct\nX=Zq8xVb71LmPo93TtRw\n"
     assert [name for name, _ in env_file_secrets(text)] == ["X"]

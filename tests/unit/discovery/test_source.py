@@ -78,17 +78,15 @@ def on_an_empty_stack(function: Callable[[], T]) -> T:
         ("from ..far.away import x", "pkg.far.away", ("x",)),
     ],
 )
-def test_a_statement_names_its_module_and_what_it_takes(
-    source: str, module: str, names: tuple[str, ...]
-) -> None:
+def test_scan_reads_module_and_names(source: str, module: str, names: tuple[str, ...]) -> None:
     assert scan(source).imports == (ImportStatement(module, names, REQUIRED, 1),)
 
 
-def test_one_statement_may_import_several_modules() -> None:
+def test_scan_reads_several_modules_of_one_statement() -> None:
     assert modules("import a, b.c as d, e") == ["a", "b.c", "e"]
 
 
-def test_relative_imports_in_a_package_start_at_the_package() -> None:
+def test_scan_resolves_relative_import_in_package() -> None:
     source = "from . import x\nfrom .y import z\nfrom .. import w"
     found = scan(source, "pkg.sub", is_package=True).imports
     assert [item.module for item in found] == ["pkg.sub", "pkg.sub.y", "pkg"]
@@ -102,7 +100,7 @@ def test_relative_imports_in_a_package_start_at_the_package() -> None:
         ("from ... import x", "pkg.mod", False),
     ],
 )
-def test_a_relative_import_beyond_the_top_leads_astray(
+def test_scan_reports_relative_import_beyond_top(
     source: str, module: str, is_package: bool
 ) -> None:
     result = scan(source, module, is_package)
@@ -110,7 +108,7 @@ def test_a_relative_import_beyond_the_top_leads_astray(
     assert result.broken_imports == (BrokenImport(source, 1),)
 
 
-def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none() -> None:
+def test_scan_ignores_guarded_import_beyond_top() -> None:
     source = """
         try:
             from .. import x
@@ -133,15 +131,15 @@ def test_a_relative_import_beyond_the_top_that_is_guarded_or_never_runs_is_none(
         "import sys\nsetattr(sys.modules[__name__], 'x', 1)",
     ],
 )
-def test_a_module_may_bind_names_that_cannot_be_read(source: str) -> None:
+def test_scan_detects_dynamic_bindings(source: str) -> None:
     assert scan(source).binds_dynamically
 
 
-def test_a_module_that_spells_all_its_names_binds_no_others() -> None:
+def test_scan_detects_absence_of_dynamic_bindings() -> None:
     assert not scan("import a.b\nfrom c import d\ndef f(): global g; g = 1").binds_dynamically
 
 
-def test_imports_come_in_source_order_with_their_lines() -> None:
+def test_scan_keeps_source_order_and_lines() -> None:
     source = """\
         import a
         if x:
@@ -160,7 +158,7 @@ def test_imports_come_in_source_order_with_their_lines() -> None:
 # --- required and function ------------------------------------------------------------------
 
 
-def test_module_and_class_bodies_and_plain_blocks_are_required() -> None:
+def test_import_at_module_level_is_required() -> None:
     source = """
         import a
         class C:
@@ -179,7 +177,7 @@ def test_module_and_class_bodies_and_plain_blocks_are_required() -> None:
     assert modules(source) == list("abcdefghi")
 
 
-def test_bodies_of_functions_are_function_local() -> None:
+def test_import_in_function_is_function_local() -> None:
     source = """
         def f():
             import a
@@ -211,12 +209,12 @@ def test_bodies_of_functions_are_function_local() -> None:
         *(["except* ImportError"] if sys.version_info >= (3, 11) else []),  # its syntax is new
     ],
 )
-def test_a_try_that_catches_a_failed_import_guards_its_body_and_that_handler(caught: str) -> None:
+def test_try_with_import_error_guards_body_and_handler(caught: str) -> None:
     source = f"try:\n import a\n{caught}:\n import b\nelse:\n import c\nfinally:\n import d"
     assert kinds(source) == {"a": GUARDED, "b": GUARDED, "c": REQUIRED, "d": REQUIRED}
 
 
-def test_other_handlers_guard_nothing() -> None:
+def test_try_with_other_handler_guards_nothing() -> None:
     source = """
         try:
             import a
@@ -235,7 +233,7 @@ def test_other_handlers_guard_nothing() -> None:
     }
 
 
-def test_a_try_guards_what_nests_inside_its_body() -> None:
+def test_try_guards_nested_statements() -> None:
     source = """
         try:
             try:
@@ -264,7 +262,7 @@ def test_a_try_guards_what_nests_inside_its_body() -> None:
         ("import contextlib", "contextlib.closing(ImportError)", REQUIRED),
     ],
 )
-def test_suppress_guards_like_a_try(setup: str, manager: str, kind: ImportKind) -> None:
+def test_suppress_guards_like_try(setup: str, manager: str, kind: ImportKind) -> None:
     assert kinds(f"{setup}\nwith {manager}:\n import a")["a"] is kind
 
 
@@ -292,12 +290,12 @@ def test_suppress_guards_like_a_try(setup: str, manager: str, kind: ImportKind) 
         ("try:\n HAS = importlib.util.find_spec('x')\nexcept ValueError:\n HAS = None", "HAS"),
     ],
 )
-def test_a_test_of_what_is_there_guards_both_branches(setup: str, test: str) -> None:
+def test_presence_test_guards_both_branches(setup: str, test: str) -> None:
     source = f"{setup}\nif {test}:\n import a\nelif y:\n import b\nelse:\n import c"
     assert {name: kinds(source)[name] for name in "abc"} == dict.fromkeys("abc", GUARDED)
 
 
-def test_a_function_may_ask_a_test_that_the_module_makes_below_it() -> None:
+def test_presence_test_defined_below_function_guards() -> None:
     source = """
         def f():
             if HAS:
@@ -307,7 +305,7 @@ def test_a_function_may_ask_a_test_that_the_module_makes_below_it() -> None:
     assert kinds(source) == {"a": GUARDED}
 
 
-def test_a_match_on_the_platform_guards_its_cases() -> None:
+def test_match_on_platform_guards_cases() -> None:
     source = """
         import sys
         match sys.platform:
@@ -318,11 +316,11 @@ def test_a_match_on_the_platform_guards_its_cases() -> None:
 
 
 @pytest.mark.parametrize("test", ["x", "os.environ.get('A')", "sys.argv", "find('x')", "HAS"])
-def test_any_other_test_guards_nothing(test: str) -> None:
+def test_other_test_guards_nothing(test: str) -> None:
     assert kinds(f"HAS = compute()\nif {test}:\n import a") == {"a": REQUIRED}
 
 
-def test_asking_whether_a_module_is_there_is_no_dependency() -> None:
+def test_presence_test_is_not_a_dependency() -> None:
     source = "import importlib.util\nok = importlib.util.find_spec('x')"
     assert modules(source) == ["importlib.util"]
     assert scan(source).unreadable == ()
@@ -355,19 +353,19 @@ def test_asking_whether_a_module_is_there_is_no_dependency() -> None:
         ("import sys", "TYPE_CHECKING or sys.version_info > (3,)", GUARDED, GUARDED),
     ],
 )
-def test_code_for_type_checkers_never_runs(
+def test_type_checking_block_never_runs(
     setup: str, test: str, body: ImportKind, other: ImportKind
 ) -> None:
     found = kinds(f"{setup}\nif {test}:\n import a\nelse:\n import b")
     assert (found["a"], found["b"]) == (body, other)
 
 
-def test_an_elif_for_type_checkers_never_runs() -> None:
+def test_type_checking_elif_never_runs() -> None:
     source = "if x:\n import a\nelif TYPE_CHECKING:\n import b\nelse:\n import c"
     assert kinds(source) == {"a": REQUIRED, "b": NEVER, "c": REQUIRED}
 
 
-def test_the_strongest_block_around_an_import_wins() -> None:
+def test_strongest_enclosing_block_wins() -> None:
     source = """
         if TYPE_CHECKING:
             try:
@@ -431,7 +429,7 @@ def test_the_strongest_block_around_an_import_wins() -> None:
         ("if (im := __import__):\n pass\ndef f():\n class C:\n  x = im('a.b')", "a.b"),
     ],
 )
-def test_a_dynamic_import_of_a_constant_is_read(source: str, module: str) -> None:
+def test_scan_reads_dynamic_import_of_constant(source: str, module: str) -> None:
     result = scan(source)
     assert [i.module for i in result.imports if i.kind is DYNAMIC] == [module]
     assert result.unreadable == ()
@@ -447,7 +445,7 @@ def test_a_dynamic_import_of_a_constant_is_read(source: str, module: str) -> Non
         "import a",
     ],
 )
-def test_what_a_docstring_shows_is_not_done(line: str) -> None:
+def test_scan_ignores_examples_in_docstrings(line: str) -> None:
     source = f'def f():\n    """Shows.\n\n    {line}\n    """\nclass C:\n    """\n{line}\n    """\n'
     assert scan(source) == ModuleScan(bound=frozenset({"f", "C"}))
 
@@ -455,12 +453,12 @@ def test_what_a_docstring_shows_is_not_done(line: str) -> None:
 @pytest.mark.parametrize(
     "end", ['"""; import a', '"""\n    import a', '""" ; x = lambda: __import__("a")']
 )
-def test_an_import_behind_an_example_is_found(end: str) -> None:
+def test_scan_finds_import_after_docstring_example(end: str) -> None:
     source = f'def f():\n    """Shows.\n\n    >>> f(){end}\n'
     assert [found.module for found in scan(source).imports] == ["a"]
 
 
-def test_what_is_found_in_a_function_does_not_depend_on_what_else_the_source_does() -> None:
+def test_scan_of_function_is_independent_of_other_code() -> None:
     function = """
         def f():
             new = sys.version_info >= (3, 12)
@@ -472,7 +470,7 @@ def test_what_is_found_in_a_function_does_not_depend_on_what_else_the_source_doe
     assert alone["a"] is beside["a"]
 
 
-def test_a_relative_dynamic_import_in_a_package_starts_at_the_package() -> None:
+def test_scan_resolves_relative_dynamic_import() -> None:
     source = "import importlib\nimportlib.import_module('.x', __name__)"
     assert kinds(source, module="pkg.sub", is_package=True)["pkg.sub.x"] is DYNAMIC
 
@@ -481,18 +479,18 @@ def test_a_relative_dynamic_import_in_a_package_starts_at_the_package() -> None:
     ("fromlist", "names"),
     [("['x', 'y']", ("x", "y")), ("('*',)", ("*",)), ("['']", ()), ("None", ()), ("()", ())],
 )
-def test_a_literal_fromlist_gives_the_names(fromlist: str, names: tuple[str, ...]) -> None:
+def test_scan_reads_literal_fromlist(fromlist: str, names: tuple[str, ...]) -> None:
     source = f"__import__('a.b', fromlist={fromlist})"
     assert scan(source).imports == (ImportStatement("a.b", names, DYNAMIC, 1),)
 
 
-def test_a_fromlist_known_at_run_time_only_still_tells_the_module() -> None:
+def test_scan_reads_module_with_dynamic_fromlist() -> None:
     result = scan("__import__('a.b', fromlist=names)")
     assert [item.module for item in result.imports] == ["a.b"]
     assert [item.call for item in result.unreadable] == ["__import__('a.b', fromlist=names)"]
 
 
-def test_a_dynamic_import_takes_the_kind_of_a_guard_but_not_of_a_function() -> None:
+def test_dynamic_import_is_guarded_but_not_function_local() -> None:
     source = """
         import importlib
         def f():
@@ -527,23 +525,23 @@ def test_a_dynamic_import_takes_the_kind_of_a_guard_but_not_of_a_function() -> N
         "d = {n: importlib.import_module(f'.{n}', 'pkg') for n in ('x', 'y')}",
     ],
 )
-def test_a_loop_over_literal_names_is_read_as_several_imports(loop: str) -> None:
+def test_scan_reads_loop_over_literal_names(loop: str) -> None:
     result = scan(f"import importlib\n{loop}")
     assert [i.module for i in result.imports if i.kind is DYNAMIC] == ["pkg.x", "pkg.y"]
     assert result.unreadable == ()
 
 
-def test_a_loop_variable_used_twice_has_one_value_at_a_time() -> None:
+def test_scan_uses_one_value_of_loop_variable_at_a_time() -> None:
     source = "for n in ('x', 'y'):\n __import__(f'{n}.{n}')"
     assert modules(source) == ["x.x", "y.y"]
 
 
-def test_loops_in_loops_multiply() -> None:
+def test_scan_multiplies_nested_loops() -> None:
     source = "for a in ('x', 'y'):\n for b in ('1', '2'):\n  __import__(f'{a}{b}')"
     assert modules(source) == ["x1", "x2", "y1", "y2"]
 
 
-def test_loops_that_multiply_beyond_reason_are_unreadable() -> None:
+def test_scan_limits_nested_loops() -> None:
     digits = repr(tuple("0123456789"))
     lines = [f"{' ' * n}for a{n} in {digits}:" for n in range(9)]
     call = " " * 9 + "__import__(" + "+".join(f"a{n}" for n in range(9)) + ")"
@@ -588,13 +586,13 @@ def test_loops_that_multiply_beyond_reason_are_unreadable() -> None:
         "list(map(importlib.import_module, names))",
     ],
 )
-def test_what_is_known_at_run_time_only_is_reported(source: str) -> None:
+def test_scan_reports_unreadable_import(source: str) -> None:
     result = scan(source)
     assert result.imports == ()
     assert len(result.unreadable) == 1
 
 
-def test_an_unreadable_call_is_shown_in_one_line_with_its_place() -> None:
+def test_unreadable_call_is_on_one_line() -> None:
     source = """\
         x = 1
         try:
@@ -609,13 +607,13 @@ def test_an_unreadable_call_is_shown_in_one_line_with_its_place() -> None:
     assert scan(source).unreadable == (DynamicImport(call, 3, guarded=True),)
 
 
-def test_a_long_unreadable_call_is_shortened() -> None:
+def test_long_unreadable_call_is_shortened() -> None:
     (found,) = scan(f"__import__({' + '.join(['name'] * 100)})").unreadable
     assert len(found.call) == 80
     assert found.call.startswith("__import__(name + name") and found.call.endswith("...")
 
 
-def test_an_unreadable_call_that_never_runs_is_not_shown() -> None:
+def test_unreadable_call_that_never_runs_is_ignored() -> None:
     assert scan("if TYPE_CHECKING:\n __import__(name)").unreadable == ()
 
 
@@ -630,13 +628,13 @@ def test_an_unreadable_call_that_never_runs_is_not_shown() -> None:
         "text = \"importlib.import_module('a')\"",
     ],
 )
-def test_a_function_of_another_origin_imports_nothing(source: str) -> None:
+def test_function_of_same_name_imports_nothing(source: str) -> None:
     result = scan(source)
     assert "a" not in {item.module for item in result.imports}
     assert result.unreadable == ()
 
 
-def test_a_method_of_that_name_does_not_hide_the_function() -> None:
+def test_method_does_not_hide_importing_function() -> None:
     source = """
         from importlib import import_module
         class C:
@@ -646,7 +644,7 @@ def test_a_method_of_that_name_does_not_hide_the_function() -> None:
     assert kinds(source)["a"] is DYNAMIC
 
 
-def test_a_stand_in_does_not_hide_the_real_function() -> None:
+def test_fallback_does_not_hide_importing_function() -> None:
     source = """
         try:
             from importlib import import_module
@@ -695,17 +693,17 @@ def test_a_stand_in_does_not_hide_the_real_function() -> None:
         ("[a for a in x]", ""),
     ],
 )
-def test_bound_holds_what_module_level_code_binds(source: str, names: str) -> None:
+def test_bound_contains_module_level_names(source: str, names: str) -> None:
     assert scan(source).bound == set(names)
 
 
 @pytest.mark.parametrize("source", ["from . import x", "from pkg import x", "import pkg.x as x"])
-def test_a_package_that_imports_its_own_submodule_does_not_bind_it(source: str) -> None:
+def test_bound_excludes_own_submodule(source: str) -> None:
     assert scan(source, "pkg", is_package=True).bound == frozenset()
     assert scan(source, "pkg.mod").bound == {"x"}
 
 
-def test_a_package_binds_another_name_for_its_submodule() -> None:
+def test_bound_includes_alias_of_own_submodule() -> None:
     source = "from . import x as y\nfrom .z import z"
     assert scan(source, "pkg", is_package=True).bound == {"y", "z"}
 
@@ -745,7 +743,7 @@ def test_a_package_binds_another_name_for_its_submodule() -> None:
         ("__all__ = []\ndef f():\n global __all__\n __all__ = ['a']", None),
     ],
 )
-def test_exported_is_the_literal_all(source: str, exported: tuple[str, ...] | None) -> None:
+def test_exported_is_literal_all(source: str, exported: tuple[str, ...] | None) -> None:
     assert scan(source).exported == exported
 
 
@@ -767,7 +765,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("shape", DEEP)
-def test_nesting_that_python_parses_is_scanned(shape: str) -> None:
+def test_scan_handles_deep_nesting(shape: str) -> None:
     # The dynamic import by another name makes the scan look into every expression.
     source = f"import first\n{DEEP[shape]}\n__import__('last')\n(w := 1)\nload = __import__\n"
     result = on_an_empty_stack(lambda: scan_source(source, "pkg.mod", False))
@@ -776,13 +774,13 @@ def test_nesting_that_python_parses_is_scanned(shape: str) -> None:
     assert result.imports[-1].module == "last"
 
 
-def test_an_import_at_the_end_of_many_elifs_has_the_right_kind() -> None:
+def test_scan_handles_many_elifs() -> None:
     source = "if sys.platform:\n pass\n" + "elif a:\n pass\n" * 900 + "else:\n import b"
     (found,) = on_an_empty_stack(lambda: scan_source(source, "pkg.mod", False)).imports
     assert found.kind is GUARDED
 
 
-def test_nesting_that_python_refuses_is_a_failure() -> None:
+def test_scan_of_too_deep_nesting_fails() -> None:
     source = "x = " + "-" * 100_000 + "1"
     result = on_an_empty_stack(lambda: scan_source(source, "pkg.mod", False))
     assert result.failure is not None
@@ -790,13 +788,13 @@ def test_nesting_that_python_refuses_is_a_failure() -> None:
     assert result.imports == ()
 
 
-def test_a_very_long_sum_never_raises() -> None:
+def test_scan_of_long_sum_does_not_raise() -> None:
     source = "import a\nx = " + " + ".join(["a"] * 5000)
     result = on_an_empty_stack(lambda: scan_source(source, "pkg.mod", False))
     assert result.failure is not None or result.imports[0].module == "a"
 
 
-def test_the_callers_depth_does_not_matter() -> None:
+def test_scan_is_independent_of_stack_depth() -> None:
     source = "import first\n" + DEEP["a sum"]
 
     def deeper(levels: int) -> ModuleScan:
@@ -830,9 +828,7 @@ def test_the_callers_depth_does_not_matter() -> None:
         ("x = 1\ny = '\udc80'\n", 2, "surrogates"),
     ],
 )
-def test_a_source_that_is_no_python_is_a_failure_with_its_place(
-    source: str | bytes, line: int | None, reason: str
-) -> None:
+def test_scan_failure_has_line(source: str | bytes, line: int | None, reason: str) -> None:
     result = scan_source(source, "pkg.mod", False)
     assert result.failure is not None
     assert result == ModuleScan(failure=result.failure)
@@ -852,12 +848,12 @@ def test_a_source_that_is_no_python_is_a_failure_with_its_place(
         "# coding: ascii\nimport ü",
     ],
 )
-def test_bytes_are_read_in_the_encoding_that_they_name(source: str | bytes) -> None:
+def test_scan_decodes_declared_encoding(source: str | bytes) -> None:
     assert [item.module for item in scan_source(source, "pkg.mod", False).imports] == ["ü"]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
-def test_lines_may_end_as_they_like(ending: str) -> None:
+def test_scan_accepts_all_line_endings(ending: str) -> None:
     source = ending.join(["'''", "'''", "import a", "__import__(x)"])
     for text in (source, source.encode()):
         result = scan_source(text, "pkg.mod", False)
@@ -865,17 +861,17 @@ def test_lines_may_end_as_they_like(ending: str) -> None:
         assert result.unreadable == (DynamicImport("__import__(x)", 4),)
 
 
-def test_an_empty_source_says_nothing() -> None:
+def test_scan_of_empty_source_is_empty() -> None:
     assert scan_source(b"", "pkg", True) == scan_source("", "pkg", True) == ModuleScan()
 
 
-def test_odd_escapes_in_a_source_do_not_warn() -> None:
+def test_scan_suppresses_escape_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert scan_source("x = '\\d'\nimport a", "pkg.mod", False).failure is None
 
 
-def test_scanning_runs_nothing(tmp_path: Path) -> None:
+def test_scan_runs_no_code(tmp_path: Path) -> None:
     witness = tmp_path / "ran"
     source = f"open({str(witness)!r}, 'w')\nimport antigravity_of_modpack\n"
     scan_source(source, "pkg.mod", False)
@@ -916,13 +912,13 @@ def assert_scanned_whole(file: Path, root: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["json", "email", "asyncio", "concurrent", "importlib"])
-def test_the_standard_library_is_scanned_whole(package: str) -> None:
+def test_scan_handles_standard_library(package: str) -> None:
     for file in sorted((LIBRARY / package).rglob("*.py")):
         assert_scanned_whole(file, LIBRARY)
 
 
 @pytest.mark.parametrize("pattern", ["core/*.py", "polys/numberfields/*.py"])
-def test_sympy_with_its_deeply_nested_expressions_is_scanned_whole(pattern: str) -> None:
+def test_scan_handles_sympy(pattern: str) -> None:
     assert SYMPY is not None and SYMPY.origin is not None
     folder = Path(SYMPY.origin).parent
     files = sorted(folder.glob(pattern))
@@ -972,7 +968,7 @@ def optional(source: str) -> set[str]:
         ),
     ],
 )
-def test_what_a_condition_finds_absent_is_optional(setup: str, test: str) -> None:
+def test_import_under_presence_test_is_optional(setup: str, test: str) -> None:
     source = f"{setup}\ndef f():\n if {test}:\n  import a\n elif y:\n  import b\n else:\n  import c"
     assert optional(source) >= set("abc")
 
@@ -985,7 +981,7 @@ def test_what_a_condition_finds_absent_is_optional(setup: str, test: str) -> Non
         "assert HAS, 'install x'",
     ],
 )
-def test_what_follows_a_condition_that_leaves_is_optional(leaving: str) -> None:
+def test_import_after_conditional_exit_is_optional(leaving: str) -> None:
     source = f"""
 import b
 from importlib.util import find_spec
@@ -1003,13 +999,13 @@ import e
     assert names == {**dict.fromkeys("acd", FUNCTION), **dict.fromkeys("be", REQUIRED)}
 
 
-def test_what_follows_a_refusal_of_a_python_is_needed() -> None:
+def test_import_after_version_check_is_required() -> None:
     source = "import sys\nif sys.version_info < (3, 9): raise RuntimeError\nimport a"
     assert optional(source) == set()
     assert kinds(source)["a"] is REQUIRED
 
 
-def test_a_class_tells_nothing_for_what_its_methods_do() -> None:
+def test_class_in_condition_is_not_a_presence_test() -> None:
     source = """
         import sys
         class C:
@@ -1022,7 +1018,7 @@ def test_a_class_tells_nothing_for_what_its_methods_do() -> None:
     assert optional(dedent(source)) == set()
 
 
-def test_a_scan_leaves_its_tree_to_nobody() -> None:
+def test_scan_frees_its_tree() -> None:
     source = "import sys\ndef f():\n if sys.path:\n  import a\n" + "x = f(1, 2)\n" * 1000
     scan(source)
     gc.collect()
@@ -1034,7 +1030,7 @@ def test_a_scan_leaves_its_tree_to_nobody() -> None:
         gc.enable()
 
 
-def test_a_flag_of_a_function_tells_in_that_function_only() -> None:
+def test_flag_of_function_is_local() -> None:
     source = """
         def f():
             try:
@@ -1061,17 +1057,17 @@ def test_a_flag_of_a_function_tells_in_that_function_only() -> None:
         "has = has or has()",
     ],
 )
-def test_a_condition_that_tells_nothing_of_what_is_there_excuses_nothing(setup: str) -> None:
+def test_other_condition_is_not_optional(setup: str) -> None:
     assert optional(f"import sys\n{setup}\nif has():\n import a") == set()
 
 
-def test_a_condition_of_another_module_of_the_library_is_kept_by_its_name() -> None:
+def test_condition_of_other_module_is_recorded_by_name() -> None:
     source = "from ..utils import has_a as has\nimport other\nif has() and other.y:\n import a"
     [found] = [item for item in scan(source).imports if item.module == "a"]
     assert (found.kind, found.condition_names) == (REQUIRED, ("pkg.utils.has_a",))
 
 
-def test_what_follows_a_condition_that_never_lets_it_is_never_reached() -> None:
+def test_import_after_unconditional_exit_never_runs() -> None:
     source = "from typing import TYPE_CHECKING\ndef f():\n if not TYPE_CHECKING: return\n import a"
     assert kinds(source)["a"] is NEVER
 
@@ -1079,12 +1075,12 @@ def test_what_follows_a_condition_that_never_lets_it_is_never_reached() -> None:
 # --- definitions --------------------------------------------------------------------------------
 
 
-def test_scan_of_power_that_is_complex_records_no_value() -> None:
+def test_scan_of_complex_power_records_no_value() -> None:
     body = scan("x = (-8) ** 0.5\ny = 2 ** 3\nz = 1 << 4\nw = 1.5 << 4").defined.bodies[""]
     assert (body.unread, body.values) == (["x", "w"], {"y": (2, 8), "z": (3, 16)})
 
 
-def test_scan_of_initializer_whose_self_has_a_default_records_the_other_parameters() -> None:
+def test_initializer_with_default_for_self_keeps_parameters() -> None:
     source = """
         class A:
             def __init__(self=None, x=1, *, y):

@@ -55,7 +55,7 @@ def named(site) -> Distribution:
     return found
 
 
-def test_an_edit_whose_time_was_set_back_is_noticed(tmp_path):
+def test_edit_with_reset_mtime_is_detected(tmp_path):
     file = tmp_path / "a"
     file.write_bytes(b"one")
     before = status_of(str(file))
@@ -64,13 +64,13 @@ def test_an_edit_whose_time_was_set_back_is_noticed(tmp_path):
     assert status_of(str(file)) != before
 
 
-def test_metadata_that_were_edited_in_place_are_read_again(site, wheel):
+def test_metadata_edited_in_place_is_read_again(site, wheel):
     assert named(site).version == "1.5"
     edit(wheel / "METADATA", b"Metadata-Version: 2.1\nName: fakedist\nVersion: 1.6\n")
     assert named(site).version == "1.6"
 
 
-def test_requirements_of_an_egg_that_were_written_anew_are_read_again(site, egg):
+def test_changed_requirements_of_egg_are_read_again(site, egg):
     edit(egg / "requires.txt", b"one\n")
     os.utime(egg, (LONG_AGO, LONG_AGO))
     assert named(site).requires == {"one"}
@@ -79,7 +79,7 @@ def test_requirements_of_an_egg_that_were_written_anew_are_read_again(site, egg)
     assert named(site).requires == {"two"}
 
 
-def test_a_license_that_came_later_is_found(site, wheel):
+def test_license_added_later_is_found(site, wheel):
     (wheel / "licenses").mkdir()
     (wheel / "licenses" / "LICENSE").write_text("MIT")
 

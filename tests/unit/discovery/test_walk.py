@@ -68,12 +68,12 @@ class Walk:
         return self.asked
 
 
-def test_modules_are_reached_in_breadth_and_each_is_decided_once():
+def test_walk_is_breadth_first_and_decides_once():
     walk = Walk({"a": "import c, d", "b": "import c", "c": "import a", "d": ""})
     assert walk.from_main("import a, b") == ["a", "b", "c", "d"]
 
 
-def test_only_interned_modules_are_looked_into():
+def test_walk_follows_interned_modules_only():
     sources = {name: f"import of_{name}" for name in ("i", "e", "m", "d", "u")}
     actions = {"e": Action.EXTERN, "m": Action.MOCK, "d": Action.DENY, "u": None}
     walk = Walk(sources, actions)
@@ -81,20 +81,20 @@ def test_only_interned_modules_are_looked_into():
     assert list(walk.walker.undecided) == ["u"]
 
 
-def test_parents_are_reached_after_their_children_but_not_those_of_denied_ones():
+def test_walk_adds_parents_except_of_denied_modules():
     walk = Walk({}, {"x.y": Action.DENY, "a.b.c": Action.EXTERN})
     assert walk.from_main("import a.b.c, x.y") == ["a.b.c", "x.y", "a.b", "a"]
     edges = walk.walker.graph.edges_to("a")
     assert [(edge.importer, edge.kind) for edge in edges] == [("a.b", ImportKind.PARENT)]
 
 
-def test_type_checking_imports_leave_an_edge_and_are_not_followed():
+def test_walk_does_not_follow_type_checking_imports():
     walk = Walk({})
     assert walk.from_main("import typing\nif typing.TYPE_CHECKING:\n    import a") == ["typing"]
     assert walk.walker.graph.predecessors("a") == ("main",)
 
 
-def test_edges_keep_kind_line_and_names():
+def test_walk_records_kind_line_and_names():
     walk = Walk({})
     walk.from_main("import a\ndef f():\n    from b import x, y\n")
     graph = walk.walker.graph
@@ -114,22 +114,22 @@ def test_edges_keep_kind_line_and_names():
         ("x = 1", {"pkg.x": "submodule"}, True),
     ],
 )
-def test_a_name_from_a_package_is_an_attribute_before_it_is_a_submodule(init, live, is_submodule):
+def test_walk_prefers_attribute_over_submodule(init, live, is_submodule):
     walk = Walk({"pkg.__init__": init, "pkg.x": "", "other": ""}, live=live)
     assert ("pkg.x" in walk.from_main("from pkg import x")) is is_submodule
 
 
-def test_a_name_that_is_no_module_reaches_nothing():
+def test_walk_ignores_name_that_is_not_a_module():
     walk = Walk({"pkg.__init__": ""})
     assert walk.from_main("from pkg import x") == ["pkg"]
 
 
-def test_a_star_takes_the_submodules_that_all_names():
+def test_walk_follows_submodules_in_all():
     walk = Walk({"pkg.__init__": "__all__ = ['x', 'y']\ny = 1", "pkg.x": "", "pkg.z": ""})
     assert walk.from_main("from pkg import *") == ["pkg", "pkg.x"]
 
 
-def test_given_sources_go_first_and_are_their_own_place():
+def test_provided_source_takes_precedence():
     walk = Walk({"a": "import from_library"})
     walk.walker.provide("a", b"import from_user", False, True)
     assert walk.asked == ["from_user"]
@@ -138,7 +138,7 @@ def test_given_sources_go_first_and_are_their_own_place():
     assert walk.walker.source("a") == b"import from_user"
 
 
-def test_given_submodules_are_submodules():
+def test_provided_submodule_is_followed():
     walk = Walk({})
     walk.walker.provide("pkg", b"", True, True)
     walk.walker.provide("pkg.x", b"", False, True)
@@ -146,13 +146,13 @@ def test_given_submodules_are_submodules():
     assert walk.walker.graph.predecessors("pkg.x") == ("main",)
 
 
-def test_without_following_nothing_is_reached():
+def test_provide_without_follow_adds_no_edges():
     walk = Walk({"a": "import b"})
     walk.walker.provide("x.y", b"import a", False, False)
     assert walk.asked == []
 
 
-def test_giving_another_source_forgets_what_the_first_one_imported():
+def test_provide_replaces_edges_of_previous_source():
     walk = Walk({})
     walk.from_main("import a")
     walk.from_main("import b")
@@ -160,7 +160,7 @@ def test_giving_another_source_forgets_what_the_first_one_imported():
     assert "a" not in walk.walker.graph.reachable_nodes()
 
 
-def test_an_undecided_module_is_brought_up_again():
+def test_retry_decides_undecided_modules_again():
     walk = Walk({"a": "import b"}, {"a": None})
     walk.from_main("import a")
     walk.actions["a"] = Action.INTERN
@@ -169,7 +169,7 @@ def test_an_undecided_module_is_brought_up_again():
     assert list(walk.walker.undecided) == []
 
 
-def test_a_reopened_module_is_undecided_and_its_imports_are_no_longer_asked_for():
+def test_undecide_drops_imports():
     walk = Walk({"a": "import b"}, {"b": None})
     walk.from_main("import a")
     assert walk.walker.reachable_undecided() == ["b"]
@@ -180,7 +180,7 @@ def test_a_reopened_module_is_undecided_and_its_imports_are_no_longer_asked_for(
     assert walk.walker.reachable_undecided() == []
 
 
-def test_what_a_decision_brings_up_waits_for_its_turn():
+def test_modules_added_by_decision_are_queued():
     order: list[str] = []
     walker = Walker([Library({"a": "", "b": "", "c": ""})], lambda name: decide(name))
 
@@ -195,7 +195,7 @@ def test_what_a_decision_brings_up_waits_for_its_turn():
     assert order == [f"{what} {name}" for name in "abc" for what in ("enter", "leave")]
 
 
-def test_a_module_saved_while_it_is_decided_stays_saved():
+def test_module_provided_during_decision_stays_interned():
     walker = Walker([Library({"a": "x = 1"})], lambda name: decide(name))
 
     def decide(name: str) -> Action:
@@ -206,7 +206,7 @@ def test_a_module_saved_while_it_is_decided_stays_saved():
     assert walker.actions["a"] is Action.INTERN
 
 
-def test_a_failing_decision_does_not_block_the_walk_for_ever():
+def test_failing_decision_does_not_block_walk():
     walk = Walk({"a": "", "b": ""})
     walk.actions = {"a": Action.INTERN}
     failing = iter([True, False])
@@ -228,7 +228,7 @@ def test_a_failing_decision_does_not_block_the_walk_for_ever():
     assert walk.asked == ["b"]
 
 
-def test_environments_are_asked_in_order_unless_a_root_is_pinned():
+def test_environments_are_tried_in_order_unless_pinned():
     first, second = Library({"a": "1", "a.x": "1"}), Library({"a": "2", "b": "2"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     assert walker.source("a") == b"1" and walker.source("b") == b"2"
@@ -236,7 +236,7 @@ def test_environments_are_asked_in_order_unless_a_root_is_pinned():
     assert walker.source("a") == b"2" and walker.locate("a.x") is None
 
 
-def test_a_root_cannot_be_pinned_elsewhere_once_its_modules_are_taken():
+def test_pin_root_fails_after_interning():
     first, second = Library({"a": "1"}), Library({"a": "2"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     walker.provide("main", b"import a", False, True)
@@ -245,7 +245,7 @@ def test_a_root_cannot_be_pinned_elsewhere_once_its_modules_are_taken():
     assert walker.pin_root("a", first) is None
 
 
-def test_what_cannot_be_read_is_a_failed_scan():
+def test_unreadable_source_is_failed_scan():
     class Unreadable(Library):
         def read_source(self, location: Location) -> bytes:
             raise PermissionError("not for you")
@@ -256,12 +256,12 @@ def test_what_cannot_be_read_is_a_failed_scan():
     assert failure is not None and "not for you" in failure.reason
 
 
-def test_what_packaged_code_gets_on_loading_is_not_looked_for():
+def test_walk_ignores_modules_provided_on_load():
     walk = Walk({})
     assert walk.from_main("import torch_package_importer, _modpack_mock") == []
 
 
-def test_a_source_is_read_once_however_often_it_is_asked_for():
+def test_source_is_read_once():
     library = Library({"a": "x = 1"})
     read: list[str] = []
     original = library.read_source
@@ -277,7 +277,7 @@ def test_a_source_is_read_once_however_often_it_is_asked_for():
     assert read == ["a"]
 
 
-def test_sources_beyond_what_is_kept_are_read_again(monkeypatch):
+def test_sources_beyond_cache_limit_are_read_again(monkeypatch):
     monkeypatch.setattr(modules, "_MAX_CACHED_BYTES", 4)
     walker = Walker([library := Library({"a": "12", "b": "345"})], lambda name: Action.INTERN)
     assert (walker.source("a"), walker.source("b")) == (b"12", b"345")
@@ -285,7 +285,7 @@ def test_sources_beyond_what_is_kept_are_read_again(monkeypatch):
     assert (walker.source("a"), walker.source("b")) == (b"12", b"changed")
 
 
-def test_a_module_that_is_saved_again_is_read_again():
+def test_provided_module_is_read_again():
     walker = Walker([library := Library({"a": "import b", "b": ""})], lambda name: Action.INTERN)
     walker.include("a", follow=True)
     library.sources["a"] = "import c"
@@ -294,7 +294,7 @@ def test_a_module_that_is_saved_again_is_read_again():
     assert [statement.module for statement in walker.scan("a").imports] == ["c"]
 
 
-def test_what_was_read_elsewhere_is_forgotten_when_a_root_is_pinned():
+def test_pin_root_drops_cached_sources():
     first, second = Library({"a": "import b"}), Library({"a": "import c"})
     walker = Walker([first, second], lambda name: Action.INTERN)
     assert walker.scan("a").imports[0].module == "b"

@@ -26,5 +26,5 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", [*PATHS, *(path.replace("/", os.sep) for path in PATHS)])
-def test_it_is_what_pathlib_writes(path):
+def test_normalize_path_matches_pathlib(path):
     assert normalize_path(path) == str(Path(path))

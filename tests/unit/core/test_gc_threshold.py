@@ -17,14 +17,14 @@ def usual():
     gc.set_threshold(*before)
 
 
-def test_the_collector_is_called_less_often_and_then_as_before():
+def test_gc_threshold_is_raised_and_restored():
     raise_gc_threshold("a")
     assert gc.get_threshold() == (7000, 10, 10)
     restore_gc_threshold("a")
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_of_several_the_last_to_end_ends_it():
+def test_gc_threshold_is_restored_by_last_importer():
     first, second = object(), object()
     for each in (first, second, first):
         raise_gc_threshold(each)
@@ -34,14 +34,14 @@ def test_of_several_the_last_to_end_ends_it():
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_what_somebody_sets_meanwhile_stays():
+def test_gc_threshold_set_meanwhile_is_kept():
     raise_gc_threshold("a")
     gc.set_threshold(50, 5, 5)
     restore_gc_threshold("a")
     assert gc.get_threshold() == (50, 5, 5)
 
 
-def test_a_collector_that_is_off_stays_off():
+def test_disabled_collector_stays_disabled():
     gc.set_threshold(0)
     raise_gc_threshold("a")
     assert gc.get_threshold()[0] == 0

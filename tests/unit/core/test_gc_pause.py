@@ -24,7 +24,7 @@ def in_thread(work):
     return thread
 
 
-def test_pauses_lie_within_each_other():
+def test_pauses_can_be_nested():
     with gc_paused():
         with gc_paused():
             assert not gc.isenabled()
@@ -32,20 +32,20 @@ def test_pauses_lie_within_each_other():
     assert gc.isenabled()
 
 
-def test_a_pause_ends_with_an_error():
+def test_pause_ends_after_error():
     with pytest.raises(ValueError, match="inside"), gc_paused():
         raise ValueError("inside")
     assert gc.isenabled()
 
 
-def test_what_was_disabled_before_stays_disabled():
+def test_disabled_collector_stays_disabled():
     gc.disable()
     with gc_paused():
         pass
     assert not gc.isenabled()
 
 
-def test_the_pause_of_one_thread_outlasts_that_of_another():
+def test_pauses_of_threads_can_overlap():
     began, may_end = threading.Event(), threading.Event()
 
     def work():
@@ -62,7 +62,7 @@ def test_the_pause_of_one_thread_outlasts_that_of_another():
     assert gc.isenabled()
 
 
-def test_code_that_is_allowed_to_be_searched_decides_itself():
+def test_resumed_code_controls_collector():
     with gc_paused():
         with gc_paused(), gc_resumed():
             assert gc.isenabled()
@@ -72,14 +72,14 @@ def test_code_that_is_allowed_to_be_searched_decides_itself():
     assert not gc.isenabled()
 
 
-def test_allowing_without_a_pause_changes_nothing():
+def test_resume_without_pause_changes_nothing():
     with gc_resumed():
         assert gc.isenabled()
     assert gc.isenabled()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_is_not_paused_by_threads_that_it_does_not_have():
+def test_forked_child_drops_pauses_of_other_threads():
     began, may_end = threading.Event(), threading.Event()
 
     def work():
@@ -97,7 +97,7 @@ def test_a_forked_child_is_not_paused_by_threads_that_it_does_not_have():
     thread.join()
 
 
-def test_the_end_of_a_pause_starts_no_search_of_old_objects():
+def test_end_of_pause_collects_youngest_generation_only():
     searched = []
 
     def note(phase, info):
