@@ -202,7 +202,7 @@ def test_a_module_of_a_large_graph_is_found_opened_and_told(show, large_page):
     shown.take("lib17.part3.m20")
     told = shown.details("lib17.part3.m20")
     shown.wait_for_chosen()
-    assert told.index("Why it is there") < told.index("lib00.part0.m00")
+    assert told.index("Why it is in the package") < told.index("lib00.part0.m00")
     assert len(shown.drawn()) < READABLE + PARTS + MODULES
 
 

@@ -90,7 +90,7 @@ const details = (() => {
     const found = findingsAbout(subjects);
     if (found.length === 0) return null;
     return part("Findings", longList(found, (each) => [
-      chip(each.severity, each.severity), " ", element("code", {}, each.code), ` ${each.message} `, each.hint ? element("span", { class: "remedy" }, each.hint) : null,
+      chip(each.severity, each.severity), " ", element("code", {}, each.code), ` ${each.message} `, each.hint ? element("span", { class: "fix" }, each.hint) : null,
     ], 6));
   }
 

@@ -1,6 +1,6 @@
-/* How the graph looks. */
+/* The style of the graph. */
 
-/* A color of the style sheet, as it is in the present light. */
+/* A color of the style sheet in the current color scheme. */
 function color(name) {
   const probe = document.body;
   probe.style.color = `var(--${name})`;
@@ -9,9 +9,9 @@ function color(name) {
   return resolved;
 }
 
-/* The rules by which Cytoscape draws; zoomed() is how near things are. */
+/* The style sheet for Cytoscape. zoomed() returns the zoom level. */
 function drawingStyles(zoomed) {
-  const nearness = () => Math.min(1, Math.max(zoomed(), 0.05)); // marked arrows are seen from afar, too
+  const nearness = () => Math.min(1, Math.max(zoomed(), 0.05)); // so that marked arrows are visible from afar
   const decisions = ["intern", "extern", "mock", "deny", "saved"];
   const soft = new Map(decisions.map((decision) => [decision, color(`${decision}-soft`).replaceAll(" ", "")]));
   const stops = (node) => {

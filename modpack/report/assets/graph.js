@@ -1,9 +1,9 @@
-/* The drawn graph. One node for each closed branch of the tree, one box for each open one; one arrow
-   for all imports between two nodes. */
+/* The graph: a node for each closed branch of the tree, a box for each open one, and one arrow for all
+   imports between two nodes. */
 
 const graph = (() => {
   const canvas = document.getElementById("canvas");
-  const told = document.getElementById("told");
+  const status = document.getElementById("status");
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const hidden = new Set();
   let withPython = tree.top.length <= 2;
@@ -14,8 +14,8 @@ const graph = (() => {
   const MANY = 150;
   const TOO_MANY = 700;
   const MAX_DRAWN = 400;
-  const LABEL = 13; // pixels of a letter when nothing is zoomed
-  const LEAST_LABEL = 12; // what is shown unasked is not smaller
+  const LABEL = 13; // font size in pixels without zoom
+  const LEAST_LABEL = 12; // minimum font size of the initial view
   const NEAREST = 1.4;
   const MARGIN = 20;
   let clock = 0;
@@ -32,7 +32,7 @@ const graph = (() => {
     return (branch === null ? tree.top : branch.children).filter(isShown);
   }
 
-  /* What stands for each module: the outermost closed branch above it. */
+  /* The node of each module: the outermost closed branch above it. */
   function visit(branches, found) {
     for (const branch of branches) {
       if (branch.isOpen) visit(shownIn(branch), found);
@@ -55,7 +55,7 @@ const graph = (() => {
     return [...counts.values()];
   }
 
-  /* The width of a label in the graph's font, by its letters. */
+  /* The width of a label in the font of the graph. */
   const pen = document.createElement("canvas").getContext("2d");
   function labelOf(branch) {
     if (isLeaf(branch)) return branch.label;
@@ -97,7 +97,7 @@ const graph = (() => {
     return made;
   }
 
-  /* What fits on the canvas with readable labels, in the units of the graph. */
+  /* The size of the canvas with readable labels, in units of the graph. */
   function room() {
     const zoom = LEAST_LABEL / LABEL;
     return { width: (cy.width() - 2 * MARGIN) / zoom, height: (cy.height() - 2 * MARGIN) / zoom };
@@ -122,14 +122,14 @@ const graph = (() => {
     mark();
   }
 
-  /* With too many arrows to be told apart, there are only those of what is chosen. */
+  /* With too many arrows, draw only those of the selection. */
   function addPassing(inside) {
     const ids = new Set(inside.map((node) => node.id()));
     const wanted = links.filter(({ from, to }) => ids.has(from.id) !== ids.has(to.id));
     cy.add(wanted.map((link) => arrow(link, "passing")));
   }
 
-  /* Shows what is chosen: itself, what it is linked with, and the chain that leads to it. */
+  /* Highlight the selection, its neighbors, and the chain that leads to it. */
   function mark() {
     cy.startBatch();
     cy.elements(".passing").remove();
@@ -172,8 +172,8 @@ const graph = (() => {
     return fitting(elements.boundingBox()) >= LEAST_LABEL / LABEL;
   }
 
-  /* Brings elements into view: labels stay readable, unless everything is asked for. What does not fit
-     then is shown around what is chosen, or else from where the chains begin. */
+  /* Bring elements into view with readable labels, unless the whole graph is requested. If they do not
+     fit, center on the selection, or on the starts of the chains. */
   function look(elements, { animated = true, whole = false } = {}) {
     if (elements.empty()) return;
     cy.resize();
@@ -193,7 +193,7 @@ const graph = (() => {
     else cy.viewport({ zoom, pan });
   }
 
-  /* Where an axis begins: its middle is in the middle if all of it fits, else a point is near there. */
+  /* The start of an axis: centered if all of it fits, otherwise near a point. */
   function panned(size, zoom, first, last, point) {
     if (zoom * (last - first) <= size - 2 * MARGIN + 1) return size / 2 - (zoom * (first + last)) / 2;
     const wished = size / 2 - zoom * point;
@@ -201,7 +201,7 @@ const graph = (() => {
   }
 
   function say(text) {
-    told.textContent = text;
+    status.textContent = text;
   }
 
   function unfold(branch) {
@@ -219,7 +219,7 @@ const graph = (() => {
     return parts.reduce((sum, part) => sum + (part.isOpen ? countDrawn(part) : 0), parts.length);
   }
 
-  /* Closes what was opened first if there is too much to draw, but nothing that holds a branch. */
+  /* Close the branches that were opened first if there is too much to draw, but no ancestors of a branch. */
   function makeRoomFor(branch) {
     const holders = new Set();
     for (let at = branch; at !== null; at = at.parent) holders.add(at);
@@ -254,7 +254,7 @@ const graph = (() => {
     if (branch !== null) say(`${branch.label}: ${isLeaf(branch) ? DECIDED[decisionOf(branch.module)] : counted(branch.members.length, "module")}`);
   }
 
-  /* Opens what holds a module, chooses it, and brings it into view. */
+  /* Open the ancestors of a module, select it, and bring it into view. */
   function reveal(index) {
     const leaf = tree.leafOf[index];
     if (leaf === null || cy === null) return;
@@ -309,11 +309,11 @@ const graph = (() => {
     cy.zoom({ level: cy.zoom() * factor, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } });
   }
 
-  /* What a click does: a module is shown, a closed package opened. */
+  /* Handle a click: show a module, or open a closed package. */
   function act(branch) {
     if (isLeaf(branch)) location.hash = addressOf(branch.module);
     else {
-      details.showBranch(branch); // first: it takes a part of the width
+      details.showBranch(branch); // first, because the panel takes a part of the width
       if (!branch.isOpen) open(branch);
       else choose(branch);
     }
@@ -352,7 +352,7 @@ const graph = (() => {
     new ResizeObserver(refit).observe(canvas);
   }
 
-  /* After the canvas got another size. Where it became narrow, or wide, columns become rows. */
+  /* Handle a resize of the canvas, which may switch between columns and rows. */
   function refit() {
     if (canvas.clientWidth === 0) return;
     cy.resize();
@@ -362,7 +362,7 @@ const graph = (() => {
     } else if (chosen !== null && cy.$id(chosen.id).nonempty()) centerIfAway(cy.$id(chosen.id));
   }
 
-  /* One's own code is open at first, where it is small enough for labels to stay readable. */
+  /* Open the user's own code initially, if it is small enough for readable labels. */
   function openOwnCode() {
     const groups = tree.top.filter((branch) => branch.group !== undefined && isShown(branch));
     const isOwn = (branch) => known.groups[branch.group].kind === "code" && branch.members.some((index) => nodes[index].action === "intern");

@@ -1,7 +1,6 @@
-/* Where things are drawn. Columns from left to right: how many imports away from what was saved;
-   what imports nothing that is drawn comes last. An opened package is a box with columns of its own.
-   Where there is little width, rows from top to bottom take the place of columns.
-   The same things are always drawn at the same places. */
+/* The layout of the graph: columns from left to right, by distance from the saved objects. Nodes without
+   drawn imports come last. An open package is a box with columns of its own. In a narrow window, rows
+   from top to bottom replace columns. The layout is deterministic. */
 
 const GAP = { column: 80, inner: 46, row: 44, split: 22, beside: 16 };
 const INSET = { side: 22, top: 40, bottom: 22 };
@@ -11,10 +10,9 @@ function isNarrow(room) {
   return room.width < NARROW;
 }
 
-/* Lays out all that is shown. shownIn(branch) is what is drawn in an open one, or in none (null);
-   sizeOf(branch) is the size of what is drawn closed; links are pairs of drawn branches; room is the
-   size that the whole should keep to. Returns the centers by id, relative to the upper left corner of
-   the whole, and its size. */
+/* Lay out all visible branches. shownIn(branch) returns the branches drawn in an open branch, or at the
+   top (null); sizeOf(branch) is the size of a closed branch; links are pairs of drawn branches; room is
+   the size to fit into. Return the centers by id, relative to the upper left corner, and the size. */
 function layOut(shownIn, sizeOf, links, room) {
   const local = linksByBox(links);
   const boxes = new Map();
@@ -29,7 +27,7 @@ function layOut(shownIn, sizeOf, links, room) {
     return inColumns(items, local.get(holder) ?? [], within, isDown ? GAP.row : holder === null ? GAP.column : GAP.inner);
   }
 
-  /* An item, with its sizes along a column and across it. */
+  /* An item with its sizes along and across a column. */
   function along(item) {
     return isDown ? { ...item, length: item.width, breadth: item.height } : { ...item, length: item.height, breadth: item.width };
   }
@@ -60,7 +58,7 @@ function layOut(shownIn, sizeOf, links, room) {
     return isDown ? { width: length, height: end } : { width: end, height: length };
   }
 
-  /* As long as there is room; no longer than it takes for a shape like that of the room. */
+  /* The length of columns: it fits the room, and gives the whole the shape of the room. */
   function longestColumn(items, within) {
     if (isDown) return Math.max(within.width, 0);
     const area = items.reduce((sum, item) => sum + (item.width + 40) * (item.height + GAP.beside), 0);
@@ -81,7 +79,7 @@ function lengthOf(column) {
   return column.items.reduce((sum, item) => sum + item.length + GAP.beside, -GAP.beside);
 }
 
-/* Links between drawn branches, as links between the members of the innermost box that holds both. */
+/* Map links between drawn branches to links between members of their innermost common box. */
 function linksByBox(links) {
   const found = new Map();
   const lineOf = (branch) => (branch === null ? [null] : [...lineOf(branch.parent), branch]);
@@ -98,7 +96,7 @@ function linksByBox(links) {
   return found;
 }
 
-/* Columns by distance, each in an order that keeps what belongs together near each other. */
+/* Columns by distance, each ordered so that related items are near each other. */
 function orderedColumns(items, pairs, longest) {
   const importing = new Set(pairs.map(([from]) => from));
   const layers = new Map();
@@ -114,7 +112,7 @@ function orderedColumns(items, pairs, longest) {
   return columns.flatMap((column) => split(column, longest));
 }
 
-/* Moves each thing to the mean height of what it is linked with; a few rounds are enough. */
+/* Move each item to the mean height of its neighbors. A few rounds are enough. */
 function settle(columns, pairs) {
   const linked = new Map();
   for (const [a, b] of pairs) {
@@ -140,7 +138,7 @@ function mean(others, height, own) {
   return others.reduce((sum, other) => sum + height.get(other), 0) / others.length;
 }
 
-/* A column that is too long becomes several, side by side, of about the same length. */
+/* Split a long column into several of about the same length. */
 function split(column, longest) {
   const least = lengthOf(column) / Math.ceil(lengthOf(column) / longest);
   const made = [{ items: [], isSplit: true }];
