@@ -514,7 +514,7 @@ class HookCollector:
         known: Counter[tuple[str, ...]] = Counter()
         for parts in attachments.values():
             hook = parts[0].found.hook
-            # the modules that the attachment's spec names, in its order; one alone is no list
+            # the modules that the attachment's spec names, in its order; a single one is not a list
             named = [part for part in parts if part.found.hook.path is not None]
             modules = [part.target for part in sorted(named, key=lambda c: c.found.hook.index)]
             target = modules[0] if len(modules) == 1 else modules

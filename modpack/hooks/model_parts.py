@@ -50,7 +50,7 @@ def iter_parts(
 ) -> Iterator[tuple[Any, Path]]:
     """Yield every part of a model that has an identity: modules, tensors, containers, objects.
 
-    Hooks in tables are not parts. Immutable values are no parts either: references to them would
+    Hooks in tables are not parts. Neither are immutable values: references to them would
     be pointless.
 
     Args:

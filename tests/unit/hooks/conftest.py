@@ -104,5 +104,5 @@ def no_process_wide_hooks():
 
     yield
     for kind in kinds_of("global"):
-        assert not list(kind.find(kind.home)), f"{kind.name} hooks were left behind"
+        assert not list(kind.find(kind.global_module)), f"{kind.name} hooks were left behind"
     torch.nn.modules.module._global_is_full_backward_hook = None

@@ -235,7 +235,7 @@ def keep_buffers(state, buffers):
 def test_hooks_on_the_wrapper_itself_are_refused_unless_left_out(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_forward_hook(lambda module, args, output: None)
-    problem = "'DistributedDataParallel/forward/0'.*registered on the DistributedDataParallel.*Register it"
+    problem = "DistributedDataParallel/forward/0.*is registered on the.*Register it"
     with pytest.raises(modpack.PicklingError, match=problem):
         modpack.save(ddp, tmp_path / "net.modpack")
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
@@ -254,9 +254,7 @@ def test_what_a_wrapper_registers_by_itself_is_left_to_the_next_wrapper(alone, t
     loaded = reloaded(ddp, tmp_path / "net.modpack")
     assert list(loaded._forward_pre_hooks.values()) == [add_one]
     assert not loaded[0]._forward_pre_hooks
-    with pytest.raises(
-        modpack.ModpackError, match="without a comm hook|not loaded with a comm hook"
-    ):
+    with pytest.raises(modpack.ModpackError, match="not loaded with a comm hook"):
         hooks.restore_comm_hook(DistributedDataParallel(loaded))
 
 

@@ -218,7 +218,7 @@ def test_an_optimizer_that_pickles_its_tables_has_each_hook_once(package):
     model = torch.nn.Linear(2, 2)
     optimizer = Optimizing(model.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: None)
-    _, loaded = package(model, optimizer=optimizer).model(optimizer=True)
+    _, loaded = package(model, optimizer=optimizer).model(with_optimizer=True)
     assert len(loaded._optimizer_step_pre_hooks) == 1
 
 
@@ -261,7 +261,7 @@ def test_script_modules_keep_the_hooks_of_their_parameters(package):
     weight.register_hook(lambda grad: grad * 3)
     optimizer = torch.optim.SGD(script.parameters(), lr=0.1)
     saved = package(script, optimizer=optimizer)
-    loaded, its_optimizer = saved.model(optimizer=True)
+    loaded, its_optimizer = saved.model(with_optimizer=True)
     for each in (script, loaded):
         each(torch.ones(1, 2)).sum().backward()
     assert torch.equal(loaded.layer.weight.grad, script.layer.weight.grad)

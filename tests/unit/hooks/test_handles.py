@@ -35,7 +35,7 @@ def count(model, optimizer):
 def test_every_handle_removes_its_hook_and_no_other(package):
     model, optimizer = hooked()
     saved = package(model, optimizer=optimizer)
-    loaded, its_optimizer = saved.model(optimizer=True)
+    loaded, its_optimizer = saved.model(with_optimizer=True)
     assert set(saved.importer.hook_handles) == set(saved.names)
     left = count(loaded, its_optimizer)
     for name in saved.names:

@@ -117,7 +117,7 @@ def test_hooks_of_overriding_classes_are_wrapped_once_after_three_trips(package)
     assert all(depth >= 1 for depths in expected[0].values() for depth in depths)
     REGISTERED.clear()
     for _ in range(3):
-        model, optimizer = package(model, optimizer=optimizer).model(optimizer=True)
+        model, optimizer = package(model, optimizer=optimizer).model(with_optimizer=True)
         assert (stored(model, optimizer), trained(model)) == expected
     model, optimizer = hooks.copy_model(model, optimizer)
     assert (stored(model, optimizer), trained(model)) == expected

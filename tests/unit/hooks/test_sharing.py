@@ -171,7 +171,7 @@ def test_the_optimizers_parameters_are_the_models_and_its_state_comes_along(
     optimizer.register_step_pre_hook(scale)
     trained(net, optimizer)
     saved = package(net, optimizer=optimizer)
-    loaded, its_optimizer = saved.model(optimizer=True)
+    loaded, its_optimizer = saved.model(with_optimizer=True)
     assert its_optimizer.param_groups[0]["params"][0] is loaded[0].weight
     for one, other in zip(trained(net, optimizer), trained(loaded, its_optimizer), strict=True):
         assert torch.equal(one, other)

@@ -104,7 +104,7 @@ def test_the_remedy_works(tmp_path):
         exporter.extern("**")
         with pytest.raises(modpack.PicklingError, match=r"hooks=lambda spec: spec.name") as caught:
             exporter.save_model("net", "model.pkl", model)
-        advice = str(caught.value).partition("(hooks=")[2].removesuffix(")")
+        advice = str(caught.value).partition(" hooks=")[2].removesuffix(".")
         exporter.save_model("net", "model.pkl", model, hooks=eval(advice))
         (status,) = exporter.hook_report()
     assert (status.name, status.status) == ("weight/tensor/0", "left out")
