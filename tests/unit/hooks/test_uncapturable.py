@@ -150,4 +150,4 @@ def test_a_global_of_a_script_that_a_hook_uses_is_named_with_the_hook(clean_pyth
         """
     ).stdout
     assert "(at hook 'forward/0' -> found['match'])" in printed
-    assert "leave the hook out (hooks=lambda spec: spec.name != 'forward/0')" in printed
+    assert "exclude the hook: hooks=lambda spec: spec.name != 'forward/0'." in printed
