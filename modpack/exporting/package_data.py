@@ -190,7 +190,7 @@ class _Collector:
         for owner, left_out in self._limit.excluded.items():
             sizes = ", ".join(f"{f} ({size / 2**20:,.0f} MiB)" for f, size in left_out.items())
             text = f"files that code of {owner} may read are excluded for their size: {sizes}"
-            hint = "If it does, save them: save_binary(package, name, contents)."
+            hint = "If the model needs them, save them: save_binary(package, name, contents)."
             self._exclude(owner, text, hint)
         files = tuple(self._files[record] for record in sorted(self._files))
         distributions = tuple(self._distributions[n] for n in sorted(self._distributions))
@@ -453,11 +453,11 @@ class PackageDataPlanner:
         given = self.given.get(location.module)
         known = self._locations.get(module)
         if known is None or known[0] is not location or known[1] is not given:
-            known = location, given, self._located(module, location, given)
+            known = location, given, self._make_location(module, location, given)
             self._locations[module] = known
         return known[2]
 
-    def _located(
+    def _make_location(
         self, module: str, location: Location, given: Path | None
     ) -> _ModuleLocation | None:
         environment: object = self._walker.environment_of(module)

@@ -74,7 +74,7 @@ def data_of(plan: Plan) -> list[str]:
 
 
 def notes_of(plan: Plan, code: str) -> list[str]:
-    return [note.message for note in plan.notes if note.code == code]
+    return [str(note) for note in plan.notes if note.code == code]
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
@@ -290,7 +290,7 @@ def test_equal_top_level_file_names_are_reported(project):
     project({"two.py": source, "words.txt": "2"})
     plan = plan_of("one", "two")
     assert data_of(plan) == ["words.txt"]
-    assert "two" in notes_of(plan, "data-files-excluded")[0]
+    assert "project1/words.txt is excluded" in notes_of(plan, "data-files-excluded")[0]
 
 
 def test_source_folder_includes_files_it_reads(project, tmp_path):

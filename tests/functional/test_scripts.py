@@ -202,7 +202,7 @@ def test_imports_of_definitions_follow_the_rules(tmp_path):
     (tmp_path / "parts.py").write_text(PARTS)
     (tmp_path / "unusedparts.py").write_text("")
     assert execute(tmp_path, "train.py").stdout.splitlines() == [
-        "['train_definitions', 'parts']",
+        "['parts', 'train_definitions']",
         "definitions of train.py that objects need | ('train_definitions', 'parts')",
     ]
 
@@ -886,7 +886,7 @@ def test_class_using_redefined_name_is_rejected(notebook):
         *("model = Net()", decorator.format(number=2), SAVE_IT),
     ]
     printed = notebook(*cells)
-    assert "__main__.Net" in printed and "was made with marked" in printed
+    assert "__main__.Net" in printed and "it uses marked, which was redefined" in printed
 
 
 APP = """
