@@ -462,9 +462,9 @@ def test_the_legend_explains_every_mark_of_the_graph(show, page_file):
 
 def test_what_stand_ins_are_made_of_is_linked_with_them(show, page_file):
     shown = show(page_file, "#graph")
-    assert "stand-ins of modpack" not in shown.drawn()
+    assert "mocks of modpack" not in shown.drawn()
     shown.page.check("#python")
-    assert "stand-ins of modpack" in shown.drawn()
+    assert "mocks of modpack" in shown.drawn()
     linked = shown.page.evaluate(
         """() => {
             const { id } = tree.leafOf[indexOf.get('_modpack_mock')];

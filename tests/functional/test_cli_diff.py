@@ -81,7 +81,7 @@ def test_diff_lists_differences_and_exits_with_1(packages):
     assert "  ~ diffcli.till  source: +1 -1" in shown
     assert any(line.startswith("  + diffcli.only1  interned") for line in shown)
     assert any("numpy" in line and "action: extern -> mock" in line for line in shown)
-    assert "  ~ 1.weight  parameter float32 [2, 2]  other values" in shown
+    assert "  ~ 1.weight  parameter float32 [2, 2]  different values" in shown
     assert "+    return coins * 2.0" in shown
     assert any(line.startswith("  - 0  forward: ") for line in shown)
 

@@ -11,7 +11,7 @@ def test_plan_and_package_have_same_facts(made):
     planned = {module.module: module for module in plan_facts(made.plan).modules}
     for module in package_facts(made.file).modules:
         if module.module not in planned:
-            continue  # what stand-ins bring along
+            continue  # modules that mocks need
         twin = planned[module.module]
         assert (twin.action, twin.rule, twin.requirement, twin.provided_by) == (
             module.action,

@@ -241,7 +241,7 @@ def test_mock_runtime_is_part_of_the_plan(made):
         assert not mentions(plan, "_modpack_mock")
         plan = with_stand_ins(archive, plan)
     assert mentions(plan, "_modpack_mock")
-    assert "stand-ins" in str(plan.decisions["_modpack_mock"].rule)
+    assert "mocked modules" in str(plan.decisions["_modpack_mock"].rule)
 
 
 def test_saved_object_is_not_a_module(made):
