@@ -1,1 +1,1 @@
-"""Gathering evidence: what sources import, and where that leads. Executes nothing."""
+"""Static discovery of imports, modules, and distributions. Executes no user code."""

@@ -85,11 +85,11 @@ def metadata_folder(name: str, version: str) -> str:
     return f"{re.sub(r'[-_.]+', '_', name)}-{version.replace('-', '_')}.dist-info"
 
 
-def pth_folders(home: Path, files: Iterable[str]) -> frozenset[str] | None:
+def pth_folders(folder: Path, files: Iterable[str]) -> frozenset[str] | None:
     """Return the folders that a distribution's path files (``site``) add to the import path.
 
     Args:
-        home: Folder that the distribution is installed in.
+        folder: Folder that the distribution is installed in.
         files: Names of its files in that folder.
 
     Returns:
@@ -99,12 +99,12 @@ def pth_folders(home: Path, files: Iterable[str]) -> frozenset[str] | None:
     for name in files:
         if name.endswith(".pth"):
             with contextlib.suppress(OSError, ValueError):
-                text = (home / name).read_text("utf-8-sig")
+                text = (folder / name).read_text("utf-8-sig")
                 lines += [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines or any(line.startswith(("import ", "import\t")) for line in lines):
         return None
-    return frozenset(os.path.normpath(home / line) for line in lines)
+    return frozenset(os.path.normpath(folder / line) for line in lines)
 
 
 def import_root(module: str, path: Path, is_folder: bool) -> str:
@@ -302,9 +302,9 @@ class LazyDistribution:
         self._watch(f"{path}/{name}" for path, names, _ in folders for name in names)
         listed = [row[0] for row in csv.reader(self.text("RECORD").splitlines()) if row]
         metadata = {}
-        home = Path(self.path)
-        for file in sorted(home.rglob("*")) if self.path and home.is_dir() else ():
-            name = file.relative_to(home).as_posix()
+        root = Path(self.path)
+        for file in sorted(root.rglob("*")) if self.path and root.is_dir() else ():
+            name = file.relative_to(root).as_posix()
             top = name.partition("/")[0]
             is_license = top in _LICENSE_FOLDERS if "/" in name else bool(_LICENSE.match(name))
             if (name in _METADATA or is_license) and file.is_file():
@@ -432,8 +432,8 @@ def _is_in_stdlib(file: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_stdlib_folder(folder: str) -> bool:
-    home = Path(os.__file__).parent
-    return Path(folder).is_relative_to(home) and not is_in_site_packages(Path(folder))
+    root = Path(os.__file__).parent
+    return Path(folder).is_relative_to(root) and not is_in_site_packages(Path(folder))
 
 
 class DistributionIndex:

@@ -1,4 +1,4 @@
-"""Whatever is written is read back; whatever is damaged is noticed."""
+"""Archives round trip, and damage is detected."""
 
 import io
 
@@ -32,7 +32,7 @@ def write(records):
 
 
 def read_all(content):
-    """All records, the manifest verified."""
+    """Return all records after verifying the manifest."""
     archive = open_archive(io.BytesIO(content))
     manifest = read_manifest(archive)
     if manifest is None:
@@ -148,6 +148,6 @@ def test_rollback_removes_records(before, forgotten, after):
             try:
                 writer.write(name, content, compress=True)
             except ArchiveError:
-                continue  # the name is taken or unsafe, and must be so both times
+                continue  # the name is taken or unsafe, both times
 
     assert written(before, after, forgetting=forgotten) == written(before, after)

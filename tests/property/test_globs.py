@@ -1,4 +1,4 @@
-"""GlobGroup against a reference that works on components, and covers against brute force."""
+"""GlobGroup compared with a reference on components, and covers with brute force."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ names = st.lists(st.text(LETTERS, min_size=1, max_size=3), min_size=1, max_size=
 
 
 def component_matches(text: str, pattern: str) -> bool:
-    """Reference: a star takes any number of letters, one at a time."""
+    """Match one component: a star matches any number of letters."""
     if not pattern:
         return not text
     if pattern[0] == "*":
@@ -37,7 +37,7 @@ def component_matches(text: str, pattern: str) -> bool:
 
 
 def matches(parts: Sequence[str], components: Sequence[str]) -> bool:
-    """Reference: two stars take any number of whole components, one at a time."""
+    """Match components: two stars match any number of them."""
     if not components:
         return not parts
     if components[0] == "**":
@@ -109,7 +109,7 @@ SMALL_NAMES = [
 @given(st.lists(small_groups, min_size=1, max_size=2), small_groups)
 @settings(max_examples=150, deadline=None)
 def test_pattern_without_counterexample_is_covered(earlier, later):
-    """Small patterns have small counterexamples, if any."""
+    """Return a counterexample; small patterns have small ones, if any."""
     counterexamples = (
         name
         for name in SMALL_NAMES

@@ -1,4 +1,4 @@
-"""The scan against a plain recursive visitor, on random nestings of blocks around imports."""
+"""The scan compared with a recursive visitor, on randomly nested blocks around imports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Import = tuple[str, tuple[str, ...], ImportKind, int]
 
 
 class Reference(ast.NodeVisitor):
-    """What the rules say, written down by recursion; it knows the blocks above and no others."""
+    """A recursive reference for the rules; it handles only the blocks above."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -146,7 +146,7 @@ class Reference(ast.NodeVisitor):
             self.bind(node.name)
 
 
-# The tails make the scan look everywhere; what it says about the rest stays the same.
+# The tails make the scan visit everything; the other results stay the same.
 @given(SOURCES, st.sampled_from(["", "\n__import__(x)", "\n(w := 1)", "\ndef t():\n global u"]))
 def test_scan_agrees_with_plain_visitor(source: str, tail: str) -> None:
     text = HEAD + source + tail

@@ -1,4 +1,4 @@
-"""The current folder may be gone: nothing that needs none minds that."""
+"""Work without a current folder, after it was deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="it keeps the cu
 
 @pytest.fixture
 def removed(tmp_path, monkeypatch):
-    """A current folder that was removed; Python looks in it for modules."""
+    """A deleted current folder that is on the import path."""
     folder = tmp_path / "removed"
     folder.mkdir()
     monkeypatch.chdir(folder)

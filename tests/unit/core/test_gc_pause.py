@@ -1,4 +1,4 @@
-"""The pause of the search for cyclic garbage."""
+"""Pauses of cyclic garbage collection."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_end_of_pause_collects_youngest_generation_only():
         if phase == "start":
             searched.append(info["generation"])
 
-    gc.collect()  # so that nothing is due
+    gc.collect()  # no collection is due
     gc.callbacks.append(note)
     try:
         with gc_paused():

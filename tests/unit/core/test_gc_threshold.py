@@ -1,4 +1,4 @@
-"""The collector while modules are imported."""
+"""The GC threshold during imports."""
 
 from __future__ import annotations
 

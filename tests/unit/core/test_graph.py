@@ -7,7 +7,7 @@ from modpack.core.scan import ImportKind
 
 
 def graph_of(*edges: str, roots: tuple[str, ...] = ("a",)) -> DependencyGraph:
-    """A graph from edges as ``"a b"``, or ``"a b type-checking"``."""
+    """Return a graph of edges such as ``"a b"`` or ``"a b type-checking"``."""
     graph = DependencyGraph()
     for root in roots:
         graph.mark_root(root)
@@ -28,7 +28,7 @@ def test_add_edge_returns_whether_new():
 
 def test_many_parallel_edges_keep_order():
     graph = DependencyGraph()
-    for line in range(100_000, 0, -1):  # to compare each with all before it would take hours
+    for line in range(100_000, 0, -1):  # comparing each with all previous ones would take hours
         graph.add_edge(Edge("a", "b", ImportKind.REQUIRED, line))
     found = graph.edges_between("a", "b")
     assert len(found) == 100_000 and found[0].line == 100_000

@@ -1,4 +1,4 @@
-"""Processes that do in advance what this one will need."""
+"""Helper processes."""
 
 from __future__ import annotations
 

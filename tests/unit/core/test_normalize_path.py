@@ -1,4 +1,4 @@
-"""A path's text is what pathlib makes of it, without a path where that is the same."""
+"""Normalized paths are those of pathlib."""
 
 import os
 from pathlib import Path

@@ -16,7 +16,7 @@ def graph_of(pairs, kind=ImportKind.REQUIRED):
 
 
 def every_simple_path(pairs, start, target):
-    """All of them, by trying everything."""
+    """Return all simple paths by exhaustive search."""
     found, todo = [], [(start,)]
     while todo:
         path = todo.pop()

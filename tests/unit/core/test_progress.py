@@ -12,19 +12,19 @@ from modpack.core.process import (
 )
 
 
-class Heard:
+class RecordingListener:
     def __init__(self):
-        self.told = []
+        self.events = []
 
     def begin(self, phase):
-        self.told.append(f"begin {phase.text}")
+        self.events.append(f"begin {phase.text}")
 
     def end(self, phase):
-        self.told.append(f"end {phase.text} at {phase.done}")
+        self.events.append(f"end {phase.text} at {phase.done}")
 
 
 def test_listener_receives_nested_phases():
-    listener = Heard()
+    listener = RecordingListener()
     with (
         report_progress_to(listener),
         phase("saving"),
@@ -32,7 +32,12 @@ def test_listener_receives_nested_phases():
     ):
         writing.advance(4)
         writing.advance()
-    assert listener.told == ["begin saving", "begin writing", "end writing at 5", "end saving at 0"]
+    assert listener.events == [
+        "begin saving",
+        "begin writing",
+        "end writing at 5",
+        "end saving at 0",
+    ]
 
 
 def test_advance_counts_in_innermost_phase():
@@ -41,18 +46,18 @@ def test_advance_counts_in_innermost_phase():
         with phase("writing") as writing:
             advance(3)
         advance()
-    advance(100)  # nobody minds
+    advance(100)  # without a phase, this has no effect
     assert (saving.done, writing.done) == (3, 3)
 
 
 def test_failing_phase_ends():
-    listener = Heard()
+    listener = RecordingListener()
     with pytest.raises(ValueError), report_progress_to(listener), phase("saving"):
         raise ValueError
-    assert listener.told == ["begin saving", "end saving at 0"]
+    assert listener.events == ["begin saving", "end saving at 0"]
     with phase("alone"):
         pass
-    assert len(listener.told) == 2  # it does not listen any more
+    assert len(listener.events) == 2  # no listener anymore
 
 
 def test_major_phase_is_logged_at_info(caplog):
@@ -75,6 +80,6 @@ def test_phase_has_total():
 
 def test_has_listener_reports_active_listener():
     assert not has_listener()
-    with report_progress_to(Heard()):
+    with report_progress_to(RecordingListener()):
         assert has_listener()
     assert not has_listener()

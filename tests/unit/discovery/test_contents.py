@@ -1,4 +1,4 @@
-"""What an installed distribution consists of."""
+"""Contents of installed distributions."""
 
 from __future__ import annotations
 

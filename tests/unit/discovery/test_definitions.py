@@ -1,4 +1,4 @@
-"""The statements of a script that bind names, and the module that is made of some of them."""
+"""Statements of a script that bind names, and the module generated from them."""
 
 import ast
 import textwrap
@@ -32,9 +32,6 @@ def bound(source: str, name: str) -> list[tuple[StatementKind, str]]:
 def text(source: str, name: str, package: str = "", names: tuple[str, ...] = ()) -> str:
     statement = script(source).find_bindings(name)[-1]
     return statement_text(statement, frozenset(names or (name,)), package)[0]
-
-
-# -- who binds a name --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,9 +119,6 @@ def test_mixed_block_is_split_into_statements(source):
     assert bound(source, "x")[0][0] is StatementKind.IMPORT
 
 
-# -- what a definition uses ---------------------------------------------------------------------
-
-
 def uses(source: str, name: str) -> tuple[set[str], set[str]]:
     found = script(source).find_bindings(name)[-1].uses
     return set(found.eager), set(found.late)
@@ -185,9 +179,6 @@ def test_future_statement_applies_to_later_cells():
 
 def test_uses_excludes_module_attributes():
     assert uses("def f(): return __name__, __file__, __doc__", "f") == (set(), set())
-
-
-# -- the text -------------------------------------------------------------------------------------
 
 
 def test_statement_text_keeps_comments_above():
@@ -273,9 +264,6 @@ def _run(source: str) -> dict[str, object]:
     namespace: dict[str, object] = {}
     exec(compile(ast.parse(source), "<text>", "exec"), namespace)
     return namespace
-
-
-# -- scripts and modules --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

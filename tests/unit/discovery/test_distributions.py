@@ -83,7 +83,7 @@ def test_namespace_package_belongs_to_owner_of_its_files(site, install, tmp_path
     found = index.distribution_of("shared", folder(site / "shared"))
     assert found is not None and found.name in ("north", "south")
     assert index.owner("shared", folder(site / "shared")) is Owner.INSTALLED
-    # A part of it that is somebody's own makes the whole of it their own.
+    # A namespace package with a loose folder has no distribution.
     (tmp_path / "own" / "shared").mkdir(parents=True)
     both = folder(site / "shared", tmp_path / "own" / "shared")
     assert index.owner("shared", both) is Owner.LOCAL

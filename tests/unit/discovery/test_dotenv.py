@@ -1,4 +1,4 @@
-"""Which files are taken for ``.env`` files."""
+"""Detection of ``.env`` files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which modules an editable install makes importable."""
+"""Modules that an editable install makes importable."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from modpack import Importer, ObjMismatchError, ObjNotFoundError, OrderedImporte
 
 
 class Local(Importer):
-    """Knows the modules that it is given."""
+    """An importer for given modules."""
 
     def __init__(self, **modules: ModuleType) -> None:
         self.modules = modules
@@ -126,7 +126,7 @@ def test_ordered_importer_rejects_other_types(stranger):
 
 
 class Answers(Local):
-    """Says that everything lives in one module."""
+    """An importer that reports one module for all objects."""
 
     def __init__(self, path: str, **modules: ModuleType) -> None:
         super().__init__(**modules)

@@ -1,4 +1,4 @@
-"""What is installed is listed once as long as the folders of the import path stay as they are."""
+"""Unchanged folders of the import path are listed once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that were listed."""
+    """Return the listed folders."""
     folders: list[str] = []
     original = importpath._list_folder
 
@@ -47,7 +47,7 @@ def install(site: Path, name: str, version: str = "1.0") -> Path:
 
 
 def long_ago(folder: Path) -> None:
-    """Make a folder look as if nothing had happened to it of late."""
+    """Give a folder an old mtime."""
     past = time.time() - 3600
     os.utime(folder, (past, past))
 
@@ -85,7 +85,7 @@ def test_change_within_timestamp_resolution_is_detected(site: Path) -> None:
     os.utime(site, ns=(now, now))
     assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info"}
     install(site, "two")
-    os.utime(site, ns=(now, now))  # as a coarse clock would have it
+    os.utime(site, ns=(now, now))  # like a coarse clock
     assert names(DistributionIndex([str(site)])) == {"one-1.0.dist-info", "two-1.0.dist-info"}
 
 

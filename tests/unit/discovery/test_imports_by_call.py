@@ -1,4 +1,4 @@
-"""Imports by call, wherever in an expression they are."""
+"""Imports by call at any position in an expression."""
 
 from __future__ import annotations
 

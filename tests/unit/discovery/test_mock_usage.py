@@ -1,4 +1,4 @@
-"""Where packaged code uses the names of mocked modules: found without running anything."""
+"""Static search for uses of mocked modules in packaged code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def found(
     mocked: Collection[str] = ("tracker",),
     entries: Collection[tuple[str, str]] = (),
 ) -> tuple[MockUse, ...]:
-    """The uses in some modules; in one that is called ``net``, if it is just a source."""
+    """Return the uses in some modules; a plain source is a module named ``net``."""
     if isinstance(modules, str):
         modules = {"net": modules}
     sources = {
@@ -37,7 +37,7 @@ def found(
 def graph_of(
     sources: Mapping[str, tuple[bytes, bool]], entries: Collection[tuple[str, str]] = ()
 ) -> DependencyGraph:
-    """What the sources import, and what was saved: classes, functions, or whole modules."""
+    """Return the graph of some sources and of saved classes, functions, or modules."""
     graph = DependencyGraph()
     for module, (source, is_package) in sources.items():
         for each in scan_source(source, module, is_package).imports:
@@ -52,12 +52,9 @@ def graph_of(
     return graph
 
 
-def told(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
-    """Name, line and kind of each."""
+def summarize(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
+    """Return name, line, and kind of each use."""
     return [(use.name, use.line, use.kind.value) for use in uses]
-
-
-# -- kinds ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -110,7 +107,7 @@ def told(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
     ],
 )
 def test_find_uses_reports_kind_of_use(source, expected):
-    assert told(found(f"import tracker\n{source}")) == [expected]
+    assert summarize(found(f"import tracker\n{source}")) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_find_uses_ignores_branch_that_never_runs():
         else:
             tracker.start()
     """
-    assert told(found(source)) == [("start", 7, "call")]
+    assert summarize(found(source)) == [("start", 7, "call")]
 
 
 def test_find_uses_ignores_type_checking_import():
@@ -169,9 +166,6 @@ def test_find_uses_reports_enclosing_scope():
     """
     scopes = [use.scope for use in found(source)]
     assert scopes == ["A", "A.f.<locals>.inner", "<lambda>"]
-
-
-# -- how names are bound ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -229,7 +223,7 @@ def test_find_uses_ignores_result_of_call_in_function():
             run.log(image.size)
             return image
     """
-    assert told(found(source)) == [("read", 5, "function-body"), ("init", 6, "function-body")]
+    assert summarize(found(source)) == [("read", 5, "function-body"), ("init", 6, "function-body")]
 
 
 def test_find_uses_sees_function_import_in_nested_functions():
@@ -242,7 +236,7 @@ def test_find_uses_sees_function_import_in_nested_functions():
         def g():
             return log()
     """
-    assert told(found(source)) == [("log", 5, "function-body")]
+    assert summarize(found(source)) == [("log", 5, "function-body")]
 
 
 def test_find_uses_reports_mocked_submodule():
@@ -267,12 +261,12 @@ def test_find_uses_follows_path_to_mocked_submodule():
         "shop.net": "import shop\nfrom . import till\nshop.till.open()\ntill.close()",
     }
     uses = found(modules, mocked=["shop.till"])
-    assert told(uses) == [("open", 3, "call"), ("close", 4, "call")]
+    assert summarize(uses) == [("open", 3, "call"), ("close", 4, "call")]
 
 
 def test_find_uses_resolves_relative_imports():
     modules = {"shop": "", "shop.deep": "", "shop.deep.net": "from ..till import open\nopen()"}
-    assert told(found(modules, mocked=["shop.till"])) == [("open", 2, "call")]
+    assert summarize(found(modules, mocked=["shop.till"])) == [("open", 2, "call")]
 
 
 def test_find_uses_follows_star_import_of_mock():
@@ -282,10 +276,7 @@ def test_find_uses_follows_star_import_of_mock():
         def f(x):
             return log(len(x), SIZE)
     """
-    assert told(found(source)) == [("log", 5, "function-body")]
-
-
-# -- from module to module --------------------------------------------------------------------
+    assert summarize(found(source)) == [("log", 5, "function-body")]
 
 
 def test_find_uses_follows_name_through_three_modules():
@@ -376,12 +367,12 @@ def test_find_uses_follows_attribute_of_name_bound_later(statement):
                     x.run = tracker.log
             x = None
     """
-    assert told(found(source)) == [("log", 7, "function-body")]
+    assert summarize(found(source)) == [("log", 7, "function-body")]
 
 
 @pytest.fixture
 def parsed(monkeypatch) -> list[str]:
-    """The modules that are parsed in a test."""
+    """Return the modules that are parsed in a test."""
     from modpack.discovery import mock_usage as finding
 
     parsed: list[str] = []
@@ -446,11 +437,8 @@ def test_find_uses_reports_imports_of_functions_in_pickles():
     ]
 
 
-# -- whether a function is live ---------------------------------------------------------------
-
-
 def live(modules: Mapping[str, str] | str, entries: Collection[tuple[str, str]] = NET) -> bool:
-    """Whether the one use in a function of these modules is live."""
+    """Return whether the only use in a function is live."""
     (use,) = [u for u in found(modules, entries=entries) if u.kind.value == "function-body"]
     return use.is_live
 
@@ -644,11 +632,8 @@ def test_computed_name_makes_matching_functions_live():
     assert live(source)
 
 
-# -- what is made with a mock -----------------------------------------------------------------
-
-
 def later(source: str) -> bool:
-    """Whether what the one decorator or base class makes can be called later."""
+    """Return whether the decorated function or derived class can be called later."""
     (use,) = [
         use for use in found(source, entries=NET) if use.kind.value in ("decorator", "base-class")
     ]
@@ -668,9 +653,6 @@ def test_mentioned_decorated_function_is_called_later():
 def test_saved_class_with_mocked_base_is_called_later():
     assert later("import tracker\nclass Net(tracker.Base): pass")
     assert not later("import tracker\nclass Other(tracker.Base): pass")
-
-
-# -- risks ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is installed here is compared with what was recorded, and nothing is imported for it."""
+"""Comparison of the recorded environment with this one, without imports."""
 
 import platform
 import sys

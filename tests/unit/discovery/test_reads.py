@@ -1,4 +1,4 @@
-"""Which files a source reads beside itself, told from its text."""
+"""Static detection of data files that a source reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAME = "words.txt"
 
 
 def paths(code: str, module: str = "pkg.mod", is_package: bool = False) -> list[str]:
-    """What is read, in short: ``"a/b"`` is a file, ``"a/*"`` a folder, ``"other: a"`` elsewhere."""
+    """Return the reads: ``"a/b"`` is a file, ``"a/*"`` a folder, ``"other: a"`` in a module."""
     short = []
     for read in scan_source(HEAD + code, module, is_package).reads:
         if read.kind is not ReadKind.NAME and read.line > HEAD.count("\n"):

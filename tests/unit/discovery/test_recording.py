@@ -1,4 +1,4 @@
-"""What is recorded of installed distributions."""
+"""Records of installed distributions."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Requirements are read as packaging reads them, only faster."""
+"""Requirements are parsed like packaging does, but faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scans are remembered by content, and nothing that happens to the memory changes an answer."""
+"""Scans are cached by content, and a damaged cache never changes a result."""
 
 import ast
 import contextlib
@@ -33,7 +33,7 @@ def entries(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The modules whose sources were really scanned."""
+    """Return the modules whose sources were scanned."""
     done: list[str] = []
 
     def scan(source: bytes, module: str, is_package: bool) -> object:
@@ -161,7 +161,7 @@ SECRET = b"password = 'Tr0ub4dor&3'\n"
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_clean_source_is_marked_clean(source: bytes, tmp_path: Path) -> None:
-    assert not scan_source(source, "pkg.mod", False).is_clean  # nobody has looked
+    assert not scan_source(source, "pkg.mod", False).is_clean  # the file was never scanned
     for _ in range(2):
         assert ScanCache(tmp_path / "scans").scan(source, "pkg.mod", False).is_clean
 
@@ -205,7 +205,7 @@ def test_concurrent_processes_agree(tmp_path: Path) -> None:
             with contextlib.suppress(FileNotFoundError):
                 content = entry.read_bytes()
                 damages = (b"", content[: len(content) // 2], content[::-1], bytes(len(content)))
-                with entry.open("r+b") as there:  # a new one would be none of the cache's
+                with entry.open("r+b") as there:  # a new file would not be a cache entry
                     there.truncate(0)
                     there.write(spoiler.choice(damages))
     assert [reader.wait() for reader in readers] == [0, 0, 0]

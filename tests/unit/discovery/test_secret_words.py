@@ -1,4 +1,4 @@
-"""Looking for many words at once finds what looking for each of them finds."""
+"""A search for many words finds the same as a search for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a secret, and what is not."""
+"""Detection of secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(count, alphabet=string.ascii_letters + string.digits):
 KEY_LINES = "\n".join(drawn(64) for _ in range(6))
 UPPER = string.ascii_uppercase + "234567"
 
-# Put together here, so that this file itself holds none of them.
+# Assembled at run time, so that this file contains no token.
 TOKENS = {
     "an AWS access key": "AKIA" + drawn(16, UPPER),
     "a GitHub token": "gh" + "p_" + drawn(36),
@@ -264,7 +264,7 @@ def test_find_secrets_searches_binary_data():
 def test_find_secrets_takes_linear_time(text, kind):
     before = time.process_time()
     find_secrets(text, kind)
-    assert time.process_time() - before < 30  # a few tenths; without bounds it takes minutes
+    assert time.process_time() - before < 30  # takes tenths of a second; without limits, minutes
 
 
 def test_env_file_secrets_yields_secret_values(tmp_path):

@@ -1,4 +1,4 @@
-"""What a scan says about small sources, rule by rule."""
+"""Scans of small sources, rule by rule."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def scan(source: str, module: str = "pkg.sub.mod", is_package: bool = False) -> 
 
 
 def kinds(source: str, **place: object) -> dict[str, ImportKind]:
-    """Imported module -> kind."""
+    """Return the kinds of imports by module."""
     return {item.module: item.kind for item in scan(source, **place).imports}  # type: ignore[arg-type]
 
 
@@ -57,9 +57,6 @@ def on_an_empty_stack(function: Callable[[], T]) -> T:
     thread.start()
     thread.join()
     return results[0]
-
-
-# --- statements -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -155,9 +152,6 @@ def test_scan_keeps_source_order_and_lines() -> None:
     assert found == [("a", 1), ("b", 3), ("c", 5), ("d", 7), ("e", 8), ("f", 9)]
 
 
-# --- required and function ------------------------------------------------------------------
-
-
 def test_import_at_module_level_is_required() -> None:
     source = """
         import a
@@ -193,9 +187,6 @@ def test_import_in_function_is_function_local() -> None:
     assert kinds(source) == dict.fromkeys("abcd", FUNCTION)
 
 
-# --- guarded by try -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "caught",
     [
@@ -206,7 +197,7 @@ def test_import_in_function_is_function_local() -> None:
         "except builtins.ImportError",
         "except (AttributeError, ImportError)",
         "except",
-        *(["except* ImportError"] if sys.version_info >= (3, 11) else []),  # its syntax is new
+        *(["except* ImportError"] if sys.version_info >= (3, 11) else []),  # new syntax
     ],
 )
 def test_try_with_import_error_guards_body_and_handler(caught: str) -> None:
@@ -266,9 +257,6 @@ def test_suppress_guards_like_try(setup: str, manager: str, kind: ImportKind) ->
     assert kinds(f"{setup}\nwith {manager}:\n import a")["a"] is kind
 
 
-# --- guarded by tests -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("setup", "test"),
     [
@@ -326,9 +314,6 @@ def test_presence_test_is_not_a_dependency() -> None:
     assert scan(source).unreadable == ()
 
 
-# --- never runs -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("setup", "test", "body", "other"),
     [
@@ -382,9 +367,6 @@ def test_strongest_enclosing_block_wins() -> None:
                 pass
     """
     assert kinds(source) == {"a": NEVER, "b": GUARDED, "c": NEVER}
-
-
-# --- dynamic imports ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -655,9 +637,6 @@ def test_fallback_does_not_hide_importing_function() -> None:
     assert kinds(source)["a"] is DYNAMIC
 
 
-# --- bound names ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "names"),
     [
@@ -708,9 +687,6 @@ def test_bound_includes_alias_of_own_submodule() -> None:
     assert scan(source, "pkg", is_package=True).bound == {"y", "z"}
 
 
-# --- exported names -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("source", "exported"),
     [
@@ -746,8 +722,6 @@ def test_bound_includes_alias_of_own_submodule() -> None:
 def test_exported_is_literal_all(source: str, exported: tuple[str, ...] | None) -> None:
     assert scan(source).exported == exported
 
-
-# --- depth ----------------------------------------------------------------------------------
 
 DEEP = {
     "a sum": "x = " + " + ".join(["a"] * 2500),
@@ -801,9 +775,6 @@ def test_scan_is_independent_of_stack_depth() -> None:
         return deeper(levels - 1) if levels else scan_source(source, "pkg.mod", False)
 
     assert on_an_empty_stack(lambda: deeper(700)).failure is None
-
-
-# --- sources that are no Python -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -879,14 +850,12 @@ def test_scan_runs_no_code(tmp_path: Path) -> None:
     assert "antigravity_of_modpack" not in sys.modules
 
 
-# --- real code ------------------------------------------------------------------------------
-
 LIBRARY = Path(json.__file__).parent.parent
-SYMPY = find_spec("sympy")  # there wherever torch is, which needs it
+SYMPY = find_spec("sympy")  # installed with torch, which requires it
 
 
 def plain_imports(tree: ast.Module, package: str) -> Counter[tuple[str, int]]:
-    """The import statements of a source, by the plainest of means."""
+    """Return the import statements of a source."""
     found: Counter[tuple[str, int]] = Counter()
     parts = package.split(".")
     for node in ast.walk(tree):
@@ -927,11 +896,8 @@ def test_scan_handles_sympy(pattern: str) -> None:
         assert_scanned_whole(file, folder.parent)
 
 
-# --- conditions that tell what is there ---------------------------------------------------------
-
-
 def optional(source: str) -> set[str]:
-    """The modules that are not needed where they are absent, as their conditions say."""
+    """Return the optional modules of a source."""
     return {item.module for item in scan(source).imports if item.is_optional}
 
 
@@ -1070,9 +1036,6 @@ def test_condition_of_other_module_is_recorded_by_name() -> None:
 def test_import_after_unconditional_exit_never_runs() -> None:
     source = "from typing import TYPE_CHECKING\ndef f():\n if not TYPE_CHECKING: return\n import a"
     assert kinds(source)["a"] is NEVER
-
-
-# --- definitions --------------------------------------------------------------------------------
 
 
 def test_scan_of_complex_power_records_no_value() -> None:

@@ -1,4 +1,4 @@
-"""What is known of files is not taken for true when somebody has changed them, however he did."""
+"""Changed files are read again, however they were changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _metadata(folder, name):
 
 
 def edit(file, content):
-    """Write into a file as it is, and set its time back."""
+    """Overwrite a file in place, and reset its mtime."""
     before = file.stat() if file.exists() else file.parent.stat()
     with file.open("r+b" if file.exists() else "wb") as opened:
         opened.write(content)

@@ -1,4 +1,4 @@
-"""The walk, over sources that exist only in memory."""
+"""The walk over sources in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modpack.discovery.walk import Walker
 
 
 class Library:
-    """An environment: sources by module path; a path that ends in ``.__init__`` is a package."""
+    """A module source; a path that ends in ``.__init__`` is a package."""
 
     def __init__(self, sources: Mapping[str, str], live: Mapping[str, str] | None = None) -> None:
         self.sources = {name.removesuffix(".__init__"): text for name, text in sources.items()}
@@ -47,7 +47,7 @@ class Library:
 
 
 class Walk:
-    """A walker over one library, which interns everything unless told otherwise."""
+    """A walker over one library that interns all modules without another action."""
 
     def __init__(
         self,
