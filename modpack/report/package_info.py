@@ -264,7 +264,7 @@ def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:
 
 def _extern(module: str, rule: str | None) -> ModuleFacts:
     owner = provider_of(module, is_installed=False)
-    # Without recorded distributions, local code cannot be told from installed code.
+    # Without recorded distributions, local code looks like installed code.
     provided_by = None if owner is Owner.LOCAL and rule is None else owner
     return ModuleFacts(module, Action.EXTERN, rule, provided_by=provided_by)
 
