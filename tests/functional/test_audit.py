@@ -266,7 +266,6 @@ def test_an_audit_of_a_package_imports_neither_torch_nor_the_package(package, cl
         """
         import sys
         from modpack.cli import cli
-from modpack.diagnostics import diagnostic_codes
 
         cli.main(["audit", str(path), "--fail-on", "error"], standalone_mode=False)
         assert not {"torch", "tillapp", "tillspy"} & set(sys.modules)

@@ -105,7 +105,7 @@ def test_sbom_timestamp_includes_time(package):
     assert json.loads(result.stdout)["metadata"]["timestamp"] == "1970-01-02T00:00:00+00:00"
     assert is_valid(run(package, "--timestamp").stdout)
     broken = run(package, "--timestamp", SOURCE_DATE_EPOCH="yesterday")
-    assert (broken.exit_code, "SOURCE_DATE_EPOCH is 'yesterday'" in broken.stderr) == (2, True)
+    assert (broken.exit_code, "SOURCE_DATE_EPOCH must be a number" in broken.stderr) == (2, True)
 
 
 def test_sbom_format_follows_option_or_output_name(package, tmp_path):
@@ -149,7 +149,7 @@ def test_sbom_reports_errors_with_status_2(package, tmp_path):
         ([tmp_path / "absent.modpack"], "absent.modpack"),
         ([package, "-o", package], "is the package"),
         ([package, "-o", tmp_path / "no" / "where.json"], "does not exist"),
-        ([package, "--json"], "No such option: --json"),
+        ([package, "--json"], "--json"),
     ):
         result = run(*arguments)
         assert (result.exit_code, expected in result.output) == (2, True), result.output

@@ -74,7 +74,7 @@ def digest_of(path):
         return package_digest(archive)
 
 
-def test_a_key_is_made_and_named(tmp_path):
+def test_keygen_writes_key_pair_and_prints_id(tmp_path):
     result = run("keygen", tmp_path / "release")
     assert result.exit_code == 0
     key = read_private(tmp_path / "release")
@@ -83,7 +83,7 @@ def test_a_key_is_made_and_named(tmp_path):
     assert read_public(tmp_path / "release.pub").public_key == key.public_key
 
 
-def test_a_key_is_told_as_json(tmp_path):
+def test_keygen_json_describes_keys(tmp_path):
     result = run("keygen", tmp_path / "k", "--passphrase", "--json", MODPACK_KEY_PASSPHRASE="tea")
     key = read_private(tmp_path / "k", "tea")
     assert document(result, "keygen") == {
@@ -95,24 +95,24 @@ def test_a_key_is_told_as_json(tmp_path):
     }
 
 
-def test_a_key_is_not_overwritten_unless_that_is_said(key):
+def test_keygen_keeps_existing_key_without_force(key):
     before = key.read_bytes()
     result = run("keygen", key)
     assert result.exit_code == 2
-    assert "is there already" in result.output
+    assert "already exists" in result.output
     assert key.read_bytes() == before
     assert run("keygen", key, "--force").exit_code == 0
     assert key.read_bytes() != before
 
 
-def test_a_private_key_is_never_written_as_a_public_one(tmp_path):
+def test_keygen_rejects_name_of_public_key(tmp_path):
     result = run("keygen", tmp_path / "release.pub")
     assert result.exit_code == 2
     assert "would contain the private key" in result.output
     assert not any(tmp_path.iterdir())
 
 
-def test_a_package_is_signed(package, key):
+def test_sign_embeds_signature(package, key):
     digest = digest_of(package)
     result = run("sign", package, "--key", key)
     assert result.exit_code == 0
@@ -138,7 +138,7 @@ def test_sign_json_describes_signature(package, key, option, placement):
     assert held(package, key) == ["release"]
 
 
-def test_signatures_add_up(package, key, tmp_path):
+def test_sign_keeps_existing_signatures(package, key, tmp_path):
     run("keygen", tmp_path / "second")
     run("sign", package, "--key", key)
     result = run("sign", package, "--key", tmp_path / "second")
@@ -148,7 +148,7 @@ def test_signatures_add_up(package, key, tmp_path):
     assert held(package, key, tmp_path / "second") == ["second"]
 
 
-def test_an_encrypted_key_signs_with_its_passphrase(package, tmp_path):
+def test_sign_reads_passphrase_of_encrypted_key(package, tmp_path):
     key = tmp_path / "k"
     run("keygen", key, "--passphrase", MODPACK_KEY_PASSPHRASE="tea")
     result = run("sign", package, "--key", key)
@@ -161,14 +161,14 @@ def test_an_encrypted_key_signs_with_its_passphrase(package, tmp_path):
     assert held(package, key) == ["k"]
 
 
-def test_a_key_that_others_can_read_is_warned_of(package, key):
+def test_sign_warns_about_key_that_others_can_read(package, key):
     key.chmod(0o644)
     result = run("sign", package, "--key", key)
     assert result.exit_code == 0
     assert f"Warning: {key}: other users can read this private key. Run: chmod 600" in result.stderr
 
 
-def test_a_key_can_come_through_a_pipe(package, key):
+def test_sign_reads_key_from_pipe(package, key):
     code = "from modpack.cli import main; main()"
     reader, writer = os.pipe()
     os.write(writer, key.read_bytes())
@@ -180,12 +180,12 @@ def test_a_key_can_come_through_a_pipe(package, key):
     assert held(package, key) == ["release"]
 
 
-def test_mistakes_are_told_in_a_line(package, key, tmp_path):
+def test_sign_reports_invalid_arguments_on_one_line(package, key, tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     for arguments, reason in (
-        ((package, "--key", f"{key}.pub"), "it is a public key, with which nothing can be signed"),
+        ((package, "--key", f"{key}.pub"), "this is a public key, and signing needs the private key"),
         ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
-        ((package, "--key", tmp_path / "a.txt"), "it is no key in PEM form"),
+        ((package, "--key", tmp_path / "a.txt"), "no key in PEM form found"),
         ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),
         ((tmp_path / "none", "--key", key), "there is no such file"),
         ((package,), "Missing option '--key'"),
@@ -200,15 +200,15 @@ def test_mistakes_are_told_in_a_line(package, key, tmp_path):
     assert json.loads(result.stdout)["error"]["type"] == "KeyFileError"
 
 
-def test_a_package_of_torch_package_is_refused(key, tmp_path):
+def test_sign_rejects_torch_package_archive(key, tmp_path):
     with torch.package.PackageExporter(str(tmp_path / "old.pt")) as exporter:
         exporter.save_text("texts", "a.txt", "hello")
     result = run("sign", tmp_path / "old.pt", "--key", key)
     assert result.exit_code == 2
-    assert "torch.package wrote it, and no manifest says what belongs to it" in result.output
+    assert "torch.package wrote this package" in result.output
 
 
-def test_the_missing_extra_is_told(package, key, tmp_path):
+def test_sign_without_extra_shows_install_command(package, key, tmp_path):
     code = (
         "import sys; sys.modules['cryptography'] = sys.modules['securesystemslib'] = None\n"
         "from modpack.cli import main; main()"
@@ -217,11 +217,11 @@ def test_the_missing_extra_is_told(package, key, tmp_path):
         command = [sys.executable, "-c", code, *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 2
-        assert "Remedy: pip install 'modpack[sign]'" in done.stderr
+        assert "Run: pip install 'modpack[sign]'" in done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_a_library_that_cannot_be_imported_is_told_without_a_traceback(package, key, tmp_path):
+def test_sign_with_broken_library_shows_install_command(package, key, tmp_path):
     (tmp_path / "broken" / "cryptography").mkdir(parents=True)
     source = "raise ImportError('libssl.so.9: cannot open shared object file')\n"
     (tmp_path / "broken" / "cryptography" / "__init__.py").write_text(source)
@@ -236,11 +236,11 @@ def test_a_library_that_cannot_be_imported_is_told_without_a_traceback(package, 
         )
         assert done.returncode == 2
         assert "libssl.so.9: cannot open shared object file" in done.stderr
-        assert "Remedy: pip install --force-reinstall" in done.stderr
+        assert "Run: pip install --force-reinstall" in done.stderr
         assert "Traceback" not in done.stderr
 
 
-def test_a_signed_package_is_the_same_package(package, key, tmp_path):
+def test_signed_package_gives_same_reports(package, key, tmp_path):
     signed = tmp_path / "signed.modpack"
     run("sign", package, "--key", key, "-o", signed)
     result = run("diff", package, signed)
@@ -261,11 +261,11 @@ def test_sign_detached_does_not_follow_symlink(package, key, tmp_path):
     (tmp_path / "mine").write_text("kept")
     package.with_name(package.name + ".sig").symlink_to(tmp_path / "mine")
     done = run("sign", package, "--key", key, "--detached", "--replace")
-    assert done.exit_code == 2 and "it is a link" in done.output
+    assert done.exit_code == 2 and "this is a symlink" in done.output
     assert (tmp_path / "mine").read_text() == "kept"
 
 
-def test_a_signed_package_loads(package, key, tmp_path):
+def test_signed_package_loads(package, key, tmp_path):
     run("sign", package, "--key", key)
     run("sign", package, "--key", key, "--detached")
     model = modpack.load(package)
@@ -284,7 +284,7 @@ def test_a_signed_package_loads(package, key, tmp_path):
         assert not archive.has(EMBEDDED)
 
 
-def test_torch_package_reads_a_signed_package(key, tmp_path):
+def test_torch_package_reads_signed_package(key, tmp_path):
     path = tmp_path / "plain.pt"
     with modpack.PackageExporter(path) as exporter:
         exporter.save_pickle("m", "w.pkl", torch.arange(5.0))
@@ -295,7 +295,7 @@ def test_torch_package_reads_a_signed_package(key, tmp_path):
     assert importer.load_pickle("m", "w.pkl").tolist() == [0, 1, 2, 3, 4]
 
 
-def test_signing_runs_nothing_of_the_package(key, tmp_path):
+def test_sign_does_not_execute_package(key, tmp_path):
     canary, path = tmp_path / "canary", tmp_path / "evil.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.save_source_string("evil", f"open({str(canary)!r}, 'w')\n")
