@@ -112,7 +112,7 @@ def backward(model: nn.Module, x: torch.Tensor = X) -> None:
 # -- before packaging and after reload --------------------------------------------------------
 
 
-def test_all_kinds_behave_the_same_in_a_clean_process(lab, tmp_path, clean_python):
+def test_attached_hooks_behave_same_in_clean_process(lab, tmp_path, clean_python):
     path = tmp_path / "net.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.save_module("netlab")
@@ -142,7 +142,7 @@ def test_all_kinds_behave_the_same_in_a_clean_process(lab, tmp_path, clean_pytho
     assert json.loads(printed) == json.loads(json.dumps(before))
 
 
-def test_each_kind_has_an_effect_on_its_own(lab):
+def test_each_attached_kind_has_an_effect(lab):
     """Or comparing before and after would prove nothing."""
     plain = lab.measure(lab.build("after_backward"), X)[0]
     assert all(lab.measure(lab.build(kind), X)[1] for kind in KINDS if kind != "two_orders")
@@ -150,7 +150,7 @@ def test_each_kind_has_an_effect_on_its_own(lab):
         assert lab.measure(lab.build(kind), X)[0] != plain, kind
 
 
-def test_a_handle_that_the_model_holds_removes_the_reloaded_hook(lab, tmp_path):
+def test_handle_in_model_removes_loaded_attachment(lab, tmp_path):
     modpack.save(lab.build("saved_tensors"), tmp_path / "net.modpack")
     model = modpack.load(tmp_path / "net.modpack")
     model.handles[0].remove()
@@ -159,7 +159,7 @@ def test_a_handle_that_the_model_holds_removes_the_reloaded_hook(lab, tmp_path):
     assert not model[1]._forward_hooks and not model[1]._forward_pre_hooks
 
 
-def test_what_was_attached_is_one_spec_with_the_users_source(lab, tmp_path):
+def test_attachment_has_one_spec_with_user_source(lab, tmp_path):
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.intern("netlab")
         for kind in KINDS[:8]:
@@ -192,7 +192,7 @@ def test_hooks_named_in_the_choice_are_restored_and_others_are_not(lab, tmp_path
     assert [name for name, _ in model.log] == ["grad"]
 
 
-def test_the_order_among_ordinary_hooks_is_kept(tmp_path):
+def test_attachment_keeps_order_among_module_hooks(tmp_path):
     def build() -> nn.Module:
         model = net()
         attach(model, OutputGrad("0", lambda g: g * 0))  # on what the layer itself returns
@@ -209,14 +209,14 @@ def test_the_order_among_ordinary_hooks_is_kept(tmp_path):
     assert all(map(torch.equal, copied, expected))
 
 
-def test_a_part_of_the_model_that_holds_only_half_of_it_cannot_be_saved(tmp_path):
+def test_saving_part_of_attachment_is_rejected(tmp_path):
     model = nn.Sequential(net(), net())
     attach(model, MultiGrad(("0", "1"), lambda grads: None))
     with pytest.raises(modpack.PicklingError, match=r"graph.multi_grad/0.*only a part is saved"):
         modpack.save(model[0], tmp_path / "half.modpack")
 
 
-def test_hooks_that_live_graphs_carry_are_not_captured(tmp_path):
+def test_hooks_on_live_graphs_are_not_captured(tmp_path):
     model = net()
     model.weights_out = nn.Identity()
     attach(model, OutputGrad("weights_out", lambda g: None))
@@ -261,7 +261,7 @@ class Outputs(nn.Module):
         return {"a": y + 0, "pair": (y + 0, [y + 0]), "none": None, "plain": x, "count": 3}
 
 
-def test_every_tensor_in_the_tree_of_outputs_that_needs_a_gradient_is_hooked():
+def test_output_grad_hooks_all_tensors_in_nested_outputs():
     model = Tree()
     seen: list[float] = []
     attach(model, OutputGrad("inner", lambda g: seen.append(g.mean().item())))
@@ -284,7 +284,7 @@ def test_every_tensor_in_the_tree_of_outputs_that_needs_a_gradient_is_hooked():
     ],
     ids=lambda spec: spec.kind,
 )
-def test_outputs_that_need_no_gradient_are_skipped(spec, capsys):
+def test_outputs_without_gradient_are_skipped(spec, capsys):
     model = net()
     attach(model, spec)
     with torch.no_grad():
@@ -294,7 +294,7 @@ def test_outputs_that_need_no_gradient_are_skipped(spec, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_leaf_that_a_module_passes_on_is_hooked_for_one_pass_at_a_time():
+def test_passed_through_leaf_is_hooked_for_one_pass():
     model, x = nn.Sequential(nn.Identity()), X.clone().requires_grad_()
     seen: list[float] = []
     attach(model, OutputGrad("0", lambda g: seen.append(1)))
@@ -303,7 +303,7 @@ def test_a_leaf_that_a_module_passes_on_is_hooked_for_one_pass_at_a_time():
     assert len(seen) == 3 and len(x._backward_hooks) == 1
 
 
-def test_captured_gradients_are_what_autograd_grad_gives():
+def test_capture_grad_matches_autograd_grad():
     model, x = net(), X.clone().requires_grad_()
     outputs: list[torch.Tensor] = []
     model[0].register_forward_hook(lambda module, args, output: outputs.append(output))
@@ -316,7 +316,7 @@ def test_captured_gradients_are_what_autograd_grad_gives():
     assert torch.equal(of_inputs.store["0"][0], expected[1])
 
 
-def test_a_gradient_that_the_backward_pass_does_not_reach_is_none():
+def test_capture_grad_stores_none_for_unreached_tensors():
     class Two(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -334,7 +334,7 @@ def test_a_gradient_that_the_backward_pass_does_not_reach_is_none():
     assert seen[0][0] is None and torch.equal(seen[0][1], torch.ones(2, 1))
 
 
-def test_one_leaf_input_of_several_modules_is_captured_for_each():
+def test_capture_grad_stores_shared_leaf_input_per_module():
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -386,7 +386,7 @@ def in_force(log: list[str]) -> bool:
     return len(log) > before
 
 
-def test_the_innermost_pair_wins():
+def test_saved_tensors_innermost_pair_applies():
     model, log = nn.Sequential(nn.Tanh(), nn.Sequential(nn.Tanh())), []
     for path in ("", "1", "1.0"):
         attach(model, packing(log, path))
@@ -395,7 +395,7 @@ def test_the_innermost_pair_wins():
     assert not in_force(log)
 
 
-def test_of_two_on_one_module_the_last_attached_wins_until_it_is_removed():
+def test_saved_tensors_last_attached_pair_applies():
     model, log = nn.Sequential(nn.Tanh()), []
     attach(model, packing(log, "0-first"))
     last = attach(model, packing(log, "0-last"))
@@ -406,7 +406,7 @@ def test_of_two_on_one_module_the_last_attached_wins_until_it_is_removed():
     assert not in_force(log)
 
 
-def test_the_pair_is_left_before_other_hooks_see_the_output():
+def test_saved_tensors_pair_ends_before_other_hooks():
     model, log = nn.Sequential(nn.Tanh()), []
     model[0].register_forward_hook(lambda module, args, output: output.tanh())
     attach(model, packing(log, "0"))
@@ -419,7 +419,7 @@ class Fails(nn.Module):
         raise ValueError("on purpose")
 
 
-def test_the_pair_is_left_when_the_forward_raises():
+def test_saved_tensors_pair_ends_if_forward_raises():
     model, log = nn.Sequential(nn.Tanh(), Fails()), []
     attach(model, packing(log, ""))
     attach(model, packing(log, "1"))
@@ -428,7 +428,7 @@ def test_the_pair_is_left_when_the_forward_raises():
     assert not in_force(log)
 
 
-def test_a_pair_that_was_not_entered_is_not_left():
+def test_saved_tensors_pair_not_entered_is_not_left():
     """An earlier pre-hook that raises keeps the call from entering, inside one that did."""
 
     class Recursive(nn.Module):
@@ -450,7 +450,7 @@ def test_a_pair_that_was_not_entered_is_not_left():
     assert not in_force(log)
 
 
-def test_calls_inside_calls_enter_and_leave_in_step():
+def test_saved_tensors_nested_calls_are_balanced():
     class Recursive(nn.Module):
         def forward(self, x: torch.Tensor, depth: int = 3) -> torch.Tensor:
             return self(x.tanh(), depth - 1).tanh() if depth else x
@@ -462,7 +462,7 @@ def test_calls_inside_calls_enter_and_leave_in_step():
     assert not in_force(log)
 
 
-def test_an_interrupted_call_is_left_at_the_next_one():
+def test_saved_tensors_interrupted_call_ends_at_next_call():
     """torch runs no hook for an exception that is no Exception."""
 
     class Interrupted(nn.Module):
@@ -483,7 +483,7 @@ def test_an_interrupted_call_is_left_at_the_next_one():
     assert not in_force(log)
 
 
-def test_threads_do_not_meet():
+def test_attachments_are_independent_per_thread():
     inside, release = threading.Event(), threading.Event()
 
     class Waits(nn.Module):
@@ -508,7 +508,7 @@ def test_threads_do_not_meet():
     assert not model._forward_hooks  # the last call has taken it off
 
 
-def test_a_handle_removed_inside_the_forward_still_leaves_the_pair():
+def test_handle_removed_in_forward_still_leaves_pair():
     model, log = nn.Sequential(nn.Tanh(), nn.Tanh()), []
     handle = attach(model, packing(log, ""))
     model[0].register_forward_hook(lambda module, args, output: handle.remove())
@@ -522,7 +522,7 @@ def test_a_handle_removed_inside_the_forward_still_leaves_the_pair():
 # -- the end of a backward pass ----------------------------------------------------------------
 
 
-def test_the_function_runs_once_and_after_all_other_hooks():
+def test_after_backward_runs_once_after_other_hooks():
     model, log = net(), []
     attach(model, AfterBackward(lambda: log.append("after")))
     attach(model, AfterBackward(lambda: log.append("after the first layer"), module="0"))
@@ -532,14 +532,14 @@ def test_the_function_runs_once_and_after_all_other_hooks():
     assert log == ["accumulated", "after", "after the first layer"] * 2
 
 
-def test_several_outputs_make_it_run_once():
+def test_after_backward_runs_once_for_several_outputs():
     model, log = Tree(), []
     attach(model, AfterBackward(lambda: log.append("after"), module="inner"))
     backward(model)
     assert log == ["after"]
 
 
-def test_what_the_function_raises_comes_out_of_backward_and_does_not_stick():
+def test_after_backward_error_propagates_once():
     model, log = net(), []
     failing = iter([True, False])
 
@@ -559,7 +559,7 @@ def test_what_the_function_raises_comes_out_of_backward_and_does_not_stick():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_removing_also_silences_graphs_that_exist(kind, lab):
+def test_removing_attachment_disables_live_graphs(kind, lab):
     model = lab.build(kind)
     loss = model(X.clone().requires_grad_()).sum()
     for handle in model.handles:
@@ -575,7 +575,7 @@ def test_removing_also_silences_graphs_that_exist(kind, lab):
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def test_a_handle_is_a_context_manager():
+def test_attach_handle_is_context_manager():
     model, seen = net(), []
     with attach(model, OutputGrad("1", lambda g: seen.append(1))) as handle:
         backward(model)
@@ -584,7 +584,7 @@ def test_a_handle_is_a_context_manager():
     assert seen == [1]
 
 
-def test_a_removed_hook_is_not_saved(tmp_path):
+def test_removed_attachment_is_not_saved(tmp_path):
     model = net()
     attach(model, MultiGrad(("0", "1"), lambda grads: None)).remove()
     modpack.save(model, tmp_path / "net.modpack")
@@ -592,7 +592,7 @@ def test_a_removed_hook_is_not_saved(tmp_path):
     assert importer.hook_specs("__model__", "model.pkl") == ()
 
 
-def test_a_model_is_not_kept_alive_by_what_was_attached():
+def test_attachment_does_not_keep_model_alive():
     model = net()
     for spec in (OutputGrad("1", lambda g: g), CaptureGrad("1"), packing([], "1")):
         attach(model, spec)
@@ -603,7 +603,7 @@ def test_a_model_is_not_kept_alive_by_what_was_attached():
     assert alive() is None
 
 
-def test_an_unknown_module_is_named_with_what_is_close():
+def test_attach_suggests_close_module_path():
     model = nn.ModuleDict({"layer1": nn.Linear(1, 1), "layer2": nn.Linear(1, 1)})
     with pytest.raises(ValueError, match=r"no module 'layer'\. Did you mean 'layer2', 'layer1'"):
         attach(model, OutputGrad("layer", print))
@@ -625,6 +625,6 @@ def test_an_unknown_module_is_named_with_what_is_close():
         (lambda: attach(print, OutputGrad("0", print)), TypeError, "model must be a torch.nn"),
     ],
 )
-def test_a_mistake_is_told_where_it_is_made(make, error, text):
+def test_graph_specs_validate_arguments(make, error, text):
     with pytest.raises(error, match=text):
         make()

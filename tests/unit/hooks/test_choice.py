@@ -36,7 +36,7 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("choice", "expected"), CHOICES)
-def test_the_loader_chooses(package, hooked, choice, expected):
+def test_load_registers_chosen_hooks_only(package, hooked, choice, expected):
     saved = package(hooked)
     loaded = saved.model(hooks=choice)
     assert counts(loaded) == expected
@@ -45,7 +45,7 @@ def test_the_loader_chooses(package, hooked, choice, expected):
 
 
 @pytest.mark.parametrize(("choice", "expected"), CHOICES)
-def test_the_exporter_chooses_and_tells_what_it_left_out(package, hooked, choice, expected):
+def test_save_captures_chosen_hooks_and_reports_others(package, hooked, choice, expected):
     saved = package(hooked, hooks=choice)
     assert counts(saved.model()) == expected
     assert len(saved.specs) == sum(expected)
@@ -55,18 +55,18 @@ def test_the_exporter_chooses_and_tells_what_it_left_out(package, hooked, choice
     assert set(told.values()) <= {"captured", "left out"}
 
 
-def test_the_live_model_keeps_all_whatever_is_chosen(package, hooked):
+def test_choice_does_not_change_live_model(package, hooked):
     package(hooked, hooks=False)
     assert counts(hooked) == (2, 1)
 
 
-def test_the_one_that_was_chosen_runs(package, hooked, net):
+def test_chosen_hook_runs_after_loading(package, hooked, net):
     plain = package(hooked).model(hooks=False)[0](X)
     loaded = package(hooked).model(hooks="0/forward/1")
     assert torch.equal(loaded[0](X), plain * 3)
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones(package, hooked):
+def test_unknown_hook_name_is_rejected_with_known_names(package, hooked):
     saved = package(hooked)
     for ask in (lambda: saved.model(hooks=["0/forward/9"]), lambda: package(hooked, hooks="nope")):
         with pytest.raises(ValueError, match=r"unknown hook names '(0/forward/9|nope)'") as caught:
@@ -74,19 +74,19 @@ def test_an_unknown_name_is_refused_with_the_known_ones(package, hooked):
         assert all(name in str(caught.value) for name in ALL)
 
 
-def test_a_model_without_hooks_says_that_there_are_none(package, net):
+def test_unknown_hook_name_without_hooks_lists_none(package, net):
     with pytest.raises(ValueError, match="known names: none"):
         package(net).model(hooks=["0/forward/0"])
 
 
-def test_what_is_no_choice_is_refused(package, hooked):
+def test_choice_of_other_type_is_rejected(package, hooked):
     with pytest.raises(TypeError, match="True, False, hook names, or a predicate, not int"):
         package(hooked, hooks=7)
     with pytest.raises(TypeError, match="not float"):
         package(hooked).model(hooks=0.5)
 
 
-def test_a_single_name_is_a_choice():
+def test_single_name_selects_hook():
     assert [selector("a")(spec) for spec in (_named("a"), _named("b"))] == [True, False]
 
 
@@ -96,7 +96,7 @@ def _named(name):
     return HookSpec(name, "forward", (), 0, CallableSpec("source", "f"))
 
 
-def test_hooks_that_torch_package_could_read_are_left_out_too(package, net):
+def test_unchosen_importable_hooks_are_not_in_state(package, net):
     net[0].register_forward_hook(torch.nn.functional.relu6)
     assert not package(net, hooks=False).model()[0]._forward_hooks
     assert not package(net).model(hooks=False)[0]._forward_hooks
@@ -117,7 +117,7 @@ def profiler():
     handle.remove()
 
 
-def test_hooks_of_the_process_are_left_out_unless_asked_for(package, net, profiler):
+def test_global_hooks_are_captured_on_request_only(package, net, profiler):
     saved = package(net)
     assert saved.specs == ()
     (status,) = saved.report
@@ -125,7 +125,7 @@ def test_hooks_of_the_process_are_left_out_unless_asked_for(package, net, profil
     assert "global_hooks=True" in status.why
 
 
-def test_hooks_of_the_process_are_registered_only_on_request(package, net, profiler):
+def test_global_hooks_are_registered_on_request_only(package, net, profiler):
     saved = package(net, global_hooks=True)
     assert saved.names == ["global.forward/0"]
     profiler.remove()
@@ -145,7 +145,7 @@ def test_hooks_of_the_process_are_registered_only_on_request(package, net, profi
     assert not modules._global_forward_hooks
 
 
-def test_hooks_of_the_process_and_of_the_model_share_what_they_shared(package, net):
+def test_global_and_model_hooks_share_state_after_loading(package, net):
     net.calls = []
     net[0].register_forward_hook(lambda *_: net.calls.append("own"))
     handle = modules.register_module_forward_hook(
@@ -160,7 +160,7 @@ def test_hooks_of_the_process_and_of_the_model_share_what_they_shared(package, n
     assert net.calls == []
 
 
-def test_a_process_wide_hook_keeps_its_flags(package, net):
+def test_global_hook_keeps_flags(package, net):
     handle = modules.register_module_forward_hook(
         lambda module, args, kwargs, output: None, with_kwargs=True, always_call=True
     )

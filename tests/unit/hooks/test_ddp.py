@@ -147,7 +147,7 @@ def reloaded(obj: object, path: Path) -> nn.Module:
     return modpack.PackageImporter(path).load_model("net", "model.pkl")
 
 
-def test_averaged_gradients_are_the_same_after_reload_in_two_clean_processes(project, tmp_path):
+def test_ddp_gradients_are_same_after_loading_in_two_processes(project, tmp_path):
     root = project({"lab.py": LAB})
     before = two_processes(BEFORE, tmp_path, root)
     after = two_processes(AFTER, tmp_path, Path("/nowhere"))
@@ -161,7 +161,7 @@ def test_averaged_gradients_are_the_same_after_reload_in_two_clean_processes(pro
     ]
 
 
-def test_the_spec_shows_the_hook_and_its_state(alone, tmp_path):
+def test_comm_hook_spec_shows_callable_and_state(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     seen: list[int] = []
     ddp.register_comm_hook(seen, lambda state, bucket: count(state, bucket))
@@ -176,7 +176,7 @@ def test_the_spec_shows_the_hook_and_its_state(alone, tmp_path):
     assert spec.callable.state[0] == "state"
 
 
-def test_a_comm_hook_waits_through_saves_and_copies_until_it_is_wrapped(alone, tmp_path):
+def test_comm_hook_waits_through_saves_and_copies(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook([], count)
     model = reloaded(ddp, tmp_path / "one.modpack")
@@ -189,7 +189,7 @@ def test_a_comm_hook_waits_through_saves_and_copies_until_it_is_wrapped(alone, t
     assert torch.equal(model.weight.grad, torch.full((1, 2), 3.0))
 
 
-def test_a_wrapped_reloaded_module_has_its_comm_hook_once(alone, tmp_path):
+def test_rewrapped_module_has_comm_hook_once(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook([], count)
     wrapped = DistributedDataParallel(reloaded(ddp, tmp_path / "one.modpack"))
@@ -199,7 +199,7 @@ def test_a_wrapped_reloaded_module_has_its_comm_hook_once(alone, tmp_path):
     assert [spec.name for spec in specs] == ["ddp.comm/0"]
 
 
-def test_a_wrapper_inside_an_object_is_unwrapped_too(alone, tmp_path):
+def test_nested_wrapper_is_unwrapped(alone, tmp_path):
     net = nn.Linear(2, 1)
     ddp = DistributedDataParallel(net)
     ddp.register_comm_hook([], count)
@@ -208,7 +208,7 @@ def test_a_wrapper_inside_an_object_is_unwrapped_too(alone, tmp_path):
     assert len(hooks.restore_comm_hook(DistributedDataParallel(loaded["plain"]))) == 1
 
 
-def test_a_captured_comm_hook_is_restored_without_a_package(alone):
+def test_captured_comm_hook_is_restored(alone):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook(dist.group.WORLD, count)
     other = nn.Linear(2, 1)
@@ -232,7 +232,7 @@ def keep_buffers(state, buffers):
     state.extend(name for name in buffers if name.endswith("tracked"))
 
 
-def test_hooks_on_the_wrapper_itself_are_refused_unless_left_out(alone, tmp_path):
+def test_hooks_on_wrapper_are_rejected_unless_excluded(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_forward_hook(lambda module, args, output: None)
     problem = "DistributedDataParallel/forward/0.*is registered on the.*Register it"
@@ -245,7 +245,7 @@ def test_hooks_on_the_wrapper_itself_are_refused_unless_left_out(alone, tmp_path
         ]
 
 
-def test_what_a_wrapper_registers_by_itself_is_left_to_the_next_wrapper(alone, tmp_path):
+def test_hooks_registered_by_wrapper_are_not_saved(alone, tmp_path):
     """With mixed precision it puts hooks onto what is inside, and a comm hook onto itself."""
     precision = _MixedPrecision(*[torch.bfloat16] * 3)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(2, 1)), mixed_precision=precision)
@@ -262,14 +262,14 @@ def add_one(module, args):
     return (args[0] + 1,)
 
 
-def test_a_process_group_of_ones_own_is_named(alone, tmp_path):
+def test_custom_process_group_is_rejected_with_path(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook({"group": dist.new_group([0])}, count)
     with pytest.raises(modpack.PicklingError, match=r"hook 'ddp.comm/0' -> state\['group'\].*None"):
         modpack.save(ddp, tmp_path / "net.modpack", extern="**")
 
 
-def test_a_module_without_a_comm_hook_says_so(alone):
+def test_restore_comm_hook_without_comm_hook_raises(alone):
     with pytest.raises(
         modpack.ModpackError, match=r"the Linear inside this wrapper was not loaded with"
     ):
@@ -278,7 +278,7 @@ def test_a_module_without_a_comm_hook_says_so(alone):
         hooks.restore_comm_hook(nn.Linear(2, 1))
 
 
-def test_a_waiting_comm_hook_can_be_removed_by_its_handle(alone, tmp_path):
+def test_waiting_comm_hook_is_removed_by_handle(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Linear(2, 1))
     ddp.register_comm_hook([], count)
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:

@@ -73,7 +73,7 @@ def test_bare_tensors_keep_their_hooks(package):
     assert loaded["p"].grad.tolist() == [3.0, 3.0]
 
 
-def test_a_tensor_by_itself_keeps_its_hook(package):
+def test_saved_tensor_keeps_its_hook(package):
     tensor = torch.ones(2, requires_grad=True)
     tensor.register_hook(lambda grad: grad * 2)
     saved = package(tensor, pickled=True)
@@ -83,7 +83,7 @@ def test_a_tensor_by_itself_keeps_its_hook(package):
     assert saved.names == ["tensor/0"]
 
 
-def test_saving_hooked_tensors_warns_of_nothing(package):
+def test_saving_hooked_tensors_does_not_warn(package):
     tensor = torch.ones(2, requires_grad=True)
     tensor.register_hook(lambda grad: grad * 2)
     with warnings.catch_warnings():
@@ -91,7 +91,7 @@ def test_saving_hooked_tensors_warns_of_nothing(package):
         package({"t": tensor}, pickled=True)
 
 
-def test_hooks_of_an_intermediate_tensor_are_told_to_be_left_out(package):
+def test_hooks_on_intermediate_tensor_are_reported(package):
     intermediate = torch.ones(2, requires_grad=True) * 2
     intermediate.register_hook(lambda grad: grad * 2)
     with pytest.warns(modpack.ModpackWarning, match=r"\['t'\]/tensor.*is registered on a graph"):
@@ -100,7 +100,7 @@ def test_hooks_of_an_intermediate_tensor_are_told_to_be_left_out(package):
     assert status.status == "left out"
 
 
-def test_a_group_with_intermediate_tensors_is_told_to_be_left_out(package):
+def test_multi_grad_hook_on_intermediate_tensors_is_reported(package):
     leaf = torch.ones(2, requires_grad=True)
     torch.autograd.graph.register_multi_grad_hook([leaf, leaf * 2], lambda grads: None)
     with pytest.warns(modpack.ModpackWarning, match=r"\['t'\]/multi_grad"):
@@ -122,7 +122,7 @@ def test_optimizers_in_containers_keep_their_hooks(package):
     assert loaded["optimizer"].param_groups[0]["params"][0] is loaded["model"].weight
 
 
-def test_a_module_that_only_a_hook_holds_keeps_its_hooks(package):
+def test_module_referenced_by_hook_only_keeps_hooks(package):
     teacher = hooked()
     student = torch.nn.Linear(2, 2)
     student.register_forward_hook(lambda module, args, output: output - teacher(*args))
@@ -198,7 +198,7 @@ class WithSetstate(torch.nn.Linear):
 @pytest.mark.parametrize(
     "kind", [WithGetstate, WithTuple, WithReduce, WithReduceAndHook, WithSetstate]
 )
-def test_modules_with_their_own_way_of_pickling_keep_their_hooks_once(package, kind):
+def test_modules_with_own_reduction_keep_hooks_once(package, kind):
     model = kind(2, 2)
     model.register_forward_hook(lambda module, args, output: output * 2 + 1)
     loaded = package(model).model()
@@ -214,7 +214,7 @@ class Optimizing(torch.optim.SGD):
         return self.__dict__.copy()
 
 
-def test_an_optimizer_that_pickles_its_tables_has_each_hook_once(package):
+def test_optimizer_that_pickles_hook_tables_has_hooks_once(package):
     model = torch.nn.Linear(2, 2)
     optimizer = Optimizing(model.parameters(), lr=0.1)
     optimizer.register_step_pre_hook(lambda *_: None)
@@ -245,7 +245,7 @@ def test_graph_modules_keep_their_hooks(package, same):
     assert not again._forward_hooks and not again.layer._forward_hooks
 
 
-def test_a_hook_of_a_graph_module_that_is_left_out_need_not_be_picklable(package):
+def test_excluded_graph_module_hook_may_be_unpicklable(package):
     graph = torch.fx.symbolic_trace(Traced())
     match = re.match("a", "a")
     graph.register_forward_hook(lambda *_: match)
@@ -297,7 +297,7 @@ def test_torch_package_loads_hooks_that_are_functions_of_modules(project, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_torch_package_gets_no_hook_that_was_not_wanted(project, tmp_path):
+def test_torch_package_reads_no_excluded_hooks(project, tmp_path):
     project({"plain.py": "def double(module, args, output): return output * 2\n"})
     import plain
 
@@ -326,9 +326,7 @@ def test_saving_twice_gives_the_same_bytes(tmp_path):
     assert written[0] == written[1]
 
 
-def test_what_was_loaded_can_be_saved_again_and_its_specs_name_the_packages_modules(
-    project, tmp_path
-):
+def test_reexported_hook_specs_name_package_modules(project, tmp_path):
     project(
         {
             "zoo/__init__.py": "",

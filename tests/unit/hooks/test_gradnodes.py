@@ -66,7 +66,7 @@ def passed(model: Logged) -> tuple[list[str], list[float]]:
 EXPECTED = (["tensor", "before", "accumulated", "after 12"], [3.0] * 4)
 
 
-def test_node_hooks_of_a_parameter_run_in_order_after_three_trips(package):
+def test_node_hooks_run_in_order_after_three_round_trips(package):
     model = hooked()
     assert passed(model) == EXPECTED
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_node_hooks_of_a_parameter_run_in_order_after_three_trips(package):
     assert passed(model)[0] == ["tensor", "accumulated"]
 
 
-def test_node_hooks_kept_alive_by_a_kept_tensor_come_back(package):
+def test_node_hooks_kept_alive_by_tensor_load(package):
     model = Logged()
     model.view = model.weight.expand_as(model.weight)
     (node, _), *_ = model.view.grad_fn.next_functions
@@ -99,7 +99,7 @@ def test_node_hooks_added_to_a_loaded_parameter_are_saved_too(package):
     assert len(package(model).names) == len(package(hooked()).names) + 1
 
 
-def test_node_hooks_of_frozen_and_tied_parameters_come_back(package):
+def test_node_hooks_of_frozen_and_tied_parameters_load(package):
     model = nn.Sequential(hooked(), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     saved = package(model)
@@ -126,7 +126,7 @@ def test_a_loaded_model_with_node_hooks_is_freed(package):
     assert parameter() is None and module() is None
 
 
-def test_node_hooks_are_left_out_on_request(package):
+def test_node_hooks_can_be_excluded(package):
     loaded = package(hooked(), hooks=lambda spec: spec.name not in BOTH).model()
     assert passed(loaded)[0] == ["tensor", "accumulated"]
     assert passed(package(hooked()).model(hooks=[BOTH[0]]))[0] == ["before"]
@@ -145,7 +145,7 @@ def test_node_hooks_are_captured_restored_and_copied():
     assert not copy.deepcopy(twin).weight._backward_hooks
 
 
-def test_node_hooks_of_a_scripted_module_come_back(package):
+def test_node_hooks_of_scripted_module_load(package):
     model = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
     node = get_gradient_edge(model[0].weight).node
     KEPT.append(node)
@@ -155,7 +155,7 @@ def test_node_hooks_of_a_scripted_module_come_back(package):
     assert not loaded[0].weight.grad.any()
 
 
-def test_node_hooks_of_sparse_parameters_come_back(package):
+def test_node_hooks_of_sparse_parameters_load(package):
     model = nn.Module()
     model.weight = nn.Parameter(torch.eye(2).to_sparse())
     (node, _), *_ = (model.weight * 1).grad_fn.next_functions  # torch makes no view of it
@@ -166,7 +166,7 @@ def test_node_hooks_of_sparse_parameters_come_back(package):
     assert loaded.weight.grad.to_dense().max() == 3
 
 
-def test_node_hooks_of_nested_parameters_come_back(package):
+def test_node_hooks_of_nested_parameters_load(package):
     model = nn.Module()
     model.parts = nn.Parameter(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
     model.log = []
@@ -199,7 +199,7 @@ def noted(*args):
     """A hook."""
 
 
-def test_node_hooks_of_a_kept_graph_are_reported_with_place_and_remedy(package):
+def test_node_hooks_of_live_graph_are_reported_with_hint(package):
     model = nn.Linear(2, 2)
     model.output = model(torch.ones(1, 2)).relu()
     node = model.output.grad_fn
@@ -219,7 +219,7 @@ def test_node_hooks_of_a_kept_graph_are_reported_with_place_and_remedy(package):
             assert [each.status for each in saved.report] == ["left out", "left out"]
 
 
-def test_traces_of_module_hooks_on_a_kept_graph_are_not_reported(package):
+def test_internal_hooks_on_live_graph_are_not_reported(package):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].register_full_backward_hook(noted)
     model[0].register_full_backward_pre_hook(noted)
@@ -236,7 +236,7 @@ def test_traces_of_module_hooks_on_a_kept_graph_are_not_reported(package):
         assert {status.status for status in report} == {"captured"}
 
 
-def test_handles_of_hooks_on_nothing_that_is_saved_are_reported(package):
+def test_handles_of_hooks_on_unsaved_objects_are_reported(package):
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     node = get_gradient_edge(other.weight).node
     model.handles = {"node": node.register_prehook(noted), "dead": other.register_forward_hook(len)}

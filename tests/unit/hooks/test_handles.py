@@ -32,7 +32,7 @@ def count(model, optimizer):
     return sum(map(len, tables.values()))
 
 
-def test_every_handle_removes_its_hook_and_no_other(package):
+def test_handle_removes_its_hook_only(package):
     model, optimizer = hooked()
     saved = package(model, optimizer=optimizer)
     loaded, its_optimizer = saved.model(with_optimizer=True)
@@ -46,7 +46,7 @@ def test_every_handle_removes_its_hook_and_no_other(package):
     assert not loaded.bias._backward_hooks
 
 
-def test_hooks_can_be_had_by_name(package, net):
+def test_hook_handles_are_available_by_name(package, net):
     net[0].register_forward_hook(_Counter())
     saved = package(net)
     saved.model()(torch.ones(1, 2))
@@ -61,7 +61,7 @@ class _Counter:
         self.count += 1
 
 
-def test_handles_that_the_model_holds_still_remove_their_hooks(again, net):
+def test_handles_in_model_remove_loaded_hooks(again, net):
     model = net
     model.handles = {
         "forward": model[0].register_forward_hook(lambda *_: None, with_kwargs=True),
@@ -87,7 +87,7 @@ def test_handles_that_the_model_holds_still_remove_their_hooks(again, net):
     assert len(model[0]._forward_hooks) == 2
 
 
-def test_a_hook_that_removes_itself_does_so_after_loading(again, net):
+def test_self_removing_hook_removes_itself_after_loading(again, net):
     calls = net.calls = []
 
     def once(module, args, output):
@@ -102,7 +102,7 @@ def test_a_hook_that_removes_itself_does_so_after_loading(again, net):
     assert len(net[0]._forward_hooks) == 1
 
 
-def test_the_handle_of_a_hook_that_was_not_wanted_is_dead(package, net):
+def test_handle_of_excluded_hook_is_dead(package, net):
     net.handle = net[0].register_forward_hook(lambda *_: None)
     loaded = package(net).model(hooks=False)
     later = loaded[0].register_forward_hook(lambda *_: None)
@@ -110,7 +110,7 @@ def test_the_handle_of_a_hook_that_was_not_wanted_is_dead(package, net):
     assert list(loaded[0]._forward_hooks) == [later.id]
 
 
-def test_a_handle_whose_hook_is_gone_stays_dead(again, net):
+def test_handle_of_removed_hook_stays_dead(again, net):
     net.handle = net[0].register_forward_hook(lambda *_: None)
     net.handle.remove()
     loaded = again(net)
@@ -119,7 +119,7 @@ def test_a_handle_whose_hook_is_gone_stays_dead(again, net):
     assert list(loaded[0]._forward_hooks) == [later.id]
 
 
-def test_the_handle_of_a_process_wide_hook_removes_it(package, net):
+def test_handle_of_global_hook_removes_it(package, net):
     net.handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
     saved = package(net, global_hooks=True)
     net.handle.remove()
@@ -156,7 +156,7 @@ class OutOfRange(ValueError):
 
 
 @pytest.mark.parametrize("method", ["register_forward_hook", "register_full_backward_hook"])
-def test_a_hook_that_raises_raises_the_same(again, net, method):
+def test_raising_hook_raises_same_error_after_loading(again, net, method):
     limit = 3
 
     def strict(*given):

@@ -62,7 +62,7 @@ def test_an_export_leaves_the_model_as_it_was():
         assert everything_about(model) == before
 
 
-def test_an_export_without_living_nodes_takes_no_ids_of_hooks():
+def test_export_without_live_nodes_uses_no_hook_ids():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     model[0].register_forward_hook(lambda *_: None)
     model[1].weight.register_hook(lambda grad: None)
@@ -82,7 +82,7 @@ def test_a_failed_export_leaves_the_model_as_it_was():
     assert everything_about(model) == before
 
 
-def test_another_thread_never_sees_the_model_otherwise():
+def test_export_never_changes_model_for_other_threads():
     model = model_with_everything()
     before = everything_about(model)
     done = threading.Event()
@@ -104,7 +104,7 @@ def test_another_thread_never_sees_the_model_otherwise():
     assert not otherwise
 
 
-def test_process_wide_tables_are_only_read():
+def test_export_only_reads_global_hook_tables():
     handle = modules.register_module_forward_hook(lambda *_: None)
     before = dict(modules._global_forward_hooks)
     export(model_with_everything(), global_hooks=True)

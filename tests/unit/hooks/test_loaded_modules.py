@@ -80,12 +80,12 @@ def with_attribute(held):
         lambda m: local_class(m)(),
     ],
 )
-def test_modules_are_found_wherever_an_object_holds_them(wrap):
+def test_instances_in_finds_modules_in_any_container(wrap):
     module = nn.Linear(1, 1)
     assert any(found is module for found in find_instances(wrap(module), MODULES))
 
 
-def test_each_module_is_found_once():
+def test_instances_in_yields_each_module_once():
     part = nn.Linear(1, 1)
     whole = nn.Sequential(part, part)
     whole.itself = [whole]
@@ -94,7 +94,7 @@ def test_each_module_is_found_once():
     )
 
 
-def test_nothing_is_found_through_modules_classes_and_globals():
+def test_instances_in_ignores_modules_classes_and_globals():
     globals()["REACHED_BY_GLOBALS"] = nn.Linear(1, 1)
     try:
         holders = [closing_over, Attributed(1), types, pytest, Attributed, weakref.ref(Attributed)]
@@ -103,16 +103,16 @@ def test_nothing_is_found_through_modules_classes_and_globals():
         del globals()["REACHED_BY_GLOBALS"]
 
 
-def test_weak_proxies_are_no_modules():
+def test_instances_in_ignores_weak_proxies():
     module = nn.Linear(1, 1)
     assert list(find_instances([weakref.proxy(module)], MODULES)) == []
 
 
-def test_the_tables_are_those_of_all_kinds_of_hooks_of_modules():
+def test_module_hook_tables_cover_all_module_kinds():
     assert set(_HOOK_TABLES) == {kind.tables[0] for kind in kinds_of("module")}
 
 
-def test_ids_of_hooks_that_were_loaded_are_not_given_again(monkeypatch):
+def test_loaded_hook_ids_are_not_reused(monkeypatch):
     monkeypatch.setattr(RemovableHandle, "next_id", 3)
     module = nn.Sequential(nn.Linear(1, 1))
     module[0]._forward_hooks[41] = print

@@ -64,7 +64,7 @@ def test_native_hooks_are_neither_lost_nor_doubled(package, again, name):
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_native_hooks_mix_with_the_users(package, name):
+def test_native_hooks_keep_order_among_user_hooks(package, name):
     module = NATIVE[name]()
     module.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
     module.register_forward_hook(lambda module, args, output: output + 1)
@@ -77,7 +77,7 @@ def test_native_hooks_mix_with_the_users(package, name):
     assert hooks_of(without) == hooks_of(NATIVE[name]())
 
 
-def test_native_hooks_run_after_the_users_if_they_did(again):
+def test_native_hooks_keep_running_after_user_hooks(again):
     """A user's hook in front of spectral_norm's stays in front: here it changes the weight."""
 
     def change(module, args):
@@ -91,7 +91,7 @@ def test_native_hooks_run_after_the_users_if_they_did(again):
         assert torch.equal(one, other)
 
 
-def test_utilities_can_undo_what_they_did_after_loading(again):
+def test_torch_utilities_can_be_removed_after_loading(again):
     loaded = again(old_weight_norm())
     remove_weight_norm(loaded)
     assert not loaded._forward_pre_hooks
@@ -100,7 +100,7 @@ def test_utilities_can_undo_what_they_did_after_loading(again):
     assert not loaded._forward_pre_hooks and "weight" in dict(loaded.named_parameters())
 
 
-def test_lazy_modules_become_what_they_should(package, again):
+def test_lazy_modules_initialize_after_loading(package, again):
     lazy = torch.nn.LazyLinear(2)
     lazy.register_forward_hook(lambda module, args, output: output * 0 + 7)
     saved = package(lazy)
@@ -153,7 +153,7 @@ PARAMETRIZED = {
 
 
 @pytest.mark.parametrize("name", PARAMETRIZED)
-def test_parametrized_modules_come_back(package, again, same, name):
+def test_parametrized_modules_load(package, again, same, name):
     module = PARAMETRIZED[name]()
     saved = package(module)
     for loaded in (saved.model(), again(saved.model())):
@@ -166,7 +166,7 @@ def test_parametrized_modules_come_back(package, again, same, name):
         assert "weight" in dict(loaded.named_parameters())
 
 
-def test_parametrizations_have_specs_of_their_own(package):
+def test_parametrizations_have_specs(package):
     saved = package(torch.nn.Sequential(several()))
     described = [spec for spec in saved.specs if spec.kind == "parametrization"]
     assert [(spec.name, spec.callable.name.rpartition(".")[2]) for spec in described] == [
@@ -213,7 +213,7 @@ class Stateful(torch.nn.Linear):
         self.restored = True
 
 
-def test_a_parametrized_class_of_ones_own_pickles_in_its_way(again):
+def test_parametrized_custom_class_uses_its_own_getstate(again):
     module = Stateful(3, 3)
     parametrize.register_parametrization(module, "weight", Shifted())
     loaded = again(module)

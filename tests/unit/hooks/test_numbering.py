@@ -15,11 +15,11 @@ def test_hook_ids_map_to_numbers_in_order_of_first_use():
     assert numbers.next_number == first + 4
 
 
-def test_what_is_no_id_stays():
+def test_map_id_returns_other_values_unchanged():
     numbers = HookIdMap()
     assert numbers.map_ids([-1, "name", True]) == [-1, "name", True]
     assert numbers.next_number == FIRST_NUMBER
 
 
-def test_outside_of_packages_ids_are_torchs():
+def test_live_ids_returns_torchs_ids():
     assert LiveIds().map_id(3) == 3

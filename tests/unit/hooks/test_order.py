@@ -5,7 +5,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 
-def test_a_hook_registered_after_loading_overwrites_none(again, net, monkeypatch):
+def test_later_hook_overwrites_no_loaded_hook(again, net, monkeypatch):
     net[0].register_forward_hook(lambda module, args, output: output * 2)
     net[2].weight.register_hook(lambda grad: grad * 2)
     loaded = again(net)
@@ -16,7 +16,7 @@ def test_a_hook_registered_after_loading_overwrites_none(again, net, monkeypatch
     assert len(loaded[0]._forward_hooks) == 2
 
 
-def test_in_a_new_process_too_a_later_hook_overwrites_none(package, net, clean_python, tmp_path):
+def test_later_hook_overwrites_no_loaded_hook_in_new_process(package, net, clean_python, tmp_path):
     for _ in range(5):
         net[0].register_forward_hook(print).remove()  # ids start further up
     net[0].register_forward_hook(torch.nn.functional.relu6)  # stays in the state, by reference
@@ -66,7 +66,7 @@ def test_public_and_private_state_dict_hooks_keep_their_common_order(again, net)
     assert names == [key for key in net.state_dict() if "." not in key] == ["one", "two", "three"]
 
 
-def test_flags_come_back_and_stale_ones_do_not(again, net):
+def test_hook_flags_load_without_stale_ones(again, net):
     def with_all(module, args, kwargs, output):
         return output * 2
 
@@ -80,7 +80,7 @@ def test_flags_come_back_and_stale_ones_do_not(again, net):
     assert second not in loaded._forward_hooks_with_kwargs
 
 
-def test_flags_of_hooks_that_were_left_out_are_left_out(package, net):
+def test_flags_of_excluded_hooks_are_not_saved(package, net):
     net[0].register_forward_hook(
         lambda module, args, kwargs, output: None, with_kwargs=True, always_call=True
     )
@@ -99,7 +99,7 @@ def test_an_always_called_hook_runs_when_forward_raises(again, net):
     assert hook.__closure__[0].cell_contents == ["hook"]
 
 
-def test_the_engines_order_across_kinds_is_kept(again, net):
+def test_hook_order_across_kinds_is_kept(again, net):
     """Tensor hooks, then post-accumulate hooks; multi-grad hooks where they were registered."""
     ran = []
     weight, other = net[0].weight, net[2].weight
@@ -117,7 +117,7 @@ def test_the_engines_order_across_kinds_is_kept(again, net):
     assert calls == ran == ["any", "first", "group", "second", "accumulated"]
 
 
-def test_a_multi_grad_hook_gets_its_gradients_in_the_order_of_its_tensors(again, net):
+def test_multi_grad_hook_keeps_order_of_tensors(again, net):
     seen = []
     tensors = [net[2].bias, net[0].weight, net[2].bias]
     torch.autograd.graph.register_multi_grad_hook(tensors, lambda gs: seen.extend(gs))
@@ -128,7 +128,7 @@ def test_a_multi_grad_hook_gets_its_gradients_in_the_order_of_its_tensors(again,
     assert torch.equal(loaded.seen[1], loaded[0].weight.grad)
 
 
-def test_a_multi_grad_hook_keeps_tensors_that_nothing_else_holds(package):
+def test_multi_grad_hook_saves_its_tensors(package):
     apart = torch.nn.Parameter(torch.ones(1))
     model = torch.nn.Linear(1, 1)
     torch.autograd.graph.register_multi_grad_hook(
@@ -147,7 +147,7 @@ def test_legacy_and_full_backward_hooks_keep_their_kind(again, net):
     assert loaded[2]._is_full_backward_hook is False
 
 
-def test_without_its_hook_a_module_takes_the_other_kind_of_backward_hook(package, net):
+def test_module_without_hook_accepts_other_backward_kind(package, net):
     net[1].register_full_backward_hook(lambda module, inputs, outputs: None)
     saved = package(net)
     for loaded in (saved.model(hooks=False), saved.model(hooks=[]), package(net, hooks=[]).model()):

@@ -111,7 +111,7 @@ def trained(layer: Layer) -> list[list[float]]:
     return [output.tolist(), layer.weight.grad.tolist()]
 
 
-def test_hooks_of_overriding_classes_are_wrapped_once_after_three_trips(package):
+def test_overriding_class_wraps_hooks_once_after_round_trips(package):
     model, optimizer = wrapped_everywhere()
     expected = stored(model, optimizer), trained(model)
     assert all(depth >= 1 for depths in expected[0].values() for depth in depths)

@@ -71,7 +71,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
 
 
-def test_containers_in_closures_arrive_empty_and_the_live_ones_stay(reload):
+def test_reset_hook_state_empties_saved_containers_only(reload):
     model = net()
     seen: list[torch.Tensor] = []
     by_name: dict[str, torch.Tensor] = {}
@@ -112,7 +112,7 @@ def test_containers_in_closures_arrive_empty_and_the_live_ones_stay(reload):
     )
 
 
-def test_without_it_everything_collected_travels_intermediate_tensors_included(reload):
+def test_collected_state_is_saved_by_default(reload):
     model, seen = net(), []
     model[0].register_forward_hook(lambda module, args, output: seen.append(output))
     model(X)
@@ -122,7 +122,7 @@ def test_without_it_everything_collected_travels_intermediate_tensors_included(r
     assert torch.equal(kept, seen[0]) and kept.is_leaf
 
 
-def test_a_collector_that_hooks_and_the_model_share_is_one_empty_collector(reload):
+def test_reset_hook_state_keeps_sharing_with_model(reload):
     model, seen = net(), []
     model.seen = seen
     for layer in model:
@@ -135,7 +135,7 @@ def test_a_collector_that_hooks_and_the_model_share_is_one_empty_collector(reloa
     assert loaded.seen == [] and len(seen) == 4
 
 
-def test_attributes_of_callables_and_of_bound_methods_objects_are_emptied(lab, reload):
+def test_reset_hook_state_empties_attributes_of_callables(lab, reload):
     model, recorder, wrapper = net(), lab.Recorder(), lab.Wrapper()
     model[0].register_forward_hook(recorder)
     model[0].register_forward_hook(wrapper.note)
@@ -151,7 +151,7 @@ def test_attributes_of_callables_and_of_bound_methods_objects_are_emptied(lab, r
     assert len(recorder.kept) == len(wrapper.maps) == 1
 
 
-def test_of_the_model_only_what_its_bound_method_mentions_is_emptied(lab, reload):
+def test_reset_hook_state_empties_used_model_attributes_only(lab, reload):
     model = lab.Net()
     model(X)
     _, loaded = reload(model)
@@ -160,7 +160,7 @@ def test_of_the_model_only_what_its_bound_method_mentions_is_emptied(lab, reload
     assert torch.equal(loaded(X), model(X)) and len(loaded.features) == 1
 
 
-def test_bound_arguments_defaults_and_objects_in_closures_are_emptied(lab, reload):
+def test_reset_hook_state_empties_arguments_and_defaults(lab, reload):
     model, place = net(), SimpleNamespace(seen=[])
     log: list[object] = []
     model[0].register_forward_hook(functools.partial(_append, log))
@@ -191,7 +191,7 @@ def _append(log: list[object], module: nn.Module, args: tuple, output: torch.Ten
     ],
     ids=["names", "name", "set", "predicate"],
 )
-def test_names_or_a_predicate_limit_it(choice, reload):
+def test_reset_hook_state_accepts_names_and_predicates(choice, reload):
     model, first, second = net(), [], []
     model[0].register_forward_hook(lambda module, args, output: first.append(output))
     model[1].register_forward_hook(lambda module, args, output: second.append(output))
@@ -201,7 +201,7 @@ def test_names_or_a_predicate_limit_it(choice, reload):
     assert len(importer.hook_state("1/forward/0")["second"]) == 1
 
 
-def test_hooks_of_tensors_groups_optimizers_and_graphs_count_too(reload):
+def test_reset_hook_state_covers_all_kinds_of_targets(reload):
     model, logs = net(), {name: ["old"] for name in ("tensor", "group", "optimizer")}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     tensor, group, of_optimizer = logs.values()
@@ -221,7 +221,7 @@ def test_hooks_of_tensors_groups_optimizers_and_graphs_count_too(reload):
     assert list(states["0/graph.capture_grad/0"]["store"]) == ["0"]
 
 
-def test_process_wide_hooks_count_where_they_are_captured(reload):
+def test_reset_hook_state_covers_captured_global_hooks(reload):
     calls = ["old"]
     handle = nn.modules.module.register_module_forward_hook(
         lambda module, args, output: calls.append(output)
@@ -235,7 +235,7 @@ def test_process_wide_hooks_count_where_they_are_captured(reload):
     assert importer.hook_state("global.forward/0") == {"calls": []} and calls == ["old"]
 
 
-def test_what_only_another_hook_leads_to_is_found(reload):
+def test_reset_hook_state_covers_hooks_behind_hooks(reload):
     model, inner, seen = net(), nn.Linear(3, 3), ["old"]
     inner.register_forward_hook(lambda module, args, output: seen.append(output))
     model[0].weight.register_hook(lambda grad: inner(grad))
@@ -244,7 +244,7 @@ def test_what_only_another_hook_leads_to_is_found(reload):
     assert state["seen"] == []
 
 
-def test_collected_things_that_cannot_be_saved_are_no_obstacle(reload):
+def test_reset_hook_state_drops_unpicklable_contents(reload):
     model, seen = net(), [(number for number in range(3))]
     model[0].register_forward_hook(lambda module, args, output: seen.append(output))
     with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> seen\[0\]"):
@@ -253,7 +253,7 @@ def test_collected_things_that_cannot_be_saved_are_no_obstacle(reload):
     assert importer.hook_state("0/forward/0")["seen"] == []
 
 
-def test_a_notebooks_global_collector_is_emptied(tmp_path, clean_python):
+def test_reset_hook_state_empties_notebook_globals(tmp_path, clean_python):
     printed = clean_python(
         """
         import modpack, torch
@@ -275,16 +275,18 @@ def test_a_notebooks_global_collector_is_emptied(tmp_path, clean_python):
     assert printed == "{'features': {}} ['out']\n['out']\n"
 
 
-def test_an_unknown_name_or_a_senseless_choice_is_refused(reload):
+def test_reset_hook_state_rejects_unknown_names_and_types(reload):
     with pytest.raises(ValueError, match=r"unknown hook names 'nothing'; known names: none"):
         reload(net(), reset_hook_state=["nothing"])
     with pytest.raises(TypeError):
         reload(net(), reset_hook_state=3)
 
 
-def test_an_unknown_name_has_no_state(reload):
+def test_hook_state_of_unknown_name_raises(reload):
     model = net()
     model[0].register_forward_hook(lambda module, args, output: None)
     importer, _ = reload(model)
-    with pytest.raises(modpack.ModpackError, match=r"registered a hook 'x'.*'0/forward/0'"):
+    with pytest.raises(
+        modpack.ModpackError, match=r"no hook named 'x' is registered.*'0/forward/0'"
+    ):
         importer.hook_state("x")

@@ -20,7 +20,7 @@ class Tied(torch.nn.Module):
         return self.head(self.decoder(self.encoder(x))) * self.scale * self.free
 
 
-def test_shared_modules_and_tied_parameters_fire_as_often_as_before(package):
+def test_hooks_on_shared_modules_run_as_often_as_before(package):
     model = Tied()
     model.calls = []
     model.encoder.register_forward_hook(lambda *_: model.calls.append("module"))
@@ -36,7 +36,7 @@ def test_shared_modules_and_tied_parameters_fire_as_often_as_before(package):
     ]
 
 
-def test_modules_that_are_shared_over_and_over_are_named_in_no_time(package):
+def test_deeply_shared_modules_are_named_quickly(package):
     inner = torch.nn.Linear(1, 1)
     hooked = inner
     for _ in range(40):  # 2 ** 40 paths
@@ -47,7 +47,7 @@ def test_modules_that_are_shared_over_and_over_are_named_in_no_time(package):
     assert 0 < len(spec.aliases) < 100
 
 
-def test_hooks_on_buffers_and_plain_attributes_come_back(package):
+def test_hooks_on_buffers_and_attributes_load(package):
     model = Tied()
     model.scale.register_hook(lambda grad: grad * 2)
     model.free.register_hook(lambda grad: grad * 3)
@@ -100,7 +100,7 @@ def test_ten_modules_share_one_collector(package):
     assert seen == {}
 
 
-def test_hooks_and_the_model_share_what_they_shared(again, net):
+def test_hooks_and_model_share_objects_after_loading(again, net):
     net.collected = []
     net[0].register_forward_hook(lambda module, args, output: net.collected.append(output))
     net[2].register_forward_hook(lambda module, args, output: net.collected.append(output))
@@ -110,7 +110,7 @@ def test_hooks_and_the_model_share_what_they_shared(again, net):
     assert net.collected == []
 
 
-def test_a_lists_own_append_fills_the_reloaded_list(package, net):
+def test_bound_append_hook_fills_loaded_list(package, net):
     net.gradients = []
     net[0].weight.register_hook(net.gradients.append)
     saved = package(net)
@@ -127,7 +127,7 @@ def test_a_lists_own_append_fills_the_reloaded_list(package, net):
 
 
 @pytest.mark.parametrize("hook", [torch.neg, torch.Tensor.neg, torch.nn.functional.relu])
-def test_functions_of_torch_are_hooks(again, net, hook):
+def test_torch_functions_load_as_hooks(again, net, hook):
     net[0].weight.register_hook(hook)
     loaded = again(net)
     for each in (net, loaded):
@@ -135,7 +135,7 @@ def test_functions_of_torch_are_hooks(again, net, hook):
     assert torch.equal(loaded[0].weight.grad, net[0].weight.grad)
 
 
-def test_a_closure_over_a_parameter_is_over_the_reloaded_parameter(again, net, same):
+def test_closure_over_parameter_refers_to_loaded_parameter(again, net, same):
     weight = net[2].weight
     net[0].register_forward_hook(lambda module, args, output: output * weight.sum())
     loaded = again(net)
@@ -147,7 +147,7 @@ def test_a_closure_over_a_parameter_is_over_the_reloaded_parameter(again, net, s
     assert not same(net, loaded)
 
 
-def test_a_tensor_hook_over_its_own_parameter_is_over_the_reloaded_one(again, net):
+def test_tensor_hook_closure_refers_to_loaded_parameter(again, net):
     weight = net[0].weight
     weight.register_hook(lambda grad: grad + weight.detach())
     loaded = again(net)
@@ -158,9 +158,7 @@ def test_a_tensor_hook_over_its_own_parameter_is_over_the_reloaded_one(again, ne
 @pytest.mark.parametrize(
     ("kind", "options"), [(torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {})]
 )
-def test_the_optimizers_parameters_are_the_models_and_its_state_comes_along(
-    package, net, trained, kind, options
-):
+def test_optimizer_loads_with_model_parameters_and_state(package, net, trained, kind, options):
     optimizer = kind(net.parameters(), lr=0.1, **options)
     rate = {"factor": 0.5}
 
@@ -178,7 +176,7 @@ def test_the_optimizers_parameters_are_the_models_and_its_state_comes_along(
     assert saved.names == ["optimizer/optimizer.step_pre/0"]
 
 
-def test_bound_methods_are_those_of_the_reloaded_objects(again):
+def test_bound_method_hooks_refer_to_loaded_objects(again):
     model = _Recorder(torch.nn.Linear(2, 2))
     model.layer.register_forward_hook(model.record)
     model.layer.register_full_backward_hook(model.record_gradient)

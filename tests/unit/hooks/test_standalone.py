@@ -125,7 +125,7 @@ def lab(project):
 # -- capture and restore ------------------------------------------------------------------------
 
 
-def test_hooks_restored_onto_a_fresh_model_do_what_they_did():
+def test_restored_hooks_behave_same_on_fresh_model():
     model, optimizer = hooked()
     captured = hooks.capture(model, optimizer)
     fresh = net()
@@ -139,7 +139,7 @@ def test_hooks_restored_onto_a_fresh_model_do_what_they_did():
     assert ours == theirs and len(ours) == 5
 
 
-def test_restored_hooks_refer_to_the_model_that_they_are_on():
+def test_restored_hooks_refer_to_their_model():
     model, _ = hooked()
     captured = hooks.capture(model)
     other = net(seed=1)
@@ -155,7 +155,7 @@ def test_restored_hooks_refer_to_the_model_that_they_are_on():
     assert not torch.equal(other[0](X), other[0](X) + output.sum())
 
 
-def test_a_view_of_a_parameter_is_a_view_of_the_other_models_parameter():
+def test_restored_parameter_view_refers_to_new_model():
     model = net()
     row = model[0].weight.detach()[1]
     model[0].register_forward_hook(lambda module, args, output: output + row)
@@ -167,7 +167,7 @@ def test_a_view_of_a_parameter_is_a_view_of_the_other_models_parameter():
     assert torch.equal(other[0](X), expected)
 
 
-def test_tensors_of_the_hooks_own_are_in_the_capture():
+def test_capture_contains_tensors_of_hooks():
     table = torch.arange(6.0).reshape(3, 2).t()
     model = net()
     model[2].register_forward_hook(lambda module, args, output: output + table[0, :2])
@@ -180,7 +180,7 @@ def test_tensors_of_the_hooks_own_are_in_the_capture():
     assert torch.equal(other(X), (net()(X) + torch.tensor([0.0, 2.0])) * torch.tensor([1.0, 3.0]))
 
 
-def test_capturing_changes_nothing():
+def test_capture_does_not_change_model():
     model, optimizer = hooked()
     before = [dict(m._forward_hooks) for m in model.modules()], dict(model.__dict__)
     hooks.capture(model, optimizer)
@@ -227,7 +227,7 @@ def test_a_capture_is_restored_in_another_process(way, tmp_path, lab, clean_pyth
     assert json.loads(printed) == lab.run(model)
 
 
-def test_restoring_replaces_hooks_of_the_same_kinds_instead_of_doubling_them():
+def test_restore_replaces_hooks_of_same_kinds():
     model, optimizer = hooked()
     captured = hooks.capture(model, optimizer)
     twin, twin_optimizer = hooked()
@@ -239,7 +239,7 @@ def test_restoring_replaces_hooks_of_the_same_kinds_instead_of_doubling_them():
     assert len(model[0]._forward_hooks) == 3
 
 
-def test_only_the_hooks_that_are_asked_for():
+def test_capture_and_restore_select_hooks():
     model, _ = hooked()
     captured = hooks.capture(model, hooks=lambda spec: spec.kind in ("forward", "tensor"))
     assert {spec.kind for spec in captured.specs} == {"forward", "tensor"}
@@ -252,7 +252,7 @@ def test_only_the_hooks_that_are_asked_for():
         hooks.restore(other, captured, hooks=["nothing"])
 
 
-def test_global_hooks_are_captured_and_restored_on_request_only(capsys):
+def test_capture_includes_global_hooks_on_request_only(capsys):
     handle = nn.modules.module.register_module_forward_hook(
         lambda module, args, output: print("global")
     )
@@ -271,7 +271,7 @@ def test_global_hooks_are_captured_and_restored_on_request_only(capsys):
     assert capsys.readouterr().out == "global\n"
 
 
-def test_what_the_other_model_lacks_is_named():
+def test_restore_reports_missing_part_of_model():
     model, optimizer = hooked()
     captured = hooks.capture(model)
     with pytest.raises(
@@ -285,7 +285,7 @@ def test_what_the_other_model_lacks_is_named():
     assert not any(module._forward_hooks for module in other.modules())
 
 
-def test_a_handle_that_only_the_captured_model_holds_is_no_obstacle():
+def test_restore_tolerates_missing_handle():
     model = net()
     model.handle = model[0].register_forward_hook(lambda module, args, output: output * 2)
     other = net()
@@ -293,7 +293,7 @@ def test_a_handle_that_only_the_captured_model_holds_is_no_obstacle():
     assert torch.equal(other(X), model(X))
 
 
-def test_a_hook_that_cannot_be_captured_is_named():
+def test_capture_reports_unsupported_hook():
     model, match = net(), re.match("a", "a")
     model[0].register_forward_hook(lambda module, args, output: match and None)
     with pytest.raises(
@@ -302,7 +302,7 @@ def test_a_hook_that_cannot_be_captured_is_named():
         hooks.capture(model)
 
 
-def test_what_only_a_package_can_hold_is_named():
+def test_capture_rejects_objects_that_need_an_exporter():
     model, traced = net(), torch.fx.symbolic_trace(nn.Linear(3, 3))
     model[0].register_forward_hook(lambda module, args, output: traced(output))
     with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> traced.*an exporter"):
@@ -311,7 +311,7 @@ def test_what_only_a_package_can_hold_is_named():
     assert torch.equal(hooks.copy_model(model)(X), model(X))
 
 
-def test_a_scripted_module_in_a_hook_is_in_the_capture():
+def test_capture_contains_scripted_module_of_hook():
     model, scripted = net(), torch.jit.script(nn.Linear(3, 3))
     model[0].register_forward_hook(lambda module, args, output: scripted(output))
     other = net()
@@ -319,7 +319,7 @@ def test_a_scripted_module_in_a_hook_is_in_the_capture():
     assert torch.equal(other(X), model(X))
 
 
-def test_a_module_with_hooks_inside_a_hook_brings_them_along():
+def test_capture_contains_hooks_of_module_in_hook():
     model, inner = net(), nn.Linear(3, 3)
     inner.register_forward_hook(lambda module, args, output: output * 3)
     model[0].register_forward_hook(lambda module, args, output: inner(output))
@@ -337,12 +337,12 @@ def test_a_module_with_hooks_inside_a_hook_brings_them_along():
         (lambda: hooks.copy_model(None), "model must be a torch.nn.Module"),
     ],
 )
-def test_arguments_are_checked(call, text):
+def test_capture_and_restore_check_argument_types(call, text):
     with pytest.raises(TypeError, match=text):
         call()
 
 
-def test_a_capture_of_an_unknown_version_is_refused():
+def test_restore_rejects_unknown_capture_version():
     captured = dataclasses.replace(hooks.capture(net()), version=99)
     with pytest.raises(modpack.ModpackError, match=r"version 99 are not supported"):
         hooks.restore(net(), captured)
@@ -351,7 +351,7 @@ def test_a_capture_of_an_unknown_version_is_refused():
 # -- copy ---------------------------------------------------------------------------------------
 
 
-def test_a_copy_behaves_like_the_original_and_never_touches_it():
+def test_copy_model_behaves_like_original():
     model, optimizer = hooked()
     twin, twin_optimizer = hooks.copy_model(model, optimizer)
     expected = step(*hooked())
@@ -371,7 +371,7 @@ def test_deepcopy_alone_shares_closures():
     assert not twin[0].weight._backward_hooks
 
 
-def test_the_copys_handle_removes_the_copys_hook():
+def test_copied_handle_removes_copied_hook():
     model, _ = hooked()
     twin = hooks.copy_model(model)
     twin.handle.remove()
@@ -380,7 +380,7 @@ def test_the_copys_handle_removes_the_copys_hook():
     assert twin.collector.seen == []
 
 
-def test_the_copys_handle_silences_graphs_of_the_copys_attachment():
+def test_copied_handle_disables_copied_attachment():
     model = net()
     model.seen = []
     seen = model.seen
@@ -400,19 +400,19 @@ def test_hooks_are_not_deepcopied():
     assert torch.equal(hooks.copy_model(model)(X), model(X))
 
 
-def test_a_hook_that_is_registered_on_a_copy_overwrites_none():
+def test_later_hook_overwrites_no_copied_hook():
     model, _ = hooked()
     twin = hooks.copy_model(model)
     twin[0].register_forward_hook(lambda module, args, output: output)
     assert len(twin[0]._forward_hooks) == 4
 
 
-def test_a_copy_of_a_copy_and_a_deepcopy_of_a_copy_work():
+def test_copied_model_can_be_copied_again():
     model = hooks.copy_model(hooks.copy_model(hooked()[0]))
     assert torch.equal(copy.deepcopy(model)(X), hooked()[0](X))
 
 
-def test_utilities_of_torch_are_copied_once_and_still_work():
+def test_native_hooks_are_copied_once():
     model = nn.Sequential(
         spectral_norm(nn.Linear(3, 3)),
         nn.Linear(3, 3),
@@ -447,7 +447,7 @@ def test_flags_of_hooks_are_copied():
     assert list(twin.calls[0]) == ["input"] and twin.calls[1] is None and calls == []
 
 
-def test_a_copy_leaves_collected_state_behind_on_request():
+def test_copy_model_resets_hook_state_on_request():
     model = net()
     features: OrderedDict[str, torch.Tensor] = OrderedDict()
     model.features = features
@@ -460,7 +460,7 @@ def test_a_copy_leaves_collected_state_behind_on_request():
     assert list(twin.features) == ["out"]
 
 
-def test_importing_the_room_imports_no_torch():
+def test_importing_modpack_hooks_imports_no_torch():
     code = "import sys, modpack.hooks as h; print('torch' in sys.modules, 'attach' in dir(h))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False True\n"
@@ -641,7 +641,7 @@ def test_copy_of_sparse_parameters_keeps_their_hooks():
     assert torch.equal(twin.weight.to_dense(), torch.eye(2))
 
 
-def test_copy_of_what_cannot_be_copied_names_its_place_and_the_remedy():
+def test_copy_model_reports_uncopyable_part_with_hint():
     model = net()
     model.held = {"things": [NoDeepcopy()]}
     with pytest.raises(

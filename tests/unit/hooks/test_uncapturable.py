@@ -85,7 +85,7 @@ def generator() -> object:
     ],
 )
 @pytest.mark.parametrize("save", ["save_model", "save_pickle"])
-def test_the_problem_names_the_hook_the_path_from_it_and_the_remedy(hook, place, reason, save):
+def test_unsupported_hook_is_reported_with_path_and_hint(hook, place, reason, save):
     model = nn.ModuleDict({"layer1": nn.Linear(2, 2)})
     model["layer1"].register_forward_hook(lambda module, args, output: None)
     model["layer1"].register_forward_hook(hook)
@@ -97,7 +97,7 @@ def test_the_problem_names_the_hook_the_path_from_it_and_the_remedy(hook, place,
     assert caught.value.path.startswith("hook 'layer1/forward/1'")
 
 
-def test_the_remedy_works(tmp_path):
+def test_hint_for_unsupported_hook_works(tmp_path):
     model = nn.Linear(2, 2)
     model.weight.register_hook(closing_over(a_match()))
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
@@ -110,7 +110,7 @@ def test_the_remedy_works(tmp_path):
     assert (status.name, status.status) == ("weight/tensor/0", "left out")
 
 
-def test_hooks_of_the_optimizer_and_of_graphs_are_named_too():
+def test_unsupported_optimizer_and_graph_hooks_are_reported():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.register_step_pre_hook(closing_over(a_match()))
@@ -123,7 +123,7 @@ def test_hooks_of_the_optimizer_and_of_graphs_are_named_too():
         modpack.hooks.capture(model)
 
 
-def test_what_is_not_in_a_hook_is_named_by_its_place_in_the_object():
+def test_unsupported_object_outside_hooks_is_reported_with_path():
     model = nn.Linear(2, 2)
     model.match = a_match()
     model.register_forward_hook(closing_over(model))
@@ -136,7 +136,7 @@ def test_what_is_not_in_a_hook_is_named_by_its_place_in_the_object():
             exporter.save_model("net", "model.pkl", nn.Linear(2, 2), optimizer)
 
 
-def test_a_global_of_a_script_that_a_hook_uses_is_named_with_the_hook(clean_python):
+def test_unsupported_script_global_is_reported_with_hook(clean_python):
     printed = clean_python(
         """
         import modpack, re, torch

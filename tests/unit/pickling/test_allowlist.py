@@ -19,14 +19,14 @@ def table() -> str:
     return "\n".join(["| names | why they are data |", "|---|---|", *rows])
 
 
-def test_the_page_lists_every_name_with_its_reason():
+def test_allowlist_page_lists_every_name_with_its_reason():
     told = re.search(
         r"<!-- closed table -->\n\n(.*?)\n\n<!-- end -->", PAGE.read_text("utf-8"), re.S
     )
     assert told is not None and told.group(1) == table()
 
 
-def test_every_name_is_exact_and_there_unless_torch_is_another():
+def test_allowlist_names_exist_in_current_torch():
     missing = []
     for name in DATA:
         module, _, attribute = name.rpartition(".")
@@ -36,7 +36,7 @@ def test_every_name_is_exact_and_there_unless_torch_is_another():
     assert not any("*" in name for name in DATA) and len(DATA) < 120
 
 
-def test_names_that_stand_out_are_told_apart_by_whole_names_and_modules():
+def test_is_dangerous_matches_whole_names_and_modules():
     for name in ("os.system", "builtins.exec", "subprocess.Popen", "importlib.import_module"):
         module, _, attribute = name.rpartition(".")
         assert is_dangerous(module, attribute)
@@ -45,7 +45,7 @@ def test_names_that_stand_out_are_told_apart_by_whole_names_and_modules():
         assert not is_dangerous(module, attribute)
 
 
-def test_what_may_be_called_is_what_the_unpickler_calls():
+def test_allowlist_callables_match_those_of_unpickler():
     from modpack.pickling.data_unpickler import _Data
 
     actions = _Data(None, (), importlib.import_module)  # type: ignore[arg-type]

@@ -154,27 +154,27 @@ ONLY_ATTRIBUTES = ("attributes", "derived", "frozen")
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_they_are_told_from_others(name, protocol):
+def test_is_made_of_attributes_recognizes_plain_objects(name, protocol):
     assert is_made_of_attributes(MADE[name](), protocol) == (name in ONLY_ATTRIBUTES)
 
 
 @pytest.mark.parametrize("name", ONLY_ATTRIBUTES)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_they_are_pickled_as_pickle_does_it(name, protocol):
+def test_plain_objects_pickle_as_with_pickle(name, protocol):
     first, second = MADE[name](), MADE[name]()
     obj = [first, second, {"again": first}, (second, [Entry(first)])]
     pickled = pickle_object(obj, context=Notes(), resource="m/o.pkl", protocol=protocol)
     assert pickled.data == pickle.dumps(obj, protocol, fix_imports=False)
 
 
-def test_some_of_a_class_may_have_no_attributes():
+def test_plain_objects_without_attributes_pickle_as_with_pickle():
     bare = Entry.__new__(Entry)
     for obj in ([Entry(1), bare], [Entry(1), bare, Entry(2), bare]):
         pickled = pickle_object(obj, context=Notes(), resource="m/o.pkl", protocol=3)
         assert pickled.data == pickle.dumps(obj, 3, fix_imports=False)
 
 
-def test_a_slot_that_only_a_later_object_uses_is_kept():
+def test_slot_set_only_on_later_object_is_saved():
     used = SlottedLater(2)
     used.x = 3
     pickled = pickle_object([SlottedLater(1), used], context=Notes(), resource="m", protocol=3)
@@ -182,14 +182,14 @@ def test_a_slot_that_only_a_later_object_uses_is_kept():
 
 
 @pytest.mark.parametrize("name", OF_THE_OBJECT)
-def test_methods_of_an_object_itself_count_as_they_do_for_pickle(name):
+def test_instance_methods_apply_as_with_pickle(name):
     entry = Entry(1)
     setattr(entry, name, OF_THE_OBJECT[name])
     pickled = pickle_object([Entry(0), entry], context=Notes(), resource="m/o.pkl", protocol=3)
     assert pickled.data == pickle.dumps([Entry(0), entry], 3, fix_imports=False)
 
 
-def test_a_class_is_looked_at_once(monkeypatch):
+def test_fast_path_inspects_each_class_once(monkeypatch):
     looked_at = []
 
     def is_made(first: Any, protocol: int) -> bool:

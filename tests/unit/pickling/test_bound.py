@@ -6,7 +6,7 @@ from modpack import PackageExporter, PackageImporter
 from modpack.security.pickle_names import read_pickle
 
 
-def test_functions_of_extension_modules_are_saved_without_eval(tmp_path):
+def test_pybind11_functions_are_saved_without_eval(tmp_path):
     with PackageExporter(tmp_path / "a.modpack") as exporter:
         exporter.save_pickle("values", "a.pkl", {"ask": torch._C._is_tracing})
     with PackageImporter(tmp_path / "a.modpack") as importer:

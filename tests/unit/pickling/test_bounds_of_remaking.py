@@ -13,23 +13,23 @@ from modpack.pickling.remade import registered_handler, standard_stream
 
 
 @pytest.mark.parametrize("name", ["modules", "exit", "_getframe", "path"])
-def test_nothing_of_sys_is_given_but_its_streams(name):
+def test_standard_stream_rejects_other_attributes_of_sys(name):
     with pytest.raises(ValueError, match="is not a standard stream"):
         standard_stream(name, False)
 
 
-def test_only_handlers_are_registered_as_handlers():
+def test_registered_handler_rejects_other_classes():
     with pytest.raises(TypeError, match="is not a logging handler"):
         registered_handler(types.SimpleNamespace)
 
 
-def test_values_are_set_in_modules_of_definitions_only():
+def test_set_in_script_rejects_other_modules():
     with pytest.raises(ValueError, match="is not a module of script definitions"):
         set_in_script(sys.modules[__name__], ("sys",), None)
     assert sys.modules[__name__].sys is sys
 
 
-def test_a_field_of_a_dataclass_is_no_code():
+def test_fill_class_rejects_invalid_field_names():
     name = "a:(print('ran'))):\n  pass\n#"
     state = {
         "attributes": {"__annotations__": {name: "int"}},

@@ -70,7 +70,7 @@ def network(scale: float) -> nn.Module:
     return Net(3)
 
 
-def test_a_model_of_a_local_class_computes_the_same_and_can_do_all_that_it_could():
+def test_local_class_model_behaves_like_original():
     model, x = network(3.0), torch.randn(2, 3)
     loaded = again(model)
     kind = type(loaded)
@@ -84,7 +84,7 @@ def test_a_model_of_a_local_class_computes_the_same_and_can_do_all_that_it_could
     assert torch.equal(again(loaded)(x), model(x))
 
 
-def test_a_class_that_refers_to_itself_and_to_its_objects():
+def test_local_class_may_refer_to_itself_and_its_objects():
     class Tree:
         instances: ClassVar[list[Any]] = []
 
@@ -117,7 +117,7 @@ def mixed_in(kind: type) -> Any:
     return type(kind.__name__, (kind,), {"shown": lambda self: "mixed in", "k": 3})
 
 
-def test_a_class_with_the_name_of_its_base():
+def test_local_class_with_name_of_its_base_is_saved():
     loaded = again(mixed_in(Held)(5))
     assert (loaded.shown(), loaded.value, loaded.k) == ("mixed in", 5, 3)
     assert type(loaded).__mro__[1] is Held
@@ -126,11 +126,11 @@ def test_a_class_with_the_name_of_its_base():
 Renamed = type("SomethingElse", (Held,), {"__module__": __name__})
 
 
-def test_a_class_that_its_module_has_under_another_name_is_that_one():
+def test_class_is_saved_by_another_name_of_its_module():
     assert type(again(Renamed())) is Renamed
 
 
-def test_slots_and_private_names():
+def test_local_class_keeps_slots_and_private_names():
     class Slotted:
         __slots__ = ("_Slotted__secret", "__weakref__", "open")
 
@@ -144,7 +144,7 @@ def test_slots_and_private_names():
     assert (loaded.secret(), loaded.open, hasattr(loaded, "__dict__")) == (7, 8, False)
 
 
-def test_abstract_and_generic_classes():
+def test_local_abstract_and_generic_classes_are_saved():
     T = TypeVar("T")
 
     class Shape(abc.ABC, Generic[T]):
@@ -174,7 +174,7 @@ class Registering(type):
         return cls
 
 
-def test_metaclasses_make_the_class_again():
+def test_local_class_is_recreated_by_its_metaclass():
     class Noted(metaclass=Registering):
         value = 3
 
@@ -183,7 +183,7 @@ def test_metaclasses_make_the_class_again():
     assert Registering.made == ["Noted", "Noted"]
 
 
-def test_an_autograd_function_made_in_a_function():
+def test_local_autograd_function_is_saved():
     factor = 3.0
 
     class Tripled(torch.autograd.Function):
@@ -204,7 +204,7 @@ def test_an_autograd_function_made_in_a_function():
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("slots", [False, True])
-def test_dataclasses(frozen, slots):
+def test_local_dataclasses_are_saved(frozen, slots):
     @dataclasses.dataclass(frozen=frozen, slots=slots, order=True)
     class Point:
         x: int
@@ -228,13 +228,13 @@ def test_dataclasses(frozen, slots):
             loaded.x = 3
 
 
-def test_a_dataclass_made_from_a_list_of_fields():
+def test_make_dataclass_result_is_saved():
     made = dataclasses.make_dataclass("Made", [("a", int), ("b", list, dataclasses.field())])
     loaded = again(made(1, [2]))
     assert (loaded.a, loaded.b, type(loaded)(1, [2]) == loaded) == (1, [2], True)
 
 
-def test_named_tuples():
+def test_local_named_tuples_are_saved():
     class Typed(NamedTuple):
         a: int
         b: str = "b"
@@ -248,7 +248,7 @@ def test_named_tuples():
     assert first._replace(a=2).both() == "2b" and type(second)(1) == (1, 5)
 
 
-def test_enums_and_flags():
+def test_local_enums_and_flags_are_saved():
     class Color(enum.Enum):
         RED = "r"
         CRIMSON = "r"
@@ -270,7 +270,7 @@ def test_enums_and_flags():
     assert both == type(both).a | type(both).b
 
 
-def test_typed_dictionaries_and_protocols():
+def test_local_typed_dicts_and_protocols_are_saved():
     class Options(typing.TypedDict, total=False):
         width: int
 
@@ -282,7 +282,7 @@ def test_typed_dictionaries_and_protocols():
     assert sized.__name__ == "Sized"
 
 
-def test_an_enum_that_makes_its_members_itself_is_refused():
+def test_local_enum_with_custom_members_is_rejected():
     class Planet(enum.Enum):
         EARTH = (1, 2)
 
@@ -293,7 +293,7 @@ def test_an_enum_that_makes_its_members_itself_is_refused():
         again(Planet.EARTH)
 
 
-def test_what_cannot_be_saved_in_a_class_is_named_by_its_path():
+def test_unsupported_class_attribute_is_reported_with_path():
     class Odd:
         steps = (number for number in range(3))
 
@@ -302,7 +302,7 @@ def test_what_cannot_be_saved_in_a_class_is_named_by_its_path():
     assert caught.value.path == "obj['x'].__class__.steps"
 
 
-def test_a_registered_reduction_of_a_metaclass_is_respected():
+def test_copyreg_reducer_of_metaclass_is_used():
     class Meta(type):
         pass
 

@@ -64,13 +64,13 @@ def whole(*body: bytes) -> bytes:
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("name", VALUES)
-def test_data_is_what_it_was(name, protocol):
+def test_unpickle_data_restores_values(name, protocol):
     value = VALUES[name]
     again = load(pickle.dumps(value, protocol))
     assert again == value and list(map(type, again)) == list(map(type, value))
 
 
-def test_shared_and_circular_values_stay_so():
+def test_unpickle_data_keeps_shared_and_circular_references():
     value: list = [[1]]
     value += [value[0], value]
     again = load(pickle.dumps(value, 4))
@@ -78,7 +78,7 @@ def test_shared_and_circular_values_stay_so():
 
 
 @pytest.mark.parametrize("each", HOSTILE_PICKLES, ids=lambda each: each.name)
-def test_hostile_pickles_make_data_or_nothing(each):
+def test_unpickle_data_rejects_hostile_pickles(each):
     try:
         made = load(each.data)
     except UnpicklingError:
@@ -117,12 +117,12 @@ def test_hostile_pickles_make_data_or_nothing(each):
         ((b"N", b"N"), "more than one value"),
     ],
 )
-def test_everything_else_is_refused(body, told):
+def test_unpickle_data_rejects_other_names_and_arguments(body, told):
     with pytest.raises(UnpicklingError, match=told):
         load(whole(*body))
 
 
-def test_hooks_of_tensors_and_odd_states_are_refused():
+def test_unpickle_data_rejects_tensor_hooks_and_invalid_states():
     meta = named("torch._utils", "_rebuild_meta_tensor_no_storage")
     tensor = meta + b"(" + named("torch", "float32") + b"K\2\x85K\1\x85\x89tR"
     assert load(whole(tensor)).shape == (2,)
@@ -139,7 +139,7 @@ def test_hooks_of_tensors_and_odd_states_are_refused():
             load(whole(retyped, b"(", maker, named("torch", "Tensor"), b")", b"}", b"tR"))
 
 
-def test_a_name_that_the_policy_adds_is_called_and_no_other():
+def test_unpickle_data_calls_added_names_only():
     import fractions
 
     data = pickle.dumps(fractions.Fraction(1, 3), 2)
@@ -192,7 +192,7 @@ def tensor(*more: bytes, hooks: bytes = ORDERED) -> bytes:
 
 
 @pytest.mark.parametrize("name", ["torch._inductor", "torch.nn", "torch.strided2"])
-def test_a_layout_is_looked_up_and_nothing_is_imported_for_it(clean_python, name):
+def test_layout_lookup_imports_no_modules(clean_python, name):
     code = """
     import sys, torch
     from tests.unit.pickling.test_closed import load, named, text, whole
@@ -207,7 +207,7 @@ def test_a_layout_is_looked_up_and_nothing_is_imported_for_it(clean_python, name
     assert "True False" in clean_python(code, name=name).stdout
 
 
-def test_hooks_of_tensors_cannot_be_filled_later():
+def test_unpickled_tensor_has_its_own_hook_dict():
     hooks = ORDERED + b"q\x00"
     made = made_of(
         "float32", 8, tensor(hooks=hooks), b"h\x00K\0", named("builtins", "list"), b"s\x86"
@@ -217,7 +217,7 @@ def test_hooks_of_tensors_cannot_be_filled_later():
 
 
 @pytest.mark.parametrize("name", ["items", "keys", "__len__", "update"])
-def test_attributes_take_no_methods_place(name):
+def test_unpickle_data_rejects_attributes_that_replace_methods(name):
     with pytest.raises(UnpicklingError, match=f"an attribute replaces '{name}' of its class"):
         load(whole(ORDERED, b"}", text(name), b"K\5sb"))
     state = b"}" + text("detach") + b"K\5s"
@@ -228,7 +228,7 @@ def test_attributes_take_no_methods_place(name):
         made_of("float32", 8, retyped, tuple_of(*parts), b"R")
 
 
-def test_tuples_of_one_hash_are_counted():
+def test_unpickle_data_limits_keys_with_same_hash():
     keys = []
     prime = (11400714785074694791, 14029467366897019727, 2870177450012600261)
     mask, inverse = 2**64 - 1, [pow(each, -1, 2**64) for each in prime]
@@ -251,19 +251,19 @@ def test_tuples_of_one_hash_are_counted():
 
 
 @pytest.mark.parametrize("opcode", [b"\x8f", b"]", b"}"])
-def test_containers_are_counted(opcode):
+def test_unpickle_data_limits_number_of_containers(opcode):
     with pytest.raises(UnpicklingError, match="more than 5,000,000 containers"):
         load(whole(b"](" + opcode * 5_000_001 + b"e"))
 
 
-def test_what_torch_crashes_on_is_refused():
+def test_unpickle_data_rejects_flags_that_crash_torch():
     noted = b"}" + text("neg") + b"\x88s"
     with pytest.raises(UnpicklingError, match="the flags of a tensor are invalid"):
         made_of("quint8", 8, tensor(noted).replace(b"\x88" + ORDERED, b"\x89" + ORDERED))
     assert made_of("float32", 8, tensor(noted)).is_neg()  # type: ignore[attr-defined]
 
 
-def test_sparse_tensors_that_cannot_be_leave_nothing_in_torch():
+def test_invalid_sparse_tensor_leaves_no_pending_validation():
     rebuild = torch._utils._rebuild_sparse_tensor
     from modpack.pickling.tensor_loading import UnsoundTensorError, checked_functions
 

@@ -46,7 +46,7 @@ def reloaded(obj, *packages):
 # -- the text ------------------------------------------------------------------------------------
 
 
-def test_the_text_is_exact_indentation_comments_and_all(cell):
+def test_function_text_keeps_indentation_and_comments(cell):
     make = cell(
         """
         def make(factor):
@@ -61,7 +61,7 @@ def test_the_text_is_exact_indentation_comments_and_all(cell):
     )
 
 
-def test_of_several_lambdas_on_one_line_each_is_told_apart(cell):
+def test_lambdas_on_one_line_are_distinguished(cell):
     both = cell("both = [lambda x: x + 1, lambda x: x + 1.0, lambda y: y + 1]")["both"]
     assert [find_function_text(each).source for each in both] == [
         "lambda x: x + 1",
@@ -71,18 +71,18 @@ def test_of_several_lambdas_on_one_line_each_is_told_apart(cell):
     assert [each(1) for each in reloaded(both)] == [2, 2.0, 2]
 
 
-def test_a_lambda_in_the_defaults_of_a_lambda_is_told_apart(cell):
+def test_lambda_in_lambda_defaults_is_distinguished(cell):
     outer = cell("outer = lambda x, y=(lambda: 5): x + y()")["outer"]
     assert find_function_text(outer.__defaults__[0]).source == "lambda: 5"
     assert reloaded(outer)(1) == 6
 
 
-def test_lambdas_on_one_line_after_wide_characters_are_told_apart(cell):
+def test_lambdas_after_wide_characters_are_distinguished(cell):
     umlauts = cell('umlauts = "é𝄞", lambda: "ä", lambda: "ö"')["umlauts"]
     assert [each() for each in reloaded(umlauts[1:])] == ["ä", "ö"]
 
 
-def test_what_looks_alike_but_calls_otherwise_is_not_taken_for_it(cell):
+def test_same_code_detects_different_calls(cell):
     one = cell("def f(a, *b): return a, b")["f"]
     other = cell("def f(a, **b): return a, b")["f"]
     assert one.__code__.co_code == compiled_function(find_function_text(other), "x").co_code
@@ -90,14 +90,14 @@ def test_what_looks_alike_but_calls_otherwise_is_not_taken_for_it(cell):
         find_function_text(one)  # the cell was run again with other text
 
 
-def test_equal_constants_of_other_types_are_other_constants(cell):
+def test_same_code_distinguishes_types_of_constants(cell):
     one = cell("f = lambda: (1, 0.0)")["f"]
     cell("f = lambda: (True, -0.0)")
     with pytest.raises(NoSourceError):
         find_function_text(one)
 
 
-def test_multi_line_strings_keep_their_contents(cell):
+def test_function_text_keeps_multi_line_strings(cell):
     make = cell(
         '''
         def make():
@@ -111,7 +111,7 @@ def test_multi_line_strings_keep_their_contents(cell):
     assert reloaded(make())() == make()() == "one\n            two\n    three"
 
 
-def test_tabs_stay_tabs(cell):
+def test_function_text_keeps_tabs(cell):
     source = "def make():\n\tdef deep(o):\n\t\tif o:\n\t\t\treturn 1\n\t\treturn 2\n\treturn deep\n"
     deep = cell(source)["make"]()
     again = reloaded(deep)
@@ -119,7 +119,7 @@ def test_tabs_stay_tabs(cell):
     assert inspect.getsource(again).startswith("\tdef deep")
 
 
-def test_form_feeds_are_no_new_lines(cell):
+def test_function_text_ignores_form_feeds(cell):
     make = cell("\f\ndef make():\n    \f\n    def one(): return '\x1c'\n    return one\n")["make"]
     assert reloaded(make())() == "\x1c"
 
@@ -127,7 +127,7 @@ def test_form_feeds_are_no_new_lines(cell):
 # -- what a function refers to -------------------------------------------------------------------
 
 
-def test_defaults_attributes_names_and_doc_come_back(cell):
+def test_function_keeps_defaults_attributes_names_and_doc(cell):
     make = cell(
         """
         def make(start):
@@ -145,7 +145,7 @@ def test_defaults_attributes_names_and_doc_come_back(cell):
     assert (add.__doc__, add.color, add.__annotations__) == ("Adds.", "red", {"return": "int"})
 
 
-def test_closures_nest(cell):
+def test_nested_closures_are_saved(cell):
     make = cell(
         """
         def make(a):
@@ -160,7 +160,7 @@ def test_closures_nest(cell):
     assert reloaded(make(1)(10))(100) == [111, 112]
 
 
-def test_a_closure_may_be_recursive(cell):
+def test_recursive_closure_is_saved(cell):
     make = cell(
         """
         def make():
@@ -174,7 +174,7 @@ def test_a_closure_may_be_recursive(cell):
     assert again.__closure__[0].cell_contents is again
 
 
-def test_functions_may_refer_to_each_other(cell):
+def test_mutually_recursive_functions_are_saved(cell):
     make = cell(
         """
         def make():
@@ -188,7 +188,7 @@ def test_functions_may_refer_to_each_other(cell):
     assert even.__closure__[0].cell_contents is odd
 
 
-def test_what_one_closure_binds_with_nonlocal_the_other_one_sees(cell):
+def test_closures_share_nonlocal_variables_after_loading(cell):
     make = cell(
         """
         def make():
@@ -207,7 +207,7 @@ def test_what_one_closure_binds_with_nonlocal_the_other_one_sees(cell):
     assert hits() == 2
 
 
-def test_a_variable_that_nothing_was_bound_to_yet_stays_unbound(cell):
+def test_unbound_closure_variable_stays_unbound(cell):
     make = cell(
         """
         def make():
@@ -227,7 +227,7 @@ def test_a_variable_that_nothing_was_bound_to_yet_stays_unbound(cell):
     assert use() == 5
 
 
-def test_functions_of_main_share_their_globals(cell):
+def test_functions_of_main_share_globals_after_loading(cell):
     main = cell(
         """
         COUNT = 0
@@ -244,7 +244,7 @@ def test_functions_of_main_share_their_globals(cell):
     assert main["COUNT"] == 0
 
 
-def test_only_the_globals_that_are_used_come_along(cell):
+def test_function_is_saved_with_used_globals_only(cell):
     main = cell(
         """
         import re
@@ -260,7 +260,7 @@ def test_only_the_globals_that_are_used_come_along(cell):
     assert scaled(type("Batch", (), {"data": [1, 2]})) == [3, 6]
 
 
-def test_a_function_of_main_finds_itself_and_its_helpers(cell):
+def test_function_of_main_finds_itself_and_helpers(cell):
     main = cell(
         """
         import math
@@ -271,7 +271,7 @@ def test_a_function_of_main_finds_itself_and_its_helpers(cell):
     assert reloaded(main["countdown"])(2.5) == [2, 1, 0]
 
 
-def test_a_function_of_a_module_uses_the_modules_own_globals(project, tmp_path):
+def test_function_of_module_uses_module_globals(project, tmp_path):
     project(
         {
             "tally.py": """
@@ -295,7 +295,7 @@ def test_a_function_of_a_module_uses_the_modules_own_globals(project, tmp_path):
     assert tally.counts == []
 
 
-def test_what_a_decorator_wrapped_around_uses_the_decorators_module(project):
+def test_decorator_wrapper_uses_globals_of_its_module(project):
     project(
         {
             "timing.py": """
@@ -327,7 +327,7 @@ def test_what_a_decorator_wrapped_around_uses_the_decorators_module(project):
     assert timing.calls == []
 
 
-def test_a_function_that_its_module_has_redefined_travels_by_source(project):
+def test_redefined_function_is_saved_by_source(project):
     project({"shop.py": "def price(): return 1\nfirst = price\ndef price(): return 2\n"})
     import shop
 
@@ -337,7 +337,7 @@ def test_a_function_that_its_module_has_redefined_travels_by_source(project):
 # -- kinds of functions --------------------------------------------------------------------------
 
 
-def test_coroutines_and_generators_stay_what_they_are(cell):
+def test_coroutine_and_generator_functions_keep_their_kind(cell):
     make = cell(
         """
         def make(base):
@@ -378,7 +378,7 @@ class Sub(Named):
 
 
 @pytest.mark.parametrize(("method", "result"), [("opener", 42), ("twice", 84), ("tripled", 126)])
-def test_private_names_of_a_class_are_still_its(project, method, result):
+def test_method_text_keeps_private_names(project, method, result):
     project({"vault.py": PRIVATE})
     import vault
 
@@ -386,7 +386,7 @@ def test_private_names_of_a_class_are_still_its(project, method, result):
     assert reloaded([made, vault.Vault()])[0](vault.Vault()) == result
 
 
-def test_super_and_the_class_around_still_work(project):
+def test_method_with_super_works_after_loading(project):
     project({"vault.py": PRIVATE})
     import vault
 
@@ -394,7 +394,7 @@ def test_super_and_the_class_around_still_work(project):
     assert name(sub) == "baseSub"
 
 
-def test_a_private_method_is_found_under_its_mangled_name(project):
+def test_private_method_is_saved_by_mangled_name(project):
     project({"vault.py": PRIVATE})
     import vault
 
@@ -403,7 +403,7 @@ def test_a_private_method_is_found_under_its_mangled_name(project):
     assert secret.__func__ is type(secret.__self__)._Vault__secret
 
 
-def test_a_method_that_was_bound_by_hand_stays_bound(cell, project):
+def test_manually_bound_method_stays_bound(cell, project):
     project({"shop.py": "class Till: amount = 3\n"})
     import shop
 
@@ -411,7 +411,7 @@ def test_a_method_that_was_bound_by_hand_stays_bound(cell, project):
     assert reloaded(bound)() == 3
 
 
-def test_a_class_inside_a_function_comes_with_it(cell):
+def test_class_inside_function_is_saved_with_it(cell):
     make = cell(
         """
         def make(base):
@@ -428,7 +428,7 @@ def test_a_class_inside_a_function_comes_with_it(cell):
     assert type(point).__qualname__.endswith("build.<locals>.Point")
 
 
-def test_what_a_decorator_returned_brings_the_function_inside(cell):
+def test_decorated_function_is_saved_with_inner_function(cell):
     decorated = cell(
         """
         import functools
@@ -448,7 +448,7 @@ def test_what_a_decorator_returned_brings_the_function_inside(cell):
     assert again.__wrapped__.__wrapped__(2) == 3
 
 
-def test_postponed_annotations_stay_text(cell):
+def test_postponed_annotations_stay_strings(cell):
     make = cell(
         """
         from __future__ import annotations
@@ -464,7 +464,7 @@ def test_postponed_annotations_stay_text(cell):
     assert hook.__annotations__ == {"grad": "Nowhere", "scale": "Unknown", "return": "Missing"}
 
 
-def test_assignment_expressions_and_comprehensions_keep_their_scopes(cell):
+def test_function_keeps_scopes_of_comprehensions(cell):
     make = cell(
         """
         def make(limit):
@@ -479,7 +479,7 @@ def test_assignment_expressions_and_comprehensions_keep_their_scopes(cell):
 # -- reading and debugging -----------------------------------------------------------------------
 
 
-def test_a_reloaded_function_shows_its_source_at_its_own_lines(project):
+def test_loaded_function_shows_source_at_original_lines(project):
     root = project(
         {
             "hooks.py": """
@@ -512,7 +512,7 @@ def test_a_reloaded_function_shows_its_source_at_its_own_lines(project):
     assert (frame.lineno, frame.line) == (8, "x / 0")
 
 
-def test_each_of_several_lambdas_of_one_line_shows_its_own_source(cell):
+def test_loaded_lambdas_of_one_line_show_own_source(cell):
     one, two = reloaded(cell("both = [lambda: 1, lambda: 2]")["both"])
     assert (inspect.getsource(one), inspect.getsource(two)) == ("lambda: 1\n", "lambda: 2\n")
 
@@ -546,7 +546,7 @@ class Private:
 
 
 @pytest.mark.parametrize("name", ["make", "lambdas", "decorated", "Private().make"])
-def test_a_reloaded_function_can_be_saved_again(project, name):
+def test_loaded_function_can_be_saved_again(project, name):
     project({"again.py": AGAIN})
     import again
 
@@ -559,7 +559,7 @@ def test_a_reloaded_function_can_be_saved_again(project, name):
     assert again(10) == 111
 
 
-def test_functions_of_the_script_are_saved_in_a_spawned_process_too(clean_python, tmp_path):
+def test_functions_of_script_are_saved_in_spawned_process(clean_python, tmp_path):
     clean_python(
         """
         import multiprocessing
@@ -581,7 +581,7 @@ def test_functions_of_the_script_are_saved_in_a_spawned_process_too(clean_python
 # -- no source -----------------------------------------------------------------------------------
 
 
-def test_a_function_without_source_is_a_clear_problem(cell):
+def test_function_without_source_is_reported(cell):
     make = cell("def make(a):\n    return lambda x: x + a\n", keep_source=False)["make"]
     with pytest.raises(PicklingError) as caught:
         reloaded({"scorer": make(1)})
@@ -593,7 +593,7 @@ def test_a_function_without_source_is_a_clear_problem(cell):
     assert "Define it with def at the top level of a module." in said
 
 
-def test_a_source_file_that_has_changed_is_a_clear_problem(project):
+def test_changed_source_file_is_reported(project):
     root = project({"mutable.py": "def make(a):\n    return lambda x: x + a\n"})
     import mutable
 
@@ -607,7 +607,7 @@ def test_a_source_file_that_has_changed_is_a_clear_problem(project):
     assert "Define it with def" in said
 
 
-def test_a_stale_line_cache_is_read_again(project):
+def test_stale_linecache_is_refreshed(project):
     root = project({"mutable.py": "f = lambda x: x + 1\n"})
     file = str(root / "mutable.py")
     linecache.getlines(file)
@@ -617,7 +617,7 @@ def test_a_stale_line_cache_is_read_again(project):
     assert find_function_text(mutable.f).source == "lambda x: x + 22"
 
 
-def test_a_file_that_no_longer_parses_is_a_clear_problem(project):
+def test_unparsable_source_file_is_reported(project):
     root = project({"broken.py": "f = lambda x: x + 1\n"})
     import broken
 

@@ -51,7 +51,7 @@ def test_pickles_of_every_protocol_load(protocol):
     assert load(pickle.dumps(value, protocol)) == value
 
 
-def test_modules_come_from_the_importer():
+def test_unpickle_object_imports_modules_from_importer():
     asked = []
 
     def import_module(name):
@@ -63,14 +63,14 @@ def test_modules_come_from_the_importer():
     assert asked == ["my.place"]
 
 
-def test_names_of_python_2_are_those_of_python_3():
+def test_names_of_python_2_are_mapped_to_python_3():
     assert load(b"\x80\x02c__builtin__\nset\nK\x01\x85\x85R.") == {1}
     assert load(b"\x80\x02ccollections\nUserDict\n.") is collections.UserDict
     with pytest.raises(UnpicklingError, match="__builtin__"):
         load(b"\x80\x03c__builtin__\nset\n.")
 
 
-def test_objects_that_package_themselves_are_rebuilt_once():
+def test_reduce_package_objects_are_rebuilt_once():
     first = Pid(("reduce_package", 1, make, (5, 6)))
     second = Pid(("reduce_package", 2, make, (5, 6)))
     loaded = load(with_pids([first, first, second]), package="the package")
@@ -78,12 +78,12 @@ def test_objects_that_package_themselves_are_rebuilt_once():
     assert loaded[0] is loaded[1] and loaded[1] is not loaded[2]
 
 
-def test_objects_of_the_oldest_archives_have_no_number():
+def test_reduce_package_ids_without_number_load():
     unnumbered = Pid(("reduce_package", make, (1,)))
     assert load(with_pids([unnumbered, unnumbered])) == [(None, [1]), (None, [1])]
 
 
-def test_an_extern_that_is_not_installed_stays_that_error():
+def test_missing_extern_error_is_not_wrapped():
     def import_module(name):
         raise ExternNotFoundError("x.pt", name, "numpy==2")
 
@@ -91,7 +91,7 @@ def test_an_extern_that_is_not_installed_stays_that_error():
         load(b"cnumpy\nndarray\n.", import_module=import_module)
 
 
-def test_errors_of_code_that_runs_are_not_taken_for_damage():
+def test_errors_of_packaged_code_are_not_wrapped():
     def import_module(name):
         raise ValueError("the module says so")
 
@@ -99,7 +99,7 @@ def test_errors_of_code_that_runs_are_not_taken_for_damage():
         load(b"cany\nThing\n.", import_module=import_module)
 
 
-def test_every_truncation_of_a_pickle_is_an_unpickling_error():
+def test_truncated_pickle_raises_unpickling_error():
     value = {"numbers": list(range(5)), "text": "x" * 50, "c": collections.OrderedDict(a=1)}
     for protocol in (2, 3, 4):
         data = pickle.dumps(value, protocol)
@@ -108,7 +108,7 @@ def test_every_truncation_of_a_pickle_is_an_unpickling_error():
                 load(data[:end])
 
 
-def test_every_changed_opcode_is_an_unpickling_error_or_another_value():
+def test_changed_opcode_raises_unpickling_error_or_loads():
     data = pickle.dumps({"numbers": [1, 2], "text": "x"}, 3)
     for _, _, place in pickletools.genops(data):
         for opcode in sorted(set(range(256)) - HUGE):

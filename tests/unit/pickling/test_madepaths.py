@@ -8,23 +8,23 @@ from torch import fx, nn
 from modpack.pickling.torch_archives import portable_path, portable_trace, without_folders
 
 
-def test_a_modules_file_begins_with_the_module():
+def test_portable_path_starts_with_module():
     assert portable_path(torch.__file__) == "torch/__init__.py"
     assert portable_path(fx.graph.__file__) == "torch/fx/graph.py"
 
 
-def test_other_files_have_their_names_only():
+def test_portable_path_of_other_file_is_its_name():
     assert portable_path("/home/somebody/train.py") == "train.py"
     assert portable_path("<string>") == "<string>"
 
 
-def test_lines_of_a_trace_keep_their_numbers():
+def test_portable_trace_keeps_line_numbers():
     trace = f'  File "{fx.graph.__file__}", line 3, in f\n    x = "File /a/b"\n'
     shown = '  File "torch/fx/graph.py", line 3, in f\n    x = "File /a/b"\n'
     assert portable_trace(trace) == shown
 
 
-def test_a_live_graph_keeps_its_own_traces():
+def test_without_folders_leaves_live_graph_unchanged():
     graph = fx.symbolic_trace(nn.Tanh())
     trace = f'File "{torch.__file__}", line 1, in g'
     next(iter(graph.graph.nodes)).meta["stack_trace"] = trace

@@ -48,7 +48,7 @@ class Stubborn:
     ],
     ids=lambda members: type(members[0]).__name__,
 )
-def test_members_have_one_order_however_they_come(members):
+def test_sort_is_independent_of_member_order(members):
     orders = {
         tuple(map(id, Ordering().sort(list(each)) or each))
         for each in itertools.permutations(members)
@@ -56,12 +56,12 @@ def test_members_have_one_order_however_they_come(members):
     assert len(orders) == 1
 
 
-def test_numbers_stay_as_they_are():
+def test_sort_leaves_numbers_unsorted():
     assert Ordering().sort({3, 1.5, True}) is None
     assert Ordering().sort({"one"}) is None
 
 
-def test_objects_are_ordered_by_where_the_saved_object_has_them():
+def test_sort_orders_objects_by_position_in_root():
     last, first = Holder("a"), Holder("z")
     root = Holder("root")
     root.all, root.list = {last, first}, [first, last]
@@ -70,6 +70,6 @@ def test_objects_are_ordered_by_where_the_saved_object_has_them():
     assert order.sort(root.all) == [first, last]
 
 
-def test_a_member_that_cannot_be_described_does_no_harm():
+def test_sort_tolerates_unpicklable_members():
     members = [Stubborn(), "alpha", Stubborn()]
     assert sorted(map(id, Ordering().sort(members) or ())) == sorted(map(id, members))

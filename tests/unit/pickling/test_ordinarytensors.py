@@ -54,7 +54,7 @@ def saved(obj, protocol=4):
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("name", KINDS)
-def test_the_pickle_is_the_one_of_the_reduction_that_torch_makes(name, protocol, monkeypatch):
+def test_ordinary_reduction_pickles_like_torch(name, protocol, monkeypatch):
     tensor = KINDS[name]()
     obj = [tensor, tensor, {"again": tensor}]
     try:
@@ -69,7 +69,7 @@ def test_the_pickle_is_the_one_of_the_reduction_that_torch_makes(name, protocol,
 
 
 @pytest.mark.parametrize("name", ORDINARY)
-def test_torch_is_not_asked_for_ordinary_ones(name, monkeypatch):
+def test_ordinary_tensors_are_not_reduced_by_torch(name, monkeypatch):
     tensor = KINDS[name]()
 
     def asked(*args):
@@ -100,25 +100,25 @@ def test_torch_is_not_asked_for_ordinary_ones(name, monkeypatch):
         "torch.uint16",
     ],
 )
-def test_what_is_special_is_left_to_torch(name):
+def test_special_tensors_are_reduced_by_torch(name):
     assert ordinary_reduction(KINDS[name]()) is None
 
 
-def test_what_is_transformed_is_left_to_torch():
+def test_transformed_tensors_are_reduced_by_torch():
     found = []
     torch.vmap(lambda each: found.append(ordinary_reduction(each)) or each)(torch.ones(2))
     assert found == [None]
 
 
 @pytest.mark.parametrize("mode", [ForwardingMode, DispatchingMode])
-def test_modes_see_what_is_asked(mode):
+def test_active_modes_receive_reduction_calls(mode):
     tensor = torch.ones(2)
     with mode():
         assert ordinary_reduction(tensor) is None
     assert ordinary_reduction(tensor) is not None
 
 
-def test_a_tensor_with_hooks_is_left_to_torch_which_warns():
+def test_tensor_with_hooks_is_reduced_by_torch_with_warning():
     tensor = torch.ones(2, requires_grad=True)
     handle = tensor.register_hook(lambda grad: grad)
     assert ordinary_reduction(tensor) is None
@@ -126,7 +126,7 @@ def test_a_tensor_with_hooks_is_left_to_torch_which_warns():
     assert ordinary_reduction(tensor) is not None
 
 
-def test_tensors_of_a_storage_name_the_same_one():
+def test_tensors_with_shared_storage_name_same_key():
     base = torch.arange(10.0)
     views = [base[:5], nn.Parameter(base[5:]), base.untyped_storage(), base._typed_storage()]
     keys = []
@@ -153,7 +153,7 @@ class Whole:
         return list, ([part],)
 
 
-def test_what_was_made_for_the_pickle_does_not_wait_for_the_garbage_collector():
+def test_pickling_leaves_no_reference_cycles():
     gc.disable()
     try:
         saved([Whole(), torch.ones(2)])
@@ -162,7 +162,7 @@ def test_what_was_made_for_the_pickle_does_not_wait_for_the_garbage_collector():
     assert Whole.parts and not any(part() for part in Whole.parts)
 
 
-def test_what_torch_loads_is_the_tensor():
+def test_ordinary_reduction_loads_with_torch():
     tensor = nn.Parameter(torch.arange(6.0).reshape(2, 3).t())
 
     class Reading(pickle.Unpickler):
@@ -184,7 +184,7 @@ def test_what_torch_loads_is_the_tensor():
 @pytest.mark.parametrize(
     "make", [torch.arange, lambda n: nn.Parameter(torch.ones(n)), lambda n: torch.ones(n, n).T]
 )
-def test_one_that_is_larger_than_its_storage_is_refused_with_its_path(make):
+def test_tensor_beyond_its_storage_is_rejected_with_path(make):
     tensor = make(4)
     tensor.untyped_storage().resize_(3)
     with pytest.raises(PicklingError, match="its storage was reduced to 3 bytes") as told:
@@ -192,7 +192,7 @@ def test_one_that_is_larger_than_its_storage_is_refused_with_its_path(make):
     assert told.value.path == "obj['weight']"
 
 
-def test_an_empty_one_needs_no_memory():
+def test_empty_tensor_needs_no_memory():
     tensor = torch.arange(4.0)[2:2]
     tensor.untyped_storage().resize_(1)
     assert saved(tensor)

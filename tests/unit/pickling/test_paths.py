@@ -68,19 +68,19 @@ def slots() -> Slots:
         (Box, None),
     ],
 )
-def test_the_path_is_written_as_code_that_leads_there(root, path):
+def test_path_to_returns_code(root, path):
     assert path_to(root, TARGET) == path
 
 
-def test_an_object_is_looked_into_without_being_asked():
+def test_path_to_calls_no_methods():
     assert path_to([Secretive()], TARGET) == "obj[0].inner"
 
 
-def test_the_root_may_have_a_name():
+def test_path_to_uses_name_of_root():
     assert path_to([TARGET], TARGET, "model") == "model[0]"
 
 
-def test_the_shortest_path_is_taken_even_in_circles():
+def test_path_to_returns_shortest_path_in_cycles():
     loop = Box()
     loop.self = loop
     loop.long = Box(way=TARGET)
@@ -88,7 +88,7 @@ def test_the_shortest_path_is_taken_even_in_circles():
     assert path_to(loop, TARGET) == "obj.short"
 
 
-def test_module_tables_are_spelled_as_their_users_do():
+def test_path_to_flattens_module_tables():
     model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"head": nn.Linear(1, 1)}))
     assert path_to(model, model[1]["head"].weight, "model") == "model[1].head.weight"
     model.register_buffer("step", None)
@@ -96,11 +96,11 @@ def test_module_tables_are_spelled_as_their_users_do():
     assert path_to(model, TARGET, "model") == "model.extra"
 
 
-def test_a_class_is_found_at_its_instances():
+def test_path_to_finds_class_at_instance():
     assert path_to([1, Box(inner=Slots())], Slots) == "obj[1].inner"
 
 
-def test_what_shows_itself_with_an_error_is_not_asked_to():
+def test_path_to_does_not_call_custom_repr():
     class Angry:
         def __repr__(self) -> str:
             raise RuntimeError
@@ -123,12 +123,12 @@ class partial:
         raise RuntimeError(f"asked for {name}")
 
 
-def test_containers_are_looked_into_whatever_they_make_of_iterating():
+def test_path_to_ignores_custom_iteration():
     assert path_to(OddList([0, TARGET]), TARGET) == "obj[1]"
     assert path_to([OddSet([TARGET]), partial()], TARGET) == "obj[0]{...}"
 
 
-def test_what_functions_cells_views_and_descriptors_hold():
+def test_path_to_follows_functions_cells_and_views():
     def function(x=TARGET, *, y=None):
         return closed
 
@@ -143,7 +143,7 @@ def test_what_functions_cells_views_and_descriptors_hold():
     assert path_to([closed].append, closed) == "obj.__self__[0]"
 
 
-def test_fields_of_dataclasses_and_named_tuples():
+def test_path_to_follows_dataclass_and_named_tuple_fields():
     @dataclasses.dataclass
     class Config:
         backend: object
@@ -153,26 +153,26 @@ def test_fields_of_dataclasses_and_named_tuples():
     assert path_to(pair(0, TARGET), TARGET) == "obj[1]"
 
 
-def test_a_class_made_in_a_function_is_looked_into():
+def test_path_to_follows_local_classes():
     class Local:
         registry = (TARGET,)
 
     assert path_to([Local()], TARGET) == "obj[0].__class__.registry[0]"
 
 
-def test_names_that_are_no_identifiers_are_quoted():
+def test_path_to_quotes_names_that_are_not_identifiers():
     model = nn.ModuleDict({"1x1": nn.Linear(1, 1), "a b": nn.Linear(1, 1)})
     assert path_to(model, model["1x1"].weight, "model") == "model['1x1'].weight"
     assert path_to(model, model["a b"], "model") == "model['a b']"
 
 
-def test_several_objects_are_found_in_one_search():
+def test_paths_to_finds_several_objects():
     first, second = object(), object()
     paths = paths_to([first, {"x": second}], [first, second, object()])
     assert paths == {id(first): "obj[0]", id(second): "obj[1]['x']"}
 
 
-def test_a_weak_proxy_is_not_mistaken_for_what_it_refers_to():
+def test_weak_proxy_is_not_its_referent():
     model = nn.Linear(1, 1)
     proxy, gone = weakref.proxy(model), weakref.proxy(Box())
     assert not any(isinstance(each, nn.Module) for each in iter_objects([proxy, gone]))

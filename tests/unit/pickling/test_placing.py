@@ -18,7 +18,7 @@ def told():
     return torch.serialization._serialization_tls.map_location
 
 
-def test_torch_is_told_where_tensors_go_as_long_as_they_are_loaded():
+def test_map_location_scope_sets_and_restores_location():
     before = told()
     with map_location_scope("meta"):
         assert told() == "meta"
@@ -28,21 +28,21 @@ def test_torch_is_told_where_tensors_go_as_long_as_they_are_loaded():
     assert told() is before
 
 
-def test_torch_forgets_it_when_loading_fails():
+def test_map_location_scope_restores_location_after_error():
     before = told()
     with pytest.raises(ValueError, match="no"), map_location_scope("meta"):
         raise ValueError("no")
     assert told() is before
 
 
-def test_fakes_are_wanted_in_their_mode_only():
+def test_is_fake_mode_is_true_in_mode_only():
     assert not is_fake_mode()
     with FakeTensorMode():
         assert is_fake_mode()
     assert not is_fake_mode()
 
 
-def test_a_fake_storage_has_a_size_and_a_place_and_no_content():
+def test_fake_storage_has_size_and_location_only():
     storage = fake_storage(12, "cuda:3")
     assert (storage.nbytes(), storage.device.type) == (12, "meta")
     assert storage._fake_device == "cuda:3"
@@ -50,7 +50,7 @@ def test_a_fake_storage_has_a_size_and_a_place_and_no_content():
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
-def test_a_sparse_tensor_is_made_where_its_parts_are(layout):
+def test_sparse_tensor_is_created_on_device_of_parts(layout):
     function, arguments = torch.eye(3).to_sparse(layout=layout).__reduce_ex__(2)
     with torch.device("meta"):
         again = checked_functions(True)(function)(*arguments)
@@ -59,7 +59,7 @@ def test_a_sparse_tensor_is_made_where_its_parts_are(layout):
     assert torch.equal(again.to_dense(), torch.eye(3))
 
 
-def test_other_functions_stay_what_they_are():
+def test_checked_functions_returns_other_functions():
     ours = checked_functions(True)
     assert ours(torch._utils._rebuild_parameter) is torch._utils._rebuild_parameter
     assert ours([]) == []

@@ -76,7 +76,7 @@ PLAIN = {
 
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_plain_data_is_pickled_as_pickle_does_it_and_nothing_is_asked(asked, name, protocol):
+def test_plain_data_takes_fast_path(asked, name, protocol):
     obj = PLAIN[name]
     if protocol == 2 and name == "values":
         obj = {"a": [1, "text"]}  # bytes are calls of a function there
@@ -84,12 +84,12 @@ def test_plain_data_is_pickled_as_pickle_does_it_and_nothing_is_asked(asked, nam
     assert asked == []
 
 
-def test_what_plain_data_names_is_listed():
+def test_fast_path_records_references():
     named = [reference.name for reference in save([Entry(1), deque([Words()])]).references]
     assert named == ["Entry", "deque", "Words"]
 
 
-def test_sets_are_still_in_order(asked):
+def test_fast_path_leaves_sets_to_other_pickler(asked):
     forth, back = ["delta", "alpha", "omega"], ["omega", "alpha", "delta"]
     for protocol in (2, 3, 4, 5):
         one, other = ({"x": [set(names), 1]} for names in (forth, back))
@@ -97,19 +97,19 @@ def test_sets_are_still_in_order(asked):
     assert set in asked
 
 
-def test_the_state_of_an_object_is_asked_for_once(asked):
+def test_getstate_is_called_once(asked):
     Counting.asked = 0
     save([Entry(1), Counting(), Entry(2)])
     assert Counting.asked == 1
     assert Counting in asked
 
 
-def test_references_are_in_order_where_something_is_not_plain():
+def test_references_are_ordered_after_fast_path_gives_up():
     named = [reference.name for reference in save([Entry(1), Words(), Counting()]).references]
     assert named == ["Entry", "Words", "Counting"]
 
 
-def test_what_cannot_be_saved_is_told_as_ever():
+def test_unsupported_object_is_reported_after_fast_path():
     with pytest.raises(PicklingError, match=r"at obj\[1\]\.number"):
         save([Entry(1), Entry(each for each in ()), Entry(3)])  # type: ignore[arg-type]
     nested: list[Any] = []
@@ -119,7 +119,7 @@ def test_what_cannot_be_saved_is_told_as_ever():
         save(nested)
 
 
-def test_an_ordered_dict_beside_something_else_is_pickled_as_pickle_does_it():
+def test_ordered_dict_with_other_objects_pickles_as_with_pickle():
     with_attributes: Any = OrderedDict(b=1)
     with_attributes.note = "kept"
     obj = [OrderedDict(), OrderedDict(z=1, a=[2]), with_attributes]

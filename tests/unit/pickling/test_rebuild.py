@@ -20,14 +20,14 @@ SELDOM = {"HookCapture", "KeptHandle", "OnGraph", "referent_of"}
 """What former versions wrote, and a handle that a program gets when it loads a comm hook."""
 
 
-def test_every_name_is_there_and_says_so():
+def test_vocabulary_names_exist_and_pickle_by_name():
     for name in rebuild.DEFINED_IN:
         found = getattr(rebuild, name)
         assert (found.__module__, found.__qualname__) == (rebuild.MODULE, name)
         assert pickle.loads(pickle.dumps(found)) is found
 
 
-def test_every_name_that_is_marked_is_in_the_table():
+def test_marked_names_match_vocabulary():
     marked = {
         node.name
         for file in ROOT.rglob("*.py")
@@ -75,20 +75,20 @@ def golden():
     return {(module, name) for module, name in names if module.partition(".")[0] == "modpack"}
 
 
-def test_golden_archives_name_nothing_else_of_modpack(golden):
+def test_golden_archives_use_vocabulary_only(golden):
     assert {module for module, _ in golden} == {rebuild.MODULE}
 
 
-def test_every_name_is_in_a_golden_archive(golden):
+def test_golden_archives_cover_vocabulary(golden):
     assert set(rebuild.DEFINED_IN) - {name for _, name in golden} == SELDOM
 
 
-def test_what_is_not_in_the_table_cannot_be_marked():
+def test_named_in_packages_rejects_other_names():
     with pytest.raises(LookupError, match="is not in the vocabulary"):
-        rebuild.named_in_packages(test_every_name_is_there_and_says_so)
+        rebuild.named_in_packages(test_vocabulary_names_exist_and_pickle_by_name)
 
 
-def test_other_names_are_not_there():
+def test_rebuild_module_has_no_other_attributes():
     with pytest.raises(AttributeError, match="has no attribute 'os'"):
         rebuild.os  # noqa: B018
 
@@ -114,10 +114,10 @@ def test_other_names_are_not_there():
         ("modpack.pickling.torchscript", "load_script_module"),
     ],
 )
-def test_pickles_of_format_1_find_it_too(former, name):
+def test_current_module_maps_names_of_format_1(former, name):
     assert rebuild.current_module(former, name) == rebuild.MODULE
 
 
-def test_names_of_others_stay_what_they_are():
+def test_current_module_returns_other_modules():
     assert rebuild.current_module("modpack.pickling.functions", "globals_module") != rebuild.MODULE
     assert rebuild.current_module("torch.nn", "make_function") == "torch.nn"

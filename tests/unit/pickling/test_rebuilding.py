@@ -34,7 +34,7 @@ def arguments(**changes):
     ],
 )
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_a_tensor_is_what_torch_makes_of_it(changes):
+def test_rebuilt_tensor_equals_torchs(changes):
     given = arguments(**changes)
     theirs = torch._utils._rebuild_tensor_v2(*given)
     ours = checked_functions(False)(torch._utils._rebuild_tensor_v2)(*given)
@@ -46,19 +46,19 @@ def test_a_tensor_is_what_torch_makes_of_it(changes):
     assert ours._version == theirs._version
 
 
-def test_with_fake_tensors_torch_decides():
+def test_fake_mode_uses_torchs_functions():
     function = torch._utils._rebuild_tensor_v2
     assert checked_functions(True)(function) is function
     assert checked_functions(False)(function) is not function
 
 
-def test_everything_else_is_called_as_named():
+def test_checked_functions_leaves_other_names():
     for named in (dict, len, torch._utils._rebuild_parameter, [], None):
         assert checked_functions(False)(named) is named
 
 
 @pytest.mark.parametrize("requires_grad", [True, False])
-def test_a_leaf_of_a_class_stays_one(requires_grad):
+def test_rebuilt_subclass_tensor_stays_leaf(requires_grad):
     retyped = checked_functions(False)(torch._tensor._rebuild_from_type_v2)
     made = torch.arange(2.0, requires_grad=requires_grad)
     again = retyped(lambda: made, Tagged, (), {"note": "kept"})
@@ -68,7 +68,7 @@ def test_a_leaf_of_a_class_stays_one(requires_grad):
 
 
 @pytest.mark.parametrize("is_fake", [True, False])
-def test_a_tensor_is_made_on_an_untyped_storage(is_fake):
+def test_rebuild_accepts_untyped_storage(is_fake):
     storage = torch.tensor([1, 2, 3], dtype=torch.uint16).untyped_storage()
     rebuild = checked_functions(is_fake)(torch._utils._rebuild_tensor_v3)
     made = rebuild(storage, 1, (2,), (1,), False, OrderedDict(), torch.uint16)
@@ -108,7 +108,7 @@ def ours(name: str, *arguments):
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("size", [0, 4, 12])
 @pytest.mark.parametrize("resizable", [True, False])
-def test_a_storage_that_is_too_small_is_not_made_larger(make, size, resizable):
+def test_rebuild_rejects_too_small_storage(make, size, resizable):
     is_quantized = make is MAKERS["_rebuild_qtensor"]
     dtype = torch.qint32 if is_quantized else torch.float32
     storage = typed(b"\1" * size, dtype, resizable)
@@ -118,7 +118,7 @@ def test_a_storage_that_is_too_small_is_not_made_larger(make, size, resizable):
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_no_memory_is_taken_for_what_a_tensor_claims(make):
+def test_rebuild_rejects_empty_storage_without_allocating(make):
     storage = typed(b"", torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32)
     with pytest.raises(UnsoundTensorError, match=r"has 0\. If .* export it again"):
         make(storage, 0, (2**60,), (1,))
@@ -139,7 +139,7 @@ def test_no_memory_is_taken_for_what_a_tensor_claims(make):
     ],
 )
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_what_describes_no_tensor_is_told_as_such(make, place):
+def test_rebuild_rejects_invalid_arguments(make, place):
     storage = typed(
         bytes(16), torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32
     )
@@ -148,14 +148,14 @@ def test_what_describes_no_tensor_is_told_as_such(make, place):
     assert str(told.value).isprintable()
 
 
-def test_what_is_no_storage_makes_no_tensor():
+def test_rebuild_rejects_other_objects_as_storage():
     with pytest.raises(UnsoundTensorError, match="AttributeError"):
         ours("_rebuild_tensor_v2", "storage", 0, (1,), (1,), False, OrderedDict())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint16, torch.float8_e5m2])
 @pytest.mark.parametrize("is_untyped", [True, False])
-def test_a_tensor_whose_memory_was_freed_still_has_none(dtype, is_untyped):
+def test_freed_tensor_has_no_memory(dtype, is_untyped):
     storage = typed(b"", dtype)
     given = storage._untyped_storage if is_untyped else storage
     made = freed_tensor(given, 3, (2, 2), (1, 2), False, OrderedDict(), dtype)
@@ -166,12 +166,12 @@ def test_a_tensor_whose_memory_was_freed_still_has_none(dtype, is_untyped):
     assert again.requires_grad and again.is_leaf
 
 
-def test_a_tensor_with_memory_is_none_that_was_freed():
+def test_freed_tensor_rejects_storage_with_memory():
     with pytest.raises(UnsoundTensorError, match="no memory, but its storage has 4 bytes"):
         freed_tensor(typed(bytes(4)), 0, (1,), (1,), False, OrderedDict(), torch.float32)
 
 
-def test_a_freed_tensor_that_is_too_large_for_any_machine_is_told():
+def test_freed_tensor_rejects_huge_shape():
     with pytest.raises(UnsoundTensorError, match="torch cannot create"):
         freed_tensor(typed(b""), 0, (2**62,), (1,), False, OrderedDict(), torch.float32)
 
@@ -200,9 +200,7 @@ UNLISTED = {
 
 @pytest.mark.parametrize(("layout", "data"), UNLISTED.values(), ids=UNLISTED)
 @pytest.mark.parametrize("is_asked_for", [True, False])
-def test_a_sparse_tensor_with_indices_outside_is_refused_whatever_torch_is_told(
-    layout, data, is_asked_for
-):
+def test_sparse_tensor_with_invalid_indices_is_rejected(layout, data, is_asked_for):
     with (
         torch.sparse.check_sparse_tensor_invariants(is_asked_for),
         pytest.raises(UnsoundTensorError, match="torch cannot create a tensor"),
@@ -211,7 +209,7 @@ def test_a_sparse_tensor_with_indices_outside_is_refused_whatever_torch_is_told(
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
-def test_a_sparse_tensor_is_made_as_it_was(layout):
+def test_sparse_tensor_is_rebuilt(layout):
     tensor = torch.eye(4).to_sparse(
         layout=getattr(torch, f"sparse_{layout}"),
         **({"blocksize": (2, 2)} if layout.startswith("b") else {}),
@@ -221,7 +219,7 @@ def test_a_sparse_tensor_is_made_as_it_was(layout):
     assert again.layout is tensor.layout and torch.equal(again.to_dense(), torch.eye(4))
 
 
-def test_a_sparse_tensor_without_content_has_no_indices_to_look_at():
+def test_meta_sparse_tensor_is_rebuilt_without_validation():
     indices, values = torch.zeros(1, 2, dtype=torch.int64, device="meta"), torch.ones(2).to("meta")
     made = ours("_rebuild_sparse_tensor", torch.sparse_coo, (indices, values, (3,), True))
     assert made.is_meta and made.is_sparse

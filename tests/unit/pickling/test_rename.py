@@ -20,7 +20,7 @@ class Thing:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_classes_get_their_new_module(protocol):
+def test_rename_modules_changes_module_of_classes(protocol):
     data = pickle.dumps([collections.OrderedDict(a=1), Thing()], protocol, fix_imports=False)
     renamed = rename_modules(data, {"collections": "elsewhere.new", __name__: "shop"})
 
@@ -53,13 +53,13 @@ def test_classes_get_their_new_module(protocol):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_everything_else_stays_as_it_is(protocol, value):
+def test_rename_modules_keeps_other_values(protocol, value):
     data = pickle.dumps(value, protocol)
     assert pickle.loads(rename_modules(data, {"not.in.it": "whatever"})) == value
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_shared_objects_stay_shared(protocol):
+def test_rename_modules_keeps_shared_objects(protocol):
     shared = Thing()
     again = pickle.loads(
         rename_modules(pickle.dumps([shared, [shared], "x" * 300], protocol), {"no": "such"})
@@ -67,17 +67,17 @@ def test_shared_objects_stay_shared(protocol):
     assert again[0] is again[1][0]
 
 
-def test_a_long_new_name_fits_too():
+def test_rename_modules_accepts_long_names():
     long = "package." * 60 + "module"
     assert long.encode() in rename_modules(pickle.dumps(Thing(), 4), {__name__: long})
 
 
-def test_names_that_only_begin_alike_stay():
+def test_rename_modules_matches_whole_names():
     data = pickle.dumps(Thing(), 2)
     assert rename_modules(data, {__name__[:-1]: "other"}) == data
 
 
-def test_frames_are_left_out_where_lengths_change():
+def test_rename_modules_drops_frames():
     data = pickle.dumps([Thing(), "x" * 100], 4)
     assert b"\x95" in data[:4]
     assert pickle.loads(rename_modules(data, {"no": "such"})) == [Thing(), "x" * 100]

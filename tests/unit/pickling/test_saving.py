@@ -92,14 +92,14 @@ class Packages:
         return print, (exporter, self.__dict__.get("x"))
 
 
-def test_plain_data_refers_to_nothing():
+def test_plain_data_has_no_references():
     saved = save({"a": [1, 2.5, "text", None, True, b"x"], "b": (1, 2)})
     assert load(saved) == ({"a": [1, 2.5, "text", None, True, b"x"], "b": (1, 2)}, [])
     assert saved.references == () and saved.appended == b""
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_what_is_named_is_listed_once_in_the_order_of_first_use(protocol):
+def test_references_are_listed_once_in_order_of_use(protocol):
     saved = save([Thing.Part(), Packages, Thing.Part, torch.float16], None, protocol)
     named = [r.name for r in saved.references]
     order = [named.index(name) for name in ("Thing.Part", "Packages", "float16")]
@@ -107,13 +107,13 @@ def test_what_is_named_is_listed_once_in_the_order_of_first_use(protocol):
     assert len(saved.references) == len(set(saved.references))
 
 
-def test_the_new_module_path_is_the_one_in_the_pickle():
+def test_pickle_contains_new_module_path():
     saved = save(Thing(), Notes({__name__: "shop.window"}))
     assert b"shop.window" in saved.data and __name__.encode() not in saved.data
     assert saved.references[-1] == GlobalReference("shop.window", "Thing", __name__)
 
 
-def test_each_tensor_asks_for_its_storage():
+def test_pickler_adds_storage_of_each_tensor():
     notes = Notes()
     whole = torch.ones(10)
     _, pids = load(save([whole.untyped_storage(), whole[2:].untyped_storage()], notes))
@@ -124,14 +124,14 @@ def test_each_tensor_asks_for_its_storage():
     ]
 
 
-def test_an_object_that_packages_itself_is_asked_once():
+def test_reduce_package_is_called_once():
     notes, thing = Notes(), Packages()
     (first, second), _ = load(save([thing, thing], notes))
     assert first == second == ("reduce_package", 1, print, ("the exporter", None))
     assert notes.numbers == 1
 
 
-def test_a_module_is_saved_by_its_path():
+def test_module_is_saved_by_path():
     import json
 
     obj, _ = load(save({"tool": json}))
@@ -139,29 +139,29 @@ def test_a_module_is_saved_by_its_path():
 
 
 @pytest.mark.parametrize("kind", [ObjNotFoundError, ObjMismatchError, ModpackError])
-def test_a_name_that_fails_is_a_pickling_error_of_its_kind_with_the_path(kind):
+def test_unresolved_name_is_reported_with_path_and_kind(kind):
     notes = Notes()
     notes.failure = kind("no such thing")
     with pytest.raises(kind) as failure:
         save({"x": [Thing()]}, notes)
     assert isinstance(failure.value, PicklingError)
     assert (failure.value.resource, failure.value.path) == ("m/o.pkl", "obj['x'][0]")
-    assert str(failure.value) == "cannot pickle m/o.pkl (at obj['x'][0]): no such thing"
+    assert str(failure.value) == "cannot save m/o.pkl (at obj['x'][0]): no such thing"
 
 
-def test_a_target_that_fails_is_no_fault_of_the_object():
+def test_target_error_is_not_wrapped():
     notes = Notes()
     notes.failure = TargetError("the disk is full")
     with pytest.raises(TargetError, match=r"^the disk is full$"):
         save(torch.ones(2).untyped_storage(), notes)
 
 
-def test_what_pickle_cannot_do_is_a_pickling_error_with_the_path():
+def test_unpicklable_object_is_reported_with_path():
     with pytest.raises(PicklingError, match=r"at obj\[1\]\): cannot pickle 'itertools"):
         save([0, itertools.pairwise([])])
 
 
-def test_an_extension_code_is_refused_with_the_remedy():
+def test_copyreg_extension_code_is_rejected_with_hint():
     copyreg.add_extension(__name__, "Thing", 0x1234)
     try:
         with pytest.raises(PicklingError, match=r"copyreg\.remove_extension"):
@@ -170,7 +170,7 @@ def test_an_extension_code_is_refused_with_the_remedy():
         copyreg.remove_extension(__name__, "Thing", 0x1234)
 
 
-def test_a_class_that_sys_modules_does_not_have_is_imported_by_its_path_on_loading():
+def test_class_missing_in_sys_modules_is_saved_by_module_path():
     stranger = type("Stranger", (), {"__module__": "not_in_sys_modules"})
     saved = save([stranger])
     pids: list[object] = []

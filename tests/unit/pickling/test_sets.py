@@ -44,20 +44,20 @@ def loaded(data: bytes, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_same_members_give_the_same_bytes(protocol):
+def test_sets_with_same_members_have_same_bytes(protocol):
     forth = {number * 8: None for number in range(9)}
     one, other = set(forth), set(reversed(forth))
     assert Pickler(protocol).dumped(one) == Pickler(protocol).dumped(other)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_bytes_that_look_like_opcodes_are_left_alone(protocol):
+def test_set_writer_keeps_bytes_that_look_like_opcodes(protocol):
     odd = [{"R", "q"}, b"Q" * 300, "Rq\x01Q" * 100, b"R\x94Q" * 70_000, ("Q", b"Q")]
     assert loaded(Pickler(protocol).dumped(odd), 1) == [odd]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_set_is_one_object_in_all_pickles_that_share_a_memo(protocol):
+def test_set_is_one_object_in_pickles_with_shared_memo(protocol):
     words = {"alpha", "beta"}
     data = Pickler(protocol).dumped(["no set", "here"], [words], [words, words], {"x": words})
     _, first, second, third = loaded(data, 4)
@@ -65,7 +65,7 @@ def test_a_set_is_one_object_in_all_pickles_that_share_a_memo(protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_sets_in_circles_come_back(protocol):
+def test_sets_in_reference_cycles_load(protocol):
     holder: Any = Holder()
     holder.members, holder.frozen = {holder, "alpha"}, frozenset({holder, "beta"})
     (again,) = loaded(Pickler(protocol).dumped(holder), 1)
@@ -75,7 +75,7 @@ def test_sets_in_circles_come_back(protocol):
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_whatever_is_saved_comes_back(protocol, seed):
+def test_random_nested_sets_load(protocol, seed):
     objects = [made(random.Random(seed * 10 + each), 4) for each in range(4)]
     again = loaded(Pickler(protocol).dumped(*objects), len(objects))
     assert again == objects

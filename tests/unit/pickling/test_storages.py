@@ -87,7 +87,7 @@ def mapped(tmp_path):
     return Source(records, places)
 
 
-def test_a_storage_is_written_once_while_it_does_not_change():
+def test_unchanged_storage_is_written_once():
     sink = Sink()
     saver = StorageSaver(sink)
     tensor = torch.ones(3)
@@ -97,7 +97,7 @@ def test_a_storage_is_written_once_while_it_does_not_change():
     assert len(set(keys)) == 1 and len(sink.written) == 1
 
 
-def test_a_storage_that_changed_between_two_objects_is_written_again():
+def test_changed_storage_is_written_again():
     sink = Sink()
     saver = StorageSaver(sink)
     tensor = torch.zeros(2)
@@ -109,7 +109,7 @@ def test_a_storage_that_changed_between_two_objects_is_written_again():
     assert list(sink.written.values()) == [floats(0.0, 0.0), floats(1.0, 1.0)]
 
 
-def test_the_bytes_of_a_storage_are_its_memory():
+def test_storage_bytes_returns_storage_memory():
     tensor = torch.arange(3, dtype=torch.uint8)
     view = storage_bytes(tensor.untyped_storage())
     tensor[0] = 9
@@ -117,7 +117,7 @@ def test_the_bytes_of_a_storage_are_its_memory():
     assert bytes(storage_bytes(torch.UntypedStorage(0))) == b""
 
 
-def test_a_storage_is_mapped_and_private(mapped, tmp_path):
+def test_loaded_storage_is_mapped_copy_on_write(mapped, tmp_path):
     first, second = loader(mapped), loader(mapped)
     storage = first.load(torch.FloatStorage, "0", "cpu", 2)
     assert numbers(storage) == [1.0, 2.0]
@@ -128,7 +128,7 @@ def test_a_storage_is_mapped_and_private(mapped, tmp_path):
     assert floats(7.0) not in (tmp_path / "f.bin").read_bytes()
 
 
-def test_one_key_is_one_storage_under_every_element_type(mapped):
+def test_storage_key_is_one_storage_for_all_dtypes(mapped):
     load = loader(mapped).load
     as_floats = load(torch.FloatStorage, "0", "cpu", 2)
     as_bytes = load(torch.UntypedStorage, "0", "cpu", 8)
@@ -136,7 +136,7 @@ def test_one_key_is_one_storage_under_every_element_type(mapped):
     assert type(as_bytes) is torch.UntypedStorage
 
 
-def test_what_cannot_be_mapped_is_copied(mapped):
+def test_unmappable_storage_is_copied(mapped):
     crooked = ".data/crooked.storage"
     mapped.records[crooked] = bytes(6)
     assert loader(mapped).load(torch.ByteStorage, "crooked", "cpu", 6).tolist() == [0] * 6
@@ -145,19 +145,19 @@ def test_what_cannot_be_mapped_is_copied(mapped):
     assert numbers(loader(mapped).load(torch.FloatStorage, "empty", "cpu", 0)) == []
 
 
-def test_a_file_that_was_replaced_is_not_mapped(mapped):
+def test_replaced_file_is_not_mapped(mapped):
     mapped.changed = True
     mapped.records[".data/0.storage"] = floats(5.0, 6.0)
     assert numbers(loader(mapped).load(torch.FloatStorage, "0", "cpu", 2)) == [5.0, 6.0]
 
 
-def test_a_file_that_is_gone_is_an_unpickling_error(mapped, tmp_path):
+def test_missing_file_raises_unpickling_error(mapped, tmp_path):
     (tmp_path / "f.bin").unlink()
     with pytest.raises(UnpicklingError, match=r"f\.bin cannot be mapped"):
         loader(mapped).load(torch.FloatStorage, "0", "cpu", 2)
 
 
-def test_storages_of_the_other_byte_order_are_turned_around():
+def test_foreign_byte_order_is_swapped():
     other = "big" if sys.byteorder == "little" else "little"
     data = {torch.FloatStorage: 4, torch.ShortStorage: 2, torch.ComplexFloatStorage: 4}
     for kind, width in data.items():
@@ -172,18 +172,18 @@ def test_storages_of_the_other_byte_order_are_turned_around():
 
 
 @pytest.mark.parametrize("wrong", [3, 1.5, ["cpu"], ("cpu",)], ids=repr)
-def test_a_map_location_of_the_wrong_type_is_a_type_error(wrong):
+def test_map_location_of_other_type_raises_type_error(wrong):
     with pytest.raises(TypeError, match="map_location"):
         loader(Source({}), wrong)
 
 
-def test_a_map_location_that_is_no_device_is_a_value_error():
+def test_map_location_without_device_raises_value_error():
     with pytest.raises(ValueError, match="'gpu' is not a device"):
         loader(Source({}), "gpu")
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
-def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
+def test_storage_size_is_checked_on_every_load(order):
     load = loader(Source({".data/0.storage": bytes(64), "byteorder": order.encode()})).load
     load(torch.ShortStorage, "0", "cpu", 32)
     with pytest.raises(UnpicklingError, match="has 64 bytes, but 512 are required"):
@@ -192,7 +192,7 @@ def test_a_storage_has_to_be_large_enough_each_time_that_it_is_asked_for(order):
 
 @pytest.mark.parametrize("place", ["cuda:99999999999999", "junk\x1b[31m", ""])
 @pytest.mark.parametrize("map_location", [None, {"elsewhere": "cpu"}])
-def test_a_place_that_there_is_not_is_told_in_harmless_letters(place, map_location):
+def test_unavailable_device_is_reported_with_escaped_name(place, map_location):
     source = Source({".data/0.storage": bytes(4)})
     with pytest.raises(
         DeviceNotFoundError, match=r"0\.storage' cannot be moved to .*map_location"
@@ -201,7 +201,7 @@ def test_a_place_that_there_is_not_is_told_in_harmless_letters(place, map_locati
     assert str(told.value).isprintable()
 
 
-def test_what_a_function_for_places_raises_is_its_own_affair():
+def test_error_of_map_location_function_is_not_wrapped():
     def nowhere(storage, place):
         raise RuntimeError("the caller's own")
 

@@ -18,13 +18,13 @@ def view(tensor):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.uint32, torch.complex64])
-def test_it_tells_which_elements_are_the_tensors(dtype):
+def test_find_large_view_returns_elements_of_tensor(dtype):
     rows = torch.zeros(MANY // 10, 40, dtype=dtype)[3:5, ::2]
     assert view(rows) == StorageView(120, (2, 20), (40, 2), rows.element_size())
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor:UserWarning")
-def test_quantized_tensors_and_subclasses_are_seen():
+def test_find_large_view_handles_quantized_and_subclasses():
     whole = torch.zeros(4 * MANY)
     quantized = torch.quantize_per_tensor(whole, 1.0, 0, torch.quint8)
     assert view(quantized[7:9]) == StorageView(7, (2,), (1,), 1)
@@ -32,7 +32,7 @@ def test_quantized_tensors_and_subclasses_are_seen():
     assert view(of_a_class) == StorageView(7, (2,), (1,), 4)
 
 
-def test_it_tells_nothing_of_small_storages_and_of_what_has_none():
+def test_find_large_view_returns_none_for_small_storages():
     assert view(torch.zeros(MANY)) is not None
     assert view(torch.zeros(MANY - 1)) is None
     for tensor in (

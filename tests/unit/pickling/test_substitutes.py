@@ -66,7 +66,7 @@ NOTHING = object()
 
 
 @pytest.mark.parametrize("make", [threading.Lock, threading.RLock], ids=["Lock", "RLock"])
-def test_a_lock_comes_back_released_and_is_shared_as_before(make):
+def test_lock_loads_unlocked_and_shared(make):
     lock = make()
     lock.acquire()
     first, second = again([lock, lock])
@@ -74,12 +74,12 @@ def test_a_lock_comes_back_released_and_is_shared_as_before(make):
     assert first.acquire(blocking=False)
 
 
-def test_what_a_module_holds_under_a_name_is_that_of_the_module():
+def test_module_attribute_is_saved_by_name():
     for held in (LOCK, VARIABLE, NOTHING, torch.default_generator):
         assert again(Node(held=held)).held is held
 
 
-def test_a_module_that_nothing_else_needs_is_not_made_a_part_of_the_model(project):
+def test_attribute_of_unneeded_module_is_not_saved_by_name(project):
     project({"driver.py": "import threading\nLOCK = threading.Lock()\nSENTINEL = object()"})
     import driver
 
@@ -89,7 +89,7 @@ def test_a_module_that_nothing_else_needs_is_not_made_a_part_of_the_model(projec
     assert not exporter.get_rdeps("driver")
 
 
-def test_a_condition_shares_its_lock_and_nobody_waits():
+def test_condition_loads_with_shared_lock():
     lock = threading.RLock()
     condition = threading.Condition(lock)
     condition._waiters.append(threading.Lock())
@@ -99,7 +99,7 @@ def test_a_condition_shares_its_lock_and_nobody_waits():
         loaded.notify_all()
 
 
-def test_events_semaphores_and_barriers_keep_what_is_not_about_threads():
+def test_events_semaphores_and_barriers_keep_parameters():
     event, bounded, plain = threading.Event(), threading.BoundedSemaphore(2), threading.Semaphore(5)
     event.set()
     bounded.acquire()
@@ -114,7 +114,7 @@ class Counting(threading.local):
         self.depth = 0
 
 
-def test_the_loading_thread_sees_what_the_saving_thread_saw():
+def test_thread_local_loads_for_loading_thread():
     plain, derived = threading.local(), Counting()
     plain.cache, derived.depth = [1, 2], 7
     loaded, other = again([plain, derived])
@@ -125,7 +125,7 @@ def test_the_loading_thread_sees_what_the_saving_thread_saw():
     assert (loaded.cache, other.depth, elsewhere) == ([1, 2], 7, [{}, 0])
 
 
-def test_queues_and_pools_come_back_without_the_threads():
+def test_queues_and_pools_load_without_threads():
     waiting: queue.Queue[int] = queue.Queue(3)
     waiting.put(1)
     loaded, simple = again([waiting, queue.SimpleQueue()])
@@ -141,7 +141,7 @@ def test_queues_and_pools_come_back_without_the_threads():
     assert "shut down" in refused([pool]).reason
 
 
-def test_a_context_variable_of_no_module_is_a_new_one_with_its_default():
+def test_context_variable_loads_with_default():
     variable, bare = contextvars.ContextVar("v", default=(1,)), contextvars.ContextVar("bare")
     variable.set((2,))
     bare.set(1)
@@ -154,7 +154,7 @@ def test_a_context_variable_of_no_module_is_a_new_one_with_its_default():
 # -- weak references -----------------------------------------------------------------------------
 
 
-def test_weak_references_refer_to_the_same_object_of_the_loaded_ones():
+def test_weak_reference_leads_to_loaded_referent():
     node = Node(a=1)
     ref, proxy, method = weakref.ref(node), weakref.proxy(node), weakref.WeakMethod(node.method)
     for order in ([ref, proxy, method, node], [node, ref, proxy, method]):
@@ -168,7 +168,7 @@ def test_weak_references_refer_to_the_same_object_of_the_loaded_ones():
         assert next(e for e in loaded if type(e) is weakref.ProxyType).method() is found
 
 
-def test_a_child_finds_its_parent():
+def test_weak_parent_reference_leads_to_loaded_parent():
     parent = nn.Module()
     parent.child = nn.Linear(1, 1)
     parent.child.__dict__["parent"] = weakref.ref(parent)
@@ -178,7 +178,7 @@ def test_a_child_finds_its_parent():
     assert alone.parent() is None
 
 
-def test_a_weak_reference_keeps_nothing_in_the_package():
+def test_weak_reference_does_not_save_referent():
     outside = Node(weights=torch.ones(100_000))
     buffer = io.BytesIO()
     with modpack.PackageExporter(buffer) as exporter:
@@ -192,12 +192,12 @@ def test_a_weak_reference_keeps_nothing_in_the_package():
         proxy.weights  # noqa: B018
 
 
-def test_dead_references_come_back_dead():
+def test_dead_reference_loads_dead():
     ref, method = weakref.ref(Node()), weakref.WeakMethod(Node().method)
     assert [each() for each in again([ref, method])] == [None, None]
 
 
-def test_classes_and_functions_are_alive_wherever_their_modules_are():
+def test_weak_reference_to_importable_class_is_kept():
     assert [each() for each in again([weakref.ref(Node), weakref.ref(again)])] == [Node, again]
 
 
@@ -208,7 +208,7 @@ def note_gone(ref: object) -> None:
     GONE.append(ref)
 
 
-def test_callbacks_of_weak_references_are_called():
+def test_weak_reference_callback_is_called_after_loading():
     node = Node()
     loaded, ref = again([node, weakref.ref(node, note_gone)])
     assert GONE == []
@@ -220,7 +220,7 @@ class Keyed(weakref.WeakValueDictionary[str, Node]):
     title = ""
 
 
-def test_weak_containers_hold_what_others_hold():
+def test_weak_container_keeps_strongly_referenced_members():
     node, key = Node(), Node()
     values, keys, members = Keyed(a=node, b=key), weakref.WeakKeyDictionary(), weakref.WeakSet()
     values.title = "cache"
@@ -236,7 +236,7 @@ def test_weak_containers_hold_what_others_hold():
     assert list(loaded_values.values())[-1] is again_held
 
 
-def test_torchs_weak_containers_are_keyed_by_the_loaded_tensors():
+def test_weak_id_dictionary_has_loaded_tensors_as_keys():
     from torch.utils.weak import WeakIdKeyDictionary, WeakIdRef, WeakTensorKeyDictionary
 
     tensor = torch.ones(2)
@@ -246,7 +246,7 @@ def test_torchs_weak_containers_are_keyed_by_the_loaded_tensors():
     assert (one[tensor2], other[tensor2], ref()) == ("here", "there", tensor2)
 
 
-def test_a_finalizer_does_not_clean_up_in_another_process():
+def test_finalizer_loads_dead():
     node, calls = Node(), []
     finalizer = weakref.finalize(node, calls.append, 1)
     loaded, its_finalizer = again([node, finalizer])
@@ -259,7 +259,7 @@ def test_a_finalizer_does_not_clean_up_in_another_process():
 # -- names: loggers, streams, constants ----------------------------------------------------------
 
 
-def test_loggers_are_those_of_the_process():
+def test_logger_loads_as_logger_of_process():
     logger, root = logging.getLogger("special.objects"), logging.getLogger()
     assert again([logger, root]) == [logger, root]
     adapter = again([logging.LoggerAdapter(logger, {"a": 1})])[0]
@@ -267,7 +267,7 @@ def test_loggers_are_those_of_the_process():
     assert "logging.getLogger" in refused([logging.Logger("loose")]).reason
 
 
-def test_a_logging_handler_writes_to_the_streams_of_its_process():
+def test_logging_handler_uses_streams_of_process():
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(30)
     loaded = again([handler])[0]
@@ -276,12 +276,12 @@ def test_a_logging_handler_writes_to_the_streams_of_its_process():
     assert any(ref() is loaded for ref in logging._handlerList), "it is flushed at exit"
 
 
-def test_standard_streams_are_those_of_the_process(capsys):
+def test_standard_stream_loads_as_stream_of_process(capsys):
     streams = [sys.stdout, sys.stderr, sys.__stdout__]
     assert all(a is b for a, b in zip(again(streams), streams, strict=True))
 
 
-def test_constants_stay_what_is_compares_with():
+def test_constants_keep_identity():
     constants = [dataclasses.MISSING, dataclasses.KW_ONLY, Node, NOTHING]
     assert all(a is b for a, b in zip(again(constants), constants, strict=True))
     fields = again(list(dataclasses.fields(Described)))
@@ -301,7 +301,7 @@ class Described:
 
 
 @pytest.mark.parametrize("make", [dict, OrderedDict])
-def test_views_are_views_of_the_loaded_dictionary(make):
+def test_dictionary_view_loads_with_loaded_dictionary(make):
     mapping = make(a=1)
     loaded, keys, values, items, proxy = again(
         [
@@ -317,7 +317,7 @@ def test_views_are_views_of_the_loaded_dictionary(make):
     assert proxy["b"] == 2
 
 
-def test_a_memoryview_is_a_view_of_the_loaded_object():
+def test_memoryview_loads_with_loaded_object():
     base, numbers = bytearray(b"abcd"), array.array("i", [1, 2, 3, 4])
     shaped = memoryview(numbers).cast("B").cast("i", [2, 2])
     loaded, view, fixed, grid = again([base, memoryview(base), memoryview(b"xyz")[1:], shaped])
@@ -337,7 +337,7 @@ def remembered(x: int) -> int:
     return x + 1
 
 
-def test_cached_functions_come_back_with_an_empty_cache():
+def test_cached_function_loads_with_empty_cache():
     @functools.lru_cache(maxsize=5, typed=True)
     def local(x: int) -> int:
         return x + 1
@@ -351,7 +351,7 @@ def test_cached_functions_come_back_with_an_empty_cache():
     assert (loaded.cache_info().currsize, loaded(3), method().a, built_in(-2)) == (0, 4, 1, 2)
 
 
-def test_what_wraps_functions_comes_back_around_them():
+def test_properties_and_method_wrappers_load():
     wrapped = again(
         [property(plus_one, None, None, "doc"), staticmethod(plus_one), classmethod(plus_one)]
     )
@@ -359,7 +359,7 @@ def test_what_wraps_functions_comes_back_around_them():
     assert [each.__func__ for each in wrapped[1:]] == [plus_one, plus_one]
 
 
-def test_single_dispatch_functions_made_in_functions_still_dispatch():
+def test_local_singledispatch_function_dispatches_after_loading():
     @functools.singledispatch
     def shown(x: object) -> str:
         return "something"
@@ -373,7 +373,7 @@ def test_single_dispatch_functions_made_in_functions_still_dispatch():
     assert (loaded(1), loaded("")) == ("a number", "something")
 
 
-def test_a_cell_keeps_what_is_in_it():
+def test_closure_cell_keeps_contents():
     number = 5
     cell = (lambda: number).__closure__[0]
     loaded, function = again([cell, lambda: number])
@@ -386,7 +386,7 @@ def entered(value: object) -> Any:
     yield value
 
 
-def test_a_context_manager_can_be_entered_after_loading():
+def test_unentered_context_manager_can_be_entered_after_loading():
     with again([entered(3)])[0] as value:
         assert value == 3
     used = entered(3)
@@ -394,7 +394,7 @@ def test_a_context_manager_can_be_entered_after_loading():
     assert "has been entered" in refused([used]).reason
 
 
-def test_small_things_come_back_as_they_are():
+def test_descriptors_super_and_struct_load():
     record, entropy = struct.Struct("<i"), random.SystemRandom()
     loaded = again([record, entropy, torch.Tensor.T, types.FunctionType])
     assert loaded[0].unpack(record.pack(3)) == (3,)
@@ -408,7 +408,7 @@ def test_small_things_come_back_as_they_are():
 T = typing.TypeVar("T")
 
 
-def test_typing_objects_come_back():
+def test_typing_objects_load():
     local, new = typing.TypeVar("Local", bound=int), typing.NewType("Metres", float)
     loaded = again([T, local, new, typing.ParamSpec("P"), typing.ForwardRef("int"), local])
     assert loaded[0] is T
@@ -421,7 +421,7 @@ def test_typing_objects_come_back():
 # -- torch ---------------------------------------------------------------------------------------
 
 
-def test_a_generator_goes_on_with_the_same_numbers():
+def test_random_generator_continues_sequence():
     generator = torch.Generator().manual_seed(7)
     torch.rand(3, generator=generator)
     loaded = again({"g": generator})["g"]
@@ -452,14 +452,14 @@ OF_TORCH = {
 
 
 @pytest.mark.parametrize("name", OF_TORCH)
-def test_constants_and_operators_of_torch_come_back_as_themselves(name):
+def test_torch_constants_and_operators_keep_identity(name):
     value = OF_TORCH[name]
     loaded = again([value])[0]
     assert loaded == value and type(loaded) is type(value)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_script_functions_and_exported_programs_compute_the_same():
+def test_script_functions_and_exported_programs_load():
     def scaled(x: torch.Tensor) -> torch.Tensor:
         return x * 3
 
@@ -471,7 +471,7 @@ def test_script_functions_and_exported_programs_compute_the_same():
     assert torch.equal(loaded_program.module()(x), program.module()(x))
 
 
-def test_functions_made_by_torch_compute_the_same():
+def test_graphs_and_graph_modules_load():
     def cubed(x: torch.Tensor) -> torch.Tensor:
         return (x**3).sum()
 
@@ -486,7 +486,7 @@ def test_functions_made_by_torch_compute_the_same():
         assert torch.equal(function(x), loaded(x))
 
 
-def test_compiled_modules_and_functions_are_compiled_again():
+def test_compiled_modules_and_functions_load_uncompiled():
     def doubled(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
@@ -529,7 +529,7 @@ async def a_coroutine() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_means_nothing_elsewhere_is_refused_with_the_reason_and_the_remedy(what, make):
+def test_unsupported_object_is_reported_with_reason_and_hint(what, make):
     model = nn.Sequential(nn.Linear(1, 1), nn.ModuleDict({"attn": nn.Linear(1, 1)}))
     model[1]["attn"]._backend = obj = make()
     error = refused(model)
@@ -539,7 +539,7 @@ def test_what_means_nothing_elsewhere_is_refused_with_the_reason_and_the_remedy(
     assert kind.__qualname__ in error.reason and error.reason.endswith(".")
 
 
-def test_open_files_are_refused(tmp_path):
+def test_open_files_are_rejected(tmp_path):
     (tmp_path / "a.txt").write_text("a")
     with (tmp_path / "a.txt").open() as text, (tmp_path / "a.txt").open("rb") as raw:
         for file in (text, raw):
@@ -549,18 +549,18 @@ def test_open_files_are_refused(tmp_path):
     handler.close()
 
 
-def test_fake_tensors_are_refused():
+def test_fake_tensors_are_rejected():
     from torch._subclasses import FakeTensorMode
 
     assert "a fake tensor" in refused([FakeTensorMode().from_tensor(torch.ones(2))]).reason
 
 
-def test_a_module_made_on_the_spot_is_refused():
+def test_module_made_at_run_time_is_rejected():
     error = refused(Node(made=types.ModuleType("made_here")))
     assert error.path == "obj.made" and "made_here" in error.reason
 
 
-def test_all_problems_are_told_at_once():
+def test_pickling_error_lists_all_problems():
     shared = a_generator()
     model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
     model[0].a, model[1].b, model[2].c = shared, a_generator(), re.match("a", "a")
@@ -573,7 +573,7 @@ def test_all_problems_are_told_at_once():
     assert text.count("\n* at ") == 2
 
 
-def test_no_tensor_is_written_once_a_problem_is_known():
+def test_tensors_are_not_written_after_first_problem():
     buffer = io.BytesIO()
     with pytest.raises(modpack.PicklingError), modpack.PackageExporter(buffer) as exporter:
         exporter.save_pickle("m", "o.pkl", [a_generator(), torch.ones(10)])
@@ -595,7 +595,7 @@ class OwnLock(threading.local):
         return str, ("its own",)
 
 
-def test_an_objects_own_reduction_is_respected():
+def test_own_reduction_takes_precedence_over_rows():
     assert type(again([Respected()])[0].file) is types.GeneratorType
     assert again([OwnLock()]) == ["its own"]
 
@@ -603,18 +603,18 @@ def test_an_objects_own_reduction_is_respected():
 # -- the table -----------------------------------------------------------------------------------
 
 
-def test_every_refusal_says_why_and_what_to_do():
+def test_unsupported_types_have_reason_and_hint():
     for row in ALL_ROWS:
         if isinstance(row, UnsupportedType):
             assert row.what and row.why and row.hint and row.kinds
 
 
-def test_no_two_rows_are_for_the_same_type():
+def test_reducer_rows_have_distinct_types():
     kinds = [kind for row in ALL_ROWS for kind in row.kinds]
     assert len(kinds) == len(set(kinds))
 
 
-def test_a_type_is_found_by_its_path_and_by_its_base():
+def test_reducer_table_finds_row_by_path_and_base():
     class Derived(threading.Thread):
         pass
 
@@ -628,7 +628,7 @@ def test_a_type_is_found_by_its_path_and_by_its_base():
     assert ReducerTable([row]).find(Node) is row
 
 
-def test_the_reference_shows_the_refusals_and_names_the_others():
+def test_objects_page_lists_all_rows():
     page = Path(__file__).parents[3].joinpath("docs/reference/objects.md").read_text()
     refused = [row for row in ALL_ROWS if isinstance(row, UnsupportedType)]
     shown = [f"| {row.what} | {row.why} | {row.hint} |" for row in refused]
@@ -666,7 +666,7 @@ class Forwarding:
         return getattr(self.target, name)
 
 
-def test_an_object_that_forwards_what_it_lacks_comes_back(tmp_path):
+def test_object_with_forwarding_getattr_loads(tmp_path):
     with modpack.PackageExporter(tmp_path / "x.pt") as exporter:
         exporter.extern("**")
         exporter.save_pickle("m", "x.pkl", Forwarding([1, 2]))

@@ -57,14 +57,14 @@ def noted(tensor):
         nn.Buffer(torch.ones(2)),
     ],
 )
-def test_where_nothing_is_lost_it_is_the_one_of_torch(tensor):
+def test_reduce_tensor_equals_torchs_for_plain_tensors(tensor):
     ours, theirs = reduce_tensor(tensor, 4), tensor.__reduce_ex__(4)
     assert ours[0] is theirs[0]
     assert repr(ours) == repr(theirs)
 
 
 @pytest.mark.parametrize("requires_grad", [True, False])
-def test_a_parameter_of_a_class_is_made_without_calling_the_class(requires_grad):
+def test_parameter_subclass_is_rebuilt_without_calling_class(requires_grad):
     weight = noted(Weight(torch.arange(2.0), requires_grad))
     loaded = made(reduce_tensor(weight, 4))
     assert type(loaded) is Weight and loaded.requires_grad is requires_grad and loaded.is_leaf
@@ -72,19 +72,19 @@ def test_a_parameter_of_a_class_is_made_without_calling_the_class(requires_grad)
     assert loaded.data_ptr() == weight.data_ptr()
 
 
-def test_its_hooks_are_not_in_it():
+def test_reduce_tensor_omits_hooks():
     weight = Weight(torch.arange(2.0))
     weight.register_hook(lambda grad: grad)
     assert made(reduce_tensor(weight, 4))._backward_hooks is None
 
 
 @pytest.mark.parametrize("kind", [Exact, Reduced])
-def test_a_class_with_a_reduction_of_its_own_is_reduced_by_that(kind):
+def test_reduce_tensor_uses_own_reduction_of_class(kind):
     function, arguments = reduce_tensor(kind(torch.ones(2)), 4)
     assert function is kind and len(arguments) == 2
 
 
-def test_what_is_registered_for_a_class_comes_first(monkeypatch):
+def test_copyreg_reducer_of_tensor_class_is_used(monkeypatch):
     from tests.unit.pickling.test_saving import Notes, pickle_object
 
     monkeypatch.setitem(copyreg.dispatch_table, Weight, lambda weight: (str, ("registered",)))
@@ -93,7 +93,7 @@ def test_what_is_registered_for_a_class_comes_first(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [nn.UninitializedParameter, nn.UninitializedBuffer])
-def test_what_is_lazy_keeps_what_it_will_become(kind):
+def test_lazy_parameter_keeps_class_and_dtype(kind):
     lazy = noted(kind(dtype=torch.float64, device="meta"))
     loaded = made(reduce_tensor(lazy, 4))
     assert type(loaded) is kind and loaded.note == "kept"
@@ -111,7 +111,7 @@ def test_what_is_lazy_keeps_what_it_will_become(kind):
         torch.nested.nested_tensor([torch.arange(2.0)]),
     ],
 )
-def test_what_is_made_of_others_still_needs_gradients_and_is_a_leaf(tensor):
+def test_sparse_and_nested_tensors_keep_requires_grad(tensor):
     loaded = made(reduce_tensor(tensor.requires_grad_(), 4))
     assert loaded.requires_grad and loaded.is_leaf and type(loaded) is torch.Tensor
     assert vars(loaded) == vars(tensor)
@@ -128,14 +128,14 @@ def test_what_is_made_of_others_still_needs_gradients_and_is_a_leaf(tensor):
         noted(torch.arange(40.0)[::10]),
     ],
 )
-def test_one_that_is_larger_than_its_storage_is_refused(tensor):
+def test_reduce_tensor_rejects_tensor_beyond_storage(tensor):
     tensor.untyped_storage().resize_(3)
     with pytest.raises(RefusedError, match="its storage was reduced to 3 bytes"):
         reduce_tensor(tensor, 4)
 
 
 @pytest.mark.parametrize("kind", [Tagged, Weight])
-def test_one_without_memory_keeps_its_class_and_has_none_again(kind):
+def test_freed_tensor_keeps_class_and_stays_freed(kind):
     tensor = torch.arange(4.0).as_subclass(kind) if kind is Tagged else kind(torch.arange(4.0))
     tensor.untyped_storage().resize_(0)
     again = made(reduce_tensor(tensor, 4))

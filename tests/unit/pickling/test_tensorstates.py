@@ -40,7 +40,7 @@ def again(obj: Any) -> Any:
     return modpack.PackageImporter(buffer).load_pickle("pkg", "obj.pkl")
 
 
-def test_a_weight_that_is_met_before_its_module_keeps_the_method_that_loads_it():
+def test_weight_with_reference_to_module_keeps_attributes():
     model = Loading()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loaded = again({"optimizer": optimizer, "model": model})
@@ -61,28 +61,28 @@ def test_a_weight_that_is_met_before_its_module_keeps_the_method_that_loads_it()
         Halves(torch.arange(2.0), torch.arange(3.0)),
     ],
 )
-def test_attributes_lead_back_to_their_tensor(tensor):
+def test_tensor_attributes_may_refer_to_tensor(tensor):
     tensor.owner, tensor.note = {"of": [tensor]}, "kept"
     loaded = again([tensor])[0]
     assert loaded.owner["of"][0] is loaded and loaded.note == "kept"
     assert type(loaded).__name__ == type(tensor).__name__
 
 
-def test_tensors_that_know_each_other_go_on_doing_so():
+def test_tensors_may_refer_to_each_other():
     one, other = torch.ones(1), torch.ones(2)
     one.peer, other.peer = other, one
     one, other = again((one, other))
     assert one.peer is other and other.peer is one
 
 
-def test_what_leads_nowhere_stays_as_torch_writes_it():
+def test_move_state_last_keeps_plain_attributes():
     tensor = torch.ones(1)
     tensor.note, tensor.factor = "kept", 0.5
     reduced = reduce_tensor(tensor, 4)
     assert move_state_last(reduced) is reduced
 
 
-def test_a_class_with_a_say_in_its_state_gets_it_from_torch():
+def test_tensor_class_with_setstate_keeps_torchs_reduction():
     tensor = StatedKind(torch.arange(2.0))
     tensor.scale = torch.ones(1)
     reduced = reduce_tensor(tensor, 4)

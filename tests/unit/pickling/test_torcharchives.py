@@ -54,7 +54,7 @@ def made(how: str) -> Any:
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_compiling_it_again_gives_the_same_bytes(how):
+def test_script_bytes_are_independent_of_earlier_compilations(how):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kept = [made(how) for _ in range(3)]
@@ -63,25 +63,25 @@ def test_compiling_it_again_gives_the_same_bytes(how):
 
 
 @pytest.mark.parametrize("how", ["script", "trace"])
-def test_it_computes_what_it_did(how):
+def test_script_module_computes_same_after_loading(how):
     module, x = made(how), torch.tensor([[1.0, -2.0]])
     again = torch.jit.load(io.BytesIO(script_bytes(module)))
     assert torch.equal(again(x), module(x))
 
 
-def test_texts_and_containers_are_as_they_were():
+def test_script_module_keeps_strings_and_containers():
     again = torch.jit.load(io.BytesIO(script_bytes(made("script"))))
     assert again.first.names == {"a": 2}
     assert again.first.words == ["__torch__.Scale", "b"]
 
 
-def test_functions_come_back():
+def test_script_functions_are_kept():
     function = torch.jit.trace(lambda x: x * 2 + 1, torch.ones(2))
     again = torch.jit.load(io.BytesIO(script_bytes(function)))
     assert again(torch.ones(3)).tolist() == [3, 3, 3]
 
 
-def test_no_folder_of_this_machine_is_in_it():
+def test_script_and_program_bytes_contain_no_folders():
     program = torch.export.export(Net(), (torch.ones(1, 2),))
     for content in (script_bytes(made("script")), program_bytes(program)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -90,7 +90,7 @@ def test_no_folder_of_this_machine_is_in_it():
         assert __file__.encode() not in shown and torch.__file__.encode() not in shown, told
 
 
-def test_a_program_still_tells_the_lines_it_came_from():
+def test_exported_program_keeps_source_lines():
     program = torch.export.export(Net(), (torch.ones(1, 2),))
     again = torch.export.load(io.BytesIO(program_bytes(program)))
     traces = [node.meta.get("stack_trace") or "" for node in again.graph.nodes]
