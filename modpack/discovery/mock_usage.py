@@ -74,7 +74,7 @@ def find_uses(
     >>> source = b"import tracker\n\ndef report(x):\n    tracker.log(x)\n"
     >>> (use,) = find_uses({"net": (source, False)}, ["tracker"], graph)
     >>> use.name, use.line, use.kind.value, use.scope, use.is_live
-    ('log', 4, 'function', 'report', True)
+    ('log', 4, 'function-body', 'report', True)
     """
     if not mocked:
         return ()
