@@ -144,7 +144,7 @@ def test_report_omits_sources_beyond_limit(packaged, tmp_path):
     shown = report(importer.filename, "-o", str(few))
     assert "omits 1 source. Pass --all-sources" in shown.output
     assert '"shop":"' in few.read_text(encoding="utf-8")
-    assert '"shop.large":"the page has room' in few.read_text(encoding="utf-8")
+    assert '"shop.large":"the page has only the sources nearest' in few.read_text(encoding="utf-8")
     assert "no room" not in report(importer.filename, "-o", str(whole), "--all-sources").output
     assert len(whole.read_bytes()) > len(few.read_bytes()) + 600_000
 
