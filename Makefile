@@ -12,7 +12,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint format corpus corpus-fast bench bench-micro bench-profile bench-commands screenshot torture torture-fast clean
+.PHONY: help demo test test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,9 @@ lint: $(READY) ## check style, types and the layers
 format: $(READY) ## rewrite the sources in the project's style
 	@$(BIN)/ruff check --fix-only .
 	@$(BIN)/ruff format .
+
+schemas: $(READY) ## write the JSON schemas in docs/reference/json
+	@$(BIN)/python tools/schemas.py
 
 # One model after the other, for their times to be worth something: three quarters of an hour.
 # make corpus ONLY="timm_vit timm_swin" tries some, and leaves the page alone.

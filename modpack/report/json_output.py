@@ -1,9 +1,9 @@
 """JSON documents of the commands.
 
 The annotations of a document describe its keys, and the ``Attributes`` of its docstring explain
-them. ``python tools/schemas`` writes the JSON schemas in ``docs/reference/json`` from both. Under
-one schema number, keys are only added; a change that could mislead a reader of the present
-documents raises :data:`SCHEMA`.
+them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from both. Under one
+schema number, keys are only added. A change that could mislead a reader of the present documents
+increments :data:`SCHEMA`.
 
 Types of other modules are imported for type checking only, so that printing one document does not
 import what the others are about.

@@ -24,7 +24,7 @@ def schemas() -> ModuleType:
 
 
 def test_schemas_in_the_reference_are_up_to_date(schemas, capsys):
-    assert schemas.main(["--check"]) == 0, f"run {FILE}: {capsys.readouterr().out}"
+    assert schemas.main(["--check"]) == 0, f"run make schemas: {capsys.readouterr().out}"
 
 
 @pytest.mark.parametrize("command", DOCUMENTS)
