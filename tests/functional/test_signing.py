@@ -183,7 +183,10 @@ def test_sign_reads_key_from_pipe(package, key):
 def test_sign_reports_invalid_arguments_on_one_line(package, key, tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     for arguments, reason in (
-        ((package, "--key", f"{key}.pub"), "this is a public key, and signing needs the private key"),
+        (
+            (package, "--key", f"{key}.pub"),
+            "this is a public key, and signing needs the private key",
+        ),
         ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
         ((package, "--key", tmp_path / "a.txt"), "no key in PEM form found"),
         ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),

@@ -1,4 +1,4 @@
-"""What the tests of model hooks share."""
+"""Fixtures and helpers for tests of model hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import modpack
 
 
 class Reloaded:
-    """A model that went through a package of its own.
+    """A model that was saved in its own package.
 
     Attributes:
         report: what the exporter tells of the hooks.
@@ -27,7 +27,7 @@ class Reloaded:
         self.specs = self.importer.hook_specs("net", "model.pkl")
 
     def model(self, **options: Any) -> Any:
-        """Load it."""
+        """Load the model."""
         return self.importer.load_model("net", "model.pkl", **options)
 
     @property
@@ -54,12 +54,12 @@ def package():
 
 @pytest.fixture
 def again(package):
-    """Package a model and load it."""
+    """Save and load a model."""
     return lambda obj, **options: package(obj, **options).model()
 
 
 def net() -> torch.nn.Sequential:
-    """Two layers, always the same."""
+    """Return a model with two layers and fixed weights."""
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
 
@@ -70,7 +70,7 @@ def _net():
 
 
 def trained(model: Any, optimizer: Any = None) -> list[torch.Tensor]:
-    """Output, gradients and parameters of one step."""
+    """Return output, gradients, and parameters of one step."""
     model.zero_grad()
     output = model(torch.tensor([[1.0, -2.0], [0.5, 3.0]]))
     (output**2).sum().backward()
@@ -88,7 +88,7 @@ def _trained():
 
 @pytest.fixture
 def same():
-    """Whether two models train alike."""
+    """Return whether two models train identically."""
 
     def check(one: Any, other: Any) -> bool:
         pairs = zip(trained(one), trained(other), strict=True)
@@ -99,7 +99,7 @@ def same():
 
 @pytest.fixture(autouse=True)
 def no_process_wide_hooks():
-    """Nothing stays registered for the whole process."""
+    """Check that no global hook stays registered."""
     from modpack.hooks.kinds import kinds_of
 
     yield

@@ -1,4 +1,4 @@
-"""Graph-bound hooks: attached once, on the graph of every forward pass, also after reload."""
+"""Attached hooks are on the graph of every forward pass, also after loading."""
 
 from __future__ import annotations
 
@@ -109,9 +109,6 @@ def backward(model: nn.Module, x: torch.Tensor = X) -> None:
     model(x).sum().backward()
 
 
-# -- before packaging and after reload --------------------------------------------------------
-
-
 def test_attached_hooks_behave_same_in_clean_process(lab, tmp_path, clean_python):
     path = tmp_path / "net.modpack"
     with modpack.PackageExporter(path) as exporter:
@@ -143,7 +140,7 @@ def test_attached_hooks_behave_same_in_clean_process(lab, tmp_path, clean_python
 
 
 def test_each_attached_kind_has_an_effect(lab):
-    """Or comparing before and after would prove nothing."""
+    """Without an effect, comparing before and after proves nothing."""
     plain = lab.measure(lab.build("after_backward"), X)[0]
     assert all(lab.measure(lab.build(kind), X)[1] for kind in KINDS if kind != "two_orders")
     for kind in ("output_grad", "node", "node_pre", "saved_tensors", "two_orders"):
@@ -195,7 +192,7 @@ def test_hooks_named_in_the_choice_are_restored_and_others_are_not(lab, tmp_path
 def test_attachment_keeps_order_among_module_hooks(tmp_path):
     def build() -> nn.Module:
         model = net()
-        attach(model, OutputGrad("0", lambda g: g * 0))  # on what the layer itself returns
+        attach(model, OutputGrad("0", lambda g: g * 0))  # on the layer's own result
         model[0].register_forward_hook(lambda module, args, output: output + module.weight.sum())
         return model
 
@@ -220,7 +217,7 @@ def test_hooks_on_live_graphs_are_not_captured(tmp_path):
     model = net()
     model.weights_out = nn.Identity()
     attach(model, OutputGrad("weights_out", lambda g: None))
-    model.weights_out(model[0].weight)  # a leaf: what hangs on it hangs on a parameter
+    model.weights_out(model[0].weight)  # a leaf: its hooks are parameter hooks
     assert model[0].weight._backward_hooks
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.save_model("net", "model.pkl", model, hooks=lambda spec: False)
@@ -236,9 +233,6 @@ def test_deepcopy_of_an_attached_model_works_on_its_own():
     assert capture.store == {}
     handles = [part.attachment.spec.store for part in twin[1]._forward_hooks.values()]
     assert handles[0]["1"][0].shape == (2, 3)
-
-
-# -- outputs ----------------------------------------------------------------------------------
 
 
 class Tree(nn.Module):
@@ -354,7 +348,7 @@ def test_capture_grad_stores_shared_leaf_input_per_module():
 
 
 def test_a_hook_on_an_output_is_inside_full_backward_pre_hooks():
-    """What torch does with a hook that a forward hook registers; it is the same after reload."""
+    """A forward hook that registers hooks behaves as in torch, also after loading."""
     model = net()
     model[1].register_full_backward_pre_hook(lambda module, grads: (grads[0] * 10,))
     model[1].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 100,))
@@ -371,16 +365,13 @@ def test_a_hook_on_an_output_is_inside_full_backward_pre_hooks():
     assert model.seen == twin.seen == [pytest.approx(10 * inner.store["1"][0].sum().item())]
 
 
-# -- saved tensors ----------------------------------------------------------------------------
-
-
 def packing(log: list[str], name: str) -> SavedTensors:
     module = name.split("-")[0].strip("*")
     return SavedTensors(module, lambda t: log.append(name) or t, lambda t: t)
 
 
 def in_force(log: list[str]) -> bool:
-    """Whether a pair that writes to a log is in force in this thread, outside of any call."""
+    """Return whether a logging pair is active in this thread, outside any call."""
     before = len(log)
     X.clone().requires_grad_().tanh()
     return len(log) > before
@@ -429,7 +420,7 @@ def test_saved_tensors_pair_ends_if_forward_raises():
 
 
 def test_saved_tensors_pair_not_entered_is_not_left():
-    """An earlier pre-hook that raises keeps the call from entering, inside one that did."""
+    """If an earlier pre-hook raises, the inner call never enters its pair."""
 
     class Recursive(nn.Module):
         def forward(self, x: torch.Tensor, depth: int = 1) -> torch.Tensor:
@@ -463,7 +454,7 @@ def test_saved_tensors_nested_calls_are_balanced():
 
 
 def test_saved_tensors_interrupted_call_ends_at_next_call():
-    """torch runs no hook for an exception that is no Exception."""
+    """torch runs no hooks for a BaseException."""
 
     class Interrupted(nn.Module):
         ready = False
@@ -498,14 +489,14 @@ def test_attachments_are_independent_per_thread():
     thread = threading.Thread(target=lambda: model(X.clone().requires_grad_()))
     thread.start()
     assert inside.wait(30)
-    assert not in_force(log)  # it is in force in the other thread alone
+    assert not in_force(log)  # it is active in the other thread only
     model(X.clone().requires_grad_())
     handle.remove()
     model(X.clone().requires_grad_())
     release.set()
     thread.join()
     assert log == ["", ""]
-    assert not model._forward_hooks  # the last call has taken it off
+    assert not model._forward_hooks  # the last call removed it
 
 
 def test_handle_removed_in_forward_still_leaves_pair():
@@ -517,9 +508,6 @@ def test_handle_removed_in_forward_still_leaves_pair():
     assert not model._forward_hooks and not model._forward_pre_hooks
     model(X.clone().requires_grad_())
     assert log == ["", ""]
-
-
-# -- the end of a backward pass ----------------------------------------------------------------
 
 
 def test_after_backward_runs_once_after_other_hooks():
@@ -555,9 +543,6 @@ def test_after_backward_error_propagates_once():
     assert log == ["called", "called"]
 
 
-# -- handles and mistakes ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_removing_attachment_disables_live_graphs(kind, lab):
     model = lab.build(kind)
@@ -566,7 +551,7 @@ def test_removing_attachment_disables_live_graphs(kind, lab):
         handle.remove()
         handle.remove()
     before = list(model.log)
-    if kind == "saved_tensors":  # what was packed still has to be unpacked
+    if kind == "saved_tensors":  # packed tensors must still be unpacked
         loss.backward()
         assert [name for name, _ in model.log] == ["pack", "unpack"]
         return

@@ -1,4 +1,4 @@
-"""Which hooks to save and which to register: all, none, by name, by predicate; and whose."""
+"""Selection of hooks to save and to register."""
 
 import pytest
 import torch
@@ -102,9 +102,6 @@ def test_unchosen_importable_hooks_are_not_in_state(package, net):
     assert not package(net).model(hooks=False)[0]._forward_hooks
 
 
-# -- hooks of the whole process ------------------------------------------------------------------
-
-
 @pytest.fixture
 def profiler():
     calls = []
@@ -166,7 +163,7 @@ def test_global_hook_keeps_flags(package, net):
     )
     saved = package(net, global_hooks=True)
     handle.remove()
-    modules._global_forward_hooks_with_kwargs.clear()  # torch leaves it behind
+    modules._global_forward_hooks_with_kwargs.clear()  # torch does not remove it
     saved.model(global_hooks=True)(X)
     assert saved.specs[0].flags == {"with_kwargs": True, "always_call": True}
     assert len(modules._global_forward_hooks_with_kwargs) == 1

@@ -1,4 +1,4 @@
-"""DistributedDataParallel: the module inside is saved, its comm hook is registered again."""
+"""DistributedDataParallel modules are saved with their comm hooks."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ lab.leave()
 
 
 def two_processes(code: str, folder: Path, root: Path) -> dict[str, object]:
-    """What the process of rank 0 printed, of two that run the code together."""
+    """Return the output of rank 0 of two processes."""
     script = folder / "script.py"
     script.write_text(code)
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -127,7 +127,7 @@ def two_processes(code: str, folder: Path, root: Path) -> dict[str, object]:
 
 @pytest.fixture
 def alone(tmp_path):
-    """A process group of this process alone."""
+    """A process group with one process."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -246,7 +246,7 @@ def test_hooks_on_wrapper_are_rejected_unless_excluded(alone, tmp_path):
 
 
 def test_hooks_registered_by_wrapper_are_not_saved(alone, tmp_path):
-    """With mixed precision it puts hooks onto what is inside, and a comm hook onto itself."""
+    """With mixed precision, the wrapper registers hooks on its module and a comm hook."""
     precision = _MixedPrecision(*[torch.bfloat16] * 3)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(2, 1)), mixed_precision=precision)
     assert len(ddp.module._forward_pre_hooks) == 2 and len(ddp._comm_hooks) == 1

@@ -1,4 +1,4 @@
-"""Whatever hooked things are saved in, and in whichever way: no door loses a hook."""
+"""Hooks are kept in every container and with every way of saving."""
 
 import dataclasses
 import io
@@ -23,7 +23,7 @@ def hooked():
 
 @dataclasses.dataclass
 class Bundle:
-    """Something of the user's with models in it."""
+    """A user object that contains models."""
 
     model: torch.nn.Module
     note: str = ""
@@ -146,9 +146,6 @@ def test_two_unreachable_targets_have_two_names(package):
     assert torch.equal(saved.model()(X), model(X))
 
 
-# -- modules that say themselves how they are pickled --------------------------------------------
-
-
 class WithGetstate(torch.nn.Linear):
     def __getstate__(self):
         state = self.__dict__.copy()
@@ -203,7 +200,7 @@ def test_modules_with_own_reduction_keep_hooks_once(package, kind):
     model.register_forward_hook(lambda module, args, output: output * 2 + 1)
     loaded = package(model).model()
     assert len(loaded._forward_hooks) == len(model._forward_hooks)
-    if kind is not WithReduce:  # that one makes new weights
+    if kind is not WithReduce:  # that class creates new weights
         assert torch.equal(loaded(X), model(X))
     without = package(model).model(hooks=False)
     assert not without._forward_hooks
@@ -255,7 +252,7 @@ def test_excluded_graph_module_hook_may_be_unpicklable(package):
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_script_modules_keep_the_hooks_of_their_parameters(package):
-    """They refuse module hooks; their parameters take tensor hooks, which torch loses."""
+    """They reject module hooks; torch loses tensor hooks of their parameters."""
     script = torch.jit.script(Traced())
     weight = script.layer.weight
     weight.register_hook(lambda grad: grad * 3)
@@ -267,9 +264,6 @@ def test_script_modules_keep_the_hooks_of_their_parameters(package):
     assert torch.equal(loaded.layer.weight.grad, script.layer.weight.grad)
     assert its_optimizer.param_groups[0]["params"][0] is loaded.layer.weight
     assert saved.names == ["layer.weight/tensor/0"]
-
-
-# -- other readers -------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

@@ -1,4 +1,4 @@
-"""Hooks of graph nodes: those of a leaf's node come back, all others are reported."""
+"""Hooks of leaf nodes load; hooks of other graph nodes are reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEPT: list[object] = []
 
 
 class Logged(nn.Linear):
-    """Notes which hooks run."""
+    """Records which hooks run."""
 
     def __init__(self):
         super().__init__(2, 2)
@@ -42,7 +42,7 @@ def _forget():
 
 
 def hooked() -> Logged:
-    """A model with hooks on a node that only this module keeps alive, and other hooks around."""
+    """A model with other hooks, and hooks on a node that only this module keeps alive."""
     model = Logged()
     node = get_gradient_edge(model.weight).node
     KEPT.append(node)
@@ -55,7 +55,7 @@ def hooked() -> Logged:
 
 
 def passed(model: Logged) -> tuple[list[str], list[float]]:
-    """What ran in a backward pass, and the gradient."""
+    """Return the hooks that ran in a backward pass, and the gradient."""
     gc.collect()
     model.zero_grad()
     model.log.clear()
@@ -158,7 +158,7 @@ def test_node_hooks_of_scripted_module_load(package):
 def test_node_hooks_of_sparse_parameters_load(package):
     model = nn.Module()
     model.weight = nn.Parameter(torch.eye(2).to_sparse())
-    (node, _), *_ = (model.weight * 1).grad_fn.next_functions  # torch makes no view of it
+    (node, _), *_ = (model.weight * 1).grad_fn.next_functions  # torch cannot create a view of it
     KEPT.append(node)
     node.register_prehook(lambda grads: (grads[0] * 3,))
     loaded = package(model).model()
@@ -171,7 +171,7 @@ def test_node_hooks_of_nested_parameters_load(package):
     model.parts = nn.Parameter(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
     model.log = []
     log = model.log
-    node = torch.ops.aten.alias(model.parts).grad_fn.next_functions[0][0]  # it has no sizes
+    node = torch.ops.aten.alias(model.parts).grad_fn.next_functions[0][0]  # it has no shape
     KEPT.append(node)
     node.register_prehook(lambda grads: log.append("before"))
     loaded = package(model).model()
@@ -190,9 +190,6 @@ def test_an_optimizer_in_the_backward_pass_is_saved_with_its_model(package):
     for each in (model, loaded):
         each(torch.ones(1, 2)).sum().backward()
     assert torch.equal(model.weight, loaded.weight) and before != loaded.weight.tolist()
-
-
-# -- what cannot be saved ------------------------------------------------------------------------
 
 
 def noted(*args):
@@ -253,5 +250,5 @@ def test_handles_of_hooks_on_unsaved_objects_are_reported(package):
     loaded.handles["node"].remove()
     loaded.own.remove()
     assert not loaded._forward_hooks
-    whole = nn.ModuleList([model, other])  # the remedy
+    whole = nn.ModuleList([model, other])  # follow the hint
     assert all(status.status == "captured" for status in package(whole).report)

@@ -1,4 +1,4 @@
-"""``handle.remove()`` works: of the handles that loading gives, and of those that were saved."""
+"""``handle.remove()`` of handles that loading returns, and of saved handles."""
 
 import copy
 
@@ -10,7 +10,7 @@ from modpack.hooks.kinds import KINDS, kinds_of
 
 
 def hooked():
-    """A model with a hook of every kind that hangs in a table, on itself and its weight."""
+    """Return a model with hooks of every kind with a table, on itself and its weight."""
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     targets = {"module": model, "tensor": model.weight, "optimizer": optimizer}
@@ -23,7 +23,7 @@ def hooked():
 
 
 def count(model, optimizer):
-    """How many hooks there are; kinds may share a table."""
+    """Return the number of hooks; kinds may share a table."""
     tables = {}
     for kind in KINDS.values():
         target = {"module": model, "tensor": model.weight, "optimizer": optimizer}.get(kind.scope)
@@ -40,7 +40,7 @@ def test_handle_removes_its_hook_only(package):
     left = count(loaded, its_optimizer)
     for name in saved.names:
         saved.importer.hook_handles[name].remove()
-        left -= 1  # of a group, one hook hangs on the weight
+        left -= 1  # one hook of the group is on the weight
         assert count(loaded, its_optimizer) == left, name
     assert left == 0
     assert not loaded.bias._backward_hooks
@@ -152,7 +152,7 @@ def _plus_one(module, args, output):
 
 
 class OutOfRange(ValueError):
-    """A user's own error."""
+    """A user-defined error."""
 
 
 @pytest.mark.parametrize("method", ["register_forward_hook", "register_full_backward_hook"])

@@ -1,4 +1,4 @@
-"""An export changes nothing about the live model, not even for a moment."""
+"""An export never changes the live model."""
 
 import io
 import re
@@ -35,7 +35,7 @@ def model_with_everything():
 
 
 def everything_about(model):
-    """All tables and attributes of all parts, by identity and contents."""
+    """Return all tables and attributes of all parts, by identity and contents."""
     seen = []
     for path, part in model.named_modules():
         for name, value in vars(part).items():

@@ -1,4 +1,4 @@
-"""Finding the modules of what was loaded, and keeping the ids of their hooks."""
+"""Search for modules in loaded objects, and ids of their hooks."""
 
 from __future__ import annotations
 

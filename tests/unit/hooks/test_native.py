@@ -1,4 +1,4 @@
-"""Hooks of torch's own utilities stay where they are; parametrizations travel as such."""
+"""Native hooks stay in their modules' state; parametrized modules load."""
 
 import warnings
 
@@ -78,7 +78,7 @@ def test_native_hooks_keep_order_among_user_hooks(package, name):
 
 
 def test_native_hooks_keep_running_after_user_hooks(again):
-    """A user's hook in front of spectral_norm's stays in front: here it changes the weight."""
+    """A user hook before spectral_norm's changes the weight, and stays before it."""
 
     def change(module, args):
         with torch.no_grad():
@@ -116,7 +116,7 @@ def test_lazy_modules_initialize_after_loading(package, again):
 
 
 class Doubled(torch.nn.Module):
-    """A parametrization of one's own."""
+    """A custom parametrization."""
 
     def __init__(self):
         super().__init__()
@@ -130,7 +130,7 @@ class Doubled(torch.nn.Module):
 
 
 class Shifted(torch.nn.Module):
-    """Another one; the two do not commute."""
+    """Another custom parametrization, which does not commute with the first."""
 
     def forward(self, x):
         return x + 1
@@ -175,7 +175,9 @@ def test_parametrizations_have_specs(package):
         ("0.bias/parametrization/0", "Shifted"),
     ]
     loaded = saved.model(hooks=False)
-    assert parametrize.is_parametrized(loaded[0])  # part of the model, not a hook to leave out
+    assert parametrize.is_parametrized(
+        loaded[0]
+    )  # part of the model, not a hook that can be excluded
 
 
 def test_a_shared_parametrization_stays_shared(again):
@@ -203,7 +205,7 @@ def test_parametrized_modules_keep_their_hooks(again, same):
 
 
 class Stateful(torch.nn.Linear):
-    """A class that says itself what to pickle."""
+    """A class with its own ``__getstate__``."""
 
     def __getstate__(self):
         return {**self.__dict__, "saved": True}

@@ -1,4 +1,4 @@
-"""Numbers of hooks in packages: dense, whatever else has been registered in the process."""
+"""Hook numbers in packages are consecutive, regardless of other hooks in the process."""
 
 from __future__ import annotations
 

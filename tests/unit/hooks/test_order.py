@@ -1,4 +1,4 @@
-"""Hooks run in the order in which they ran, with the flags that they had."""
+"""Hooks keep their order and flags."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_later_hook_overwrites_no_loaded_hook(again, net, monkeypatch):
 
 def test_later_hook_overwrites_no_loaded_hook_in_new_process(package, net, clean_python, tmp_path):
     for _ in range(5):
-        net[0].register_forward_hook(print).remove()  # ids start further up
+        net[0].register_forward_hook(print).remove()  # so that ids start higher
     net[0].register_forward_hook(torch.nn.functional.relu6)  # stays in the state, by reference
     net[0].register_forward_pre_hook(print, with_kwargs=True)
     path = tmp_path / "net.modpack"
@@ -100,7 +100,7 @@ def test_an_always_called_hook_runs_when_forward_raises(again, net):
 
 
 def test_hook_order_across_kinds_is_kept(again, net):
-    """Tensor hooks, then post-accumulate hooks; multi-grad hooks where they were registered."""
+    """Tensor hooks run before post-accumulate hooks, multi-grad hooks at their position."""
     ran = []
     weight, other = net[0].weight, net[2].weight
     weight.register_post_accumulate_grad_hook(lambda p: ran.append("accumulated"))

@@ -1,4 +1,4 @@
-"""Classes that override torch's methods for registering: hooks come back as torch stores them."""
+"""Classes that override torch's registration methods."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from modpack.hooks.kinds import kinds_of
 
 
 def _wrapping(base: type, method: str):
-    """A method that registers a wrapper around the hook, and counts."""
+    """Return a method that registers a wrapper around the hook, and counts its calls."""
 
     def register(self, hook, *args, **options):
         REGISTERED.append(method)
@@ -23,7 +23,7 @@ def _wrapping(base: type, method: str):
 
 
 class _Wrapper:
-    """Doubles what the hook inside has returned, if it is a tensor."""
+    """Doubles the result of the wrapped hook if it is a tensor."""
 
     def __init__(self, inside):
         self.inside = inside
@@ -91,7 +91,7 @@ def wrapped_everywhere() -> tuple[Layer, Wrapped]:
 
 
 def stored(layer: Layer, optimizer: Wrapped) -> dict[str, list[int]]:
-    """How deep the wrappers are around each hook, by kind."""
+    """Return the depth of wrappers around each hook, by kind."""
     targets = {"module": layer, "tensor": layer.weight, "optimizer": optimizer}
     return {
         kind.name: [_depth(found.hook) for found in kind.find(target)]
@@ -135,7 +135,7 @@ def test_handles_kept_by_an_overriding_method_remove_their_hooks(package):
 
 
 class Keeping(nn.Identity):
-    """Keeps the handle of each hook."""
+    """A module that keeps the handle of each hook."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ class Keeping(nn.Identity):
 
 
 class Counted(nn.Parameter):
-    """Counts the hooks that its method has registered."""
+    """A module that counts the hooks registered through its method."""
 
     registered = 0
 

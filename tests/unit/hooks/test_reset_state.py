@@ -1,4 +1,4 @@
-"""reset_hook_state leaves collected state behind, and keeps hooks and what they share."""
+"""``reset_hook_state`` saves hooks without their collected state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lab(project):
 
 @pytest.fixture
 def reload(tmp_path):
-    """Save with reset_hook_state, load, and give the importer and the model."""
+    """Save with reset_hook_state, load, and return the importer and the model."""
 
     def save_and_load(model: object, reset_hook_state: object = True, **given: object) -> tuple:
         path = tmp_path / "net.modpack"

@@ -1,4 +1,4 @@
-"""What hooks share with the model and with each other, they share after loading."""
+"""Hooks share objects with the model and each other after loading."""
 
 import pytest
 import torch

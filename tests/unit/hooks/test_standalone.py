@@ -1,4 +1,4 @@
-"""Hooks without a package: captured as a value, restored onto another model, copied with it."""
+"""Hooks without a package: captured, restored on another model, and copied."""
 
 from __future__ import annotations
 
@@ -122,9 +122,6 @@ def lab(project):
     return lab
 
 
-# -- capture and restore ------------------------------------------------------------------------
-
-
 def test_restored_hooks_behave_same_on_fresh_model():
     model, optimizer = hooked()
     captured = hooks.capture(model, optimizer)
@@ -235,7 +232,7 @@ def test_restore_replaces_hooks_of_same_kinds():
     hooks.restore(model, captured, optimizer)
     assert same(step(model, optimizer), step(twin, twin_optimizer))
     assert len(model.collector.seen) == len(twin.collector.seen)
-    handles["0/forward/0"].remove()  # a dead handle does no harm
+    handles["0/forward/0"].remove()  # removing a dead handle has no effect
     assert len(model[0]._forward_hooks) == 3
 
 
@@ -348,9 +345,6 @@ def test_restore_rejects_unknown_capture_version():
         hooks.restore(net(), captured)
 
 
-# -- copy ---------------------------------------------------------------------------------------
-
-
 def test_copy_model_behaves_like_original():
     model, optimizer = hooked()
     twin, twin_optimizer = hooks.copy_model(model, optimizer)
@@ -363,7 +357,7 @@ def test_copy_model_behaves_like_original():
 
 
 def test_deepcopy_alone_shares_closures():
-    """The trap that copy is there for."""
+    """Show the problem that copy_model solves."""
     model, _ = hooked()
     twin = copy.deepcopy(model)
     closure = [*twin[0]._forward_hooks.values()][1].__closure__
@@ -479,14 +473,11 @@ def test_hooks_of_a_reloaded_model_are_captured_too(lab, tmp_path):
 
 
 def test_a_capture_holds_bytes_and_plain_values_only():
-    """So that an auditor can look at it, and nothing of the model is in it."""
+    """Auditors can inspect a capture, and it contains no part of the model."""
     model, optimizer = hooked()
     buffer = io.BytesIO()
     torch.save(hooks.capture(model, optimizer), buffer)
     assert b"Linear" not in buffer.getvalue() and b"SGD" not in buffer.getvalue()
-
-
-# -- copies of models that deepcopy does not manage ---------------------------------------------
 
 
 class Pair(NamedTuple):
@@ -495,14 +486,14 @@ class Pair(NamedTuple):
 
 
 class Shared:
-    """Is the same for all copies."""
+    """An object whose copies are the object itself."""
 
     def __deepcopy__(self, memo: dict) -> Shared:
         return self
 
 
 class Counting(nn.Linear):
-    """Has functions that share their closures with its hooks, in several places."""
+    """A module with functions that share closures with its hooks."""
 
     def __init__(self) -> None:
         super().__init__(3, 3)
@@ -534,7 +525,7 @@ class Counting(nn.Linear):
         self.register_forward_pre_hook(lambda module, args: self.scaled and None)
 
     def look(self) -> tuple[object, ...]:
-        """What all its functions tell."""
+        """Return the results of all its functions."""
         places = self.places
         from_places = (places["list"][0](), places["tuple"][0](), places["partial"]())
         assert places["named"].function is places["tuple"][0] is self.told
@@ -555,7 +546,7 @@ def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
     with torch.no_grad():
         twin.weight.zero_()
     assert twin.scaled(1.0) == 0 != model.scaled(1.0)
-    assert twin.apart is model.apart  # as copy.deepcopy has it: no hook knows of it
+    assert twin.apart is model.apart  # as with copy.deepcopy: no hook refers to it
 
 
 def test_copy_of_hooks_of_two_modules_shares_their_closure():

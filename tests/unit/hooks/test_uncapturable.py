@@ -1,4 +1,4 @@
-"""A hook that cannot be captured is one clear problem, which names it and what can be done."""
+"""Hooks that cannot be captured are reported with a hint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The closed table, and the page that repeats it."""
+"""The allowlist of plain data, and its reference page."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Objects that are nothing but their attributes are pickled as pickle does it, in less time."""
+"""The fast path for objects that consist of their attributes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SlottedBelow(Entry):
 
 
 class SlottedLater(Entry):
-    """Its slot is empty at first."""
+    """A class with a slot that the first object leaves empty."""
 
     __slots__ = ("x",)
 
@@ -76,7 +76,7 @@ class Color(enum.Enum):
 
 
 class OtherAttributes:
-    """What it calls its attributes is not where they are."""
+    """A class whose ``__dict__`` is a property."""
 
     def __init__(self) -> None:
         self.hidden = 1
@@ -98,7 +98,7 @@ class Forwarding:
 
 
 class Remembering:
-    """Gives another state than its attributes."""
+    """A class with a ``__getstate__``."""
 
     def __init__(self) -> None:
         self.number = 1
@@ -128,7 +128,7 @@ class AnotherEntry:
 
 
 OF_THE_OBJECT = {"__getstate__": AnotherState, "__reduce_ex__": AnotherEntry, "__reduce__": 1}
-"""Methods that an object itself has; pickle does not ask for the last one."""
+"""Methods set on an object itself; pickle does not look up the last one."""
 
 
 MADE: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""What pickles call to make objects again does nothing else, whatever it is given."""
+"""Rebuild functions reject arguments that would do more than rebuild an object."""
 
 from __future__ import annotations
 

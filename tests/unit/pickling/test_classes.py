@@ -1,4 +1,4 @@
-"""Classes made in functions or on the spot travel with their objects."""
+"""Classes made in functions or at run time are saved with their objects."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_local_class_may_refer_to_itself_and_its_objects():
 
 
 class Held:
-    """The base of classes that something derives on the spot."""
+    """The base of classes that are derived at run time."""
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
@@ -164,7 +164,7 @@ def test_local_abstract_and_generic_classes_are_saved():
 
 
 class Registering(type):
-    """Notes what it makes."""
+    """A metaclass that records the classes that it creates."""
 
     made: ClassVar[list[str]] = []
 

@@ -1,4 +1,4 @@
-"""Unpickling data: what the closed table makes, and that nothing else happens."""
+"""Unpickling of plain data with the allowlist."""
 
 from __future__ import annotations
 
@@ -150,8 +150,6 @@ def test_unpickle_data_calls_added_names_only():
         load(whole(named("nowhere", "Thing")), added=("nowhere.Thing",))
 
 
-# -- what a hand-made pickle tried ------------------------------------------------------------
-
 ORDERED = named("collections", "OrderedDict") + b")R"
 
 
@@ -163,7 +161,7 @@ class OneStorage(Nothing):
 
 
 def made_of(kind: str, size: int, *body: bytes) -> object:
-    """What a pickle makes, of which every storage has so many bytes."""
+    """Unpickle data with storages of a given size."""
 
     class Storages:
         def load(self, storage_type: object, key: str, location: str, count: int) -> object:
@@ -237,7 +235,7 @@ def test_unpickle_data_limits_keys_with_same_hash():
         return ((x << bits) | (x >> (64 - bits))) & mask
 
     needed = rotated(12345 * inverse[0] & mask, 33)
-    for first in range(1, 200_000):  # two numbers that Python's xxHash of tuples makes one of
+    for first in range(1, 200_000):  # pairs with the same hash in Python's xxHash of tuples
         lane = rotated((prime[2] + first * prime[1]) & mask, 31) * prime[0] & mask
         second = (needed - lane) * inverse[1] & mask
         second -= 2**64 if second >= 2**63 else 0

@@ -1,4 +1,4 @@
-"""Functions by source: what cannot be imported travels as its exact text."""
+"""Functions that cannot be imported are saved by their exact source."""
 
 import asyncio
 import inspect
@@ -41,9 +41,6 @@ def reloaded(obj, *packages):
         exporter.save_pickle("model", "obj.pkl", obj)
     buffer.seek(0)
     return modpack.load(buffer)
-
-
-# -- the text ------------------------------------------------------------------------------------
 
 
 def test_function_text_keeps_indentation_and_comments(cell):
@@ -122,9 +119,6 @@ def test_function_text_keeps_tabs(cell):
 def test_function_text_ignores_form_feeds(cell):
     make = cell("\f\ndef make():\n    \f\n    def one(): return '\x1c'\n    return one\n")["make"]
     assert reloaded(make())() == "\x1c"
-
-
-# -- what a function refers to -------------------------------------------------------------------
 
 
 def test_function_keeps_defaults_attributes_names_and_doc(cell):
@@ -248,7 +242,7 @@ def test_function_is_saved_with_used_globals_only(cell):
     main = cell(
         """
         import re
-        data = re.match("a", "a")  # can be pickled by nobody
+        data = re.match("a", "a")  # cannot be pickled
         unused = data
         SCALE = 3
         def scaled(batch):
@@ -332,9 +326,6 @@ def test_redefined_function_is_saved_by_source(project):
     import shop
 
     assert [price() for price in reloaded([shop.first, shop.price])] == [1, 2]
-
-
-# -- kinds of functions --------------------------------------------------------------------------
 
 
 def test_coroutine_and_generator_functions_keep_their_kind(cell):
@@ -476,9 +467,6 @@ def test_function_keeps_scopes_of_comprehensions(cell):
     assert reloaded(make(3))([1, 2, 5]) == ([3, 6], {1, 2, 5})
 
 
-# -- reading and debugging -----------------------------------------------------------------------
-
-
 def test_loaded_function_shows_source_at_original_lines(project):
     root = project(
         {
@@ -555,7 +543,9 @@ def test_loaded_function_can_be_saved_again(project, name):
     twice = reloaded(once, modpack.importer_of(once))
     assert twice(1)(10) == 111
     assert find_function_text(twice) == find_function_text(once) == find_function_text(outer)
-    again = reloaded(twice(1), modpack.importer_of(twice))  # and so can those that it makes
+    again = reloaded(
+        twice(1), modpack.importer_of(twice)
+    )  # also works for functions that it creates
     assert again(10) == 111
 
 
@@ -576,9 +566,6 @@ def test_functions_of_script_are_saved_in_spawned_process(clean_python, tmp_path
         path=tmp_path / "f.modpack",
     )
     assert modpack.load(tmp_path / "f.modpack")(5) == 3
-
-
-# -- no source -----------------------------------------------------------------------------------
 
 
 def test_function_without_source_is_reported(cell):

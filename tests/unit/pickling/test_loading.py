@@ -1,4 +1,4 @@
-"""Unpickling: names lead to an importer, persistent ids to storages and functions."""
+"""Unpickling with an importer for names and loaders for persistent ids."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def load(data, *, import_module=importlib.import_module, package=None):
 
 
 HUGE = {pickle.LONG_BINPUT[0], pickle.BYTEARRAY8[0]}
-"""Opcodes for which Python's unpickler takes gigabytes before it looks further."""
+"""Opcodes for which Python's unpickler allocates gigabytes before further checks."""
 
 
 class Pid(tuple):
-    """Is written as a persistent id."""
+    """An object that is written as a persistent id."""
 
 
 class PidPickler(pickle.Pickler):

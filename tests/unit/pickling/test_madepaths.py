@@ -1,4 +1,4 @@
-"""Places in sources, told by the path of the module."""
+"""Source locations relative to modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a set's members: by what they are, and by where else they are found."""
+"""The order of a set's members, by content and position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Holder:
 
 
 class Stubborn:
-    """Cannot be described."""
+    """An object that cannot be pickled."""
 
     def __reduce__(self) -> Any:
         raise RuntimeError("not me")

@@ -1,4 +1,4 @@
-"""Ordinary tensors: what is written of them is what torch writes; all others are left to torch."""
+"""Ordinary tensors are reduced as torch reduces them; torch reduces the others."""
 
 from __future__ import annotations
 

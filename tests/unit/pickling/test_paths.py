@@ -27,7 +27,7 @@ class Slots:
 
 
 class Secretive:
-    """Answers every question with an error, or with something else."""
+    """An object whose methods raise or return something else."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "inner", TARGET)

@@ -1,4 +1,4 @@
-"""Where loaded tensors go: what is told to torch, and what is kept from it."""
+"""The ``map_location`` of loaded tensors."""
 
 from __future__ import annotations
 

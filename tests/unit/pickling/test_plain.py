@@ -1,4 +1,4 @@
-"""Plain data is pickled without being asked about, and all else as if that had never been tried."""
+"""The fast path for plain data, and the fallback for other objects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Slotted:
 
 
 class Counting:
-    """Counts how often it is asked for its state."""
+    """A class that counts the calls of its ``__getstate__``."""
 
     asked = 0
 
@@ -43,7 +43,7 @@ def save(obj: object, protocol: int = 3) -> Pickled:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The types of all objects that were asked for a persistent id."""
+    """The types of all objects for which ``persistent_id`` was called."""
     kinds: list[type] = []
     own = picklers.Pickler._persistent_ids
 
@@ -79,7 +79,7 @@ PLAIN = {
 def test_plain_data_takes_fast_path(asked, name, protocol):
     obj = PLAIN[name]
     if protocol == 2 and name == "values":
-        obj = {"a": [1, "text"]}  # bytes are calls of a function there
+        obj = {"a": [1, "text"]}  # protocol 2 writes bytes as calls of a function
     assert save(obj, protocol).data == pickle.dumps(obj, protocol, fix_imports=False)
     assert asked == []
 

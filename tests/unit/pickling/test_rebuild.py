@@ -1,4 +1,4 @@
-"""What pickles name of modpack: one module, each name in it once, and none by accident."""
+"""The vocabulary of packages: one module with each name once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from modpack.pickling import rebuild
 ROOT = Path(modpack.__file__).parent
 GOLDEN = Path(__file__).parents[3] / "fixtures" / "archives" / "modpack" / "v2"
 SELDOM = {"HookCapture", "KeptHandle", "OnGraph", "referent_of"}
-"""What former versions wrote, and a handle that a program gets when it loads a comm hook."""
+"""Names that only former versions or a loaded comm hook use."""
 
 
 def test_vocabulary_names_exist_and_pickle_by_name():
@@ -41,7 +41,7 @@ def test_marked_names_match_vocabulary():
 
 
 def named_by(data):
-    """The names of modpack in pickles that follow each other."""
+    """Return modpack's names in consecutive pickles."""
     texts, memo = [], {}
     while data:
         operations = list(pickletools.genops(data))
@@ -63,7 +63,7 @@ def named_by(data):
 
 @pytest.fixture(scope="module")
 def golden():
-    """The names of modpack in all golden archives of the present format."""
+    """Return modpack's names in all golden archives of the current format."""
     captured = torch.load(GOLDEN / "capture.pt", weights_only=False)
     names = set(named_by(captured.hooks))
     for file in sorted(GOLDEN.glob("*.*")):

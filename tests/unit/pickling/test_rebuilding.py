@@ -1,4 +1,4 @@
-"""Tensors are made again as torch makes them, with less ado."""
+"""Rebuilding of tensors."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ TYPED = torch.storage.TypedStorage
 
 
 def typed(data: bytes, dtype: torch.dtype = torch.float32, resizable: bool = True):
-    """A storage with this content, as pickles have it."""
+    """Return a typed storage with this content."""
     given = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0)
     storage = given.untyped_storage()
     storage = storage.clone() if resizable else storage

@@ -1,4 +1,4 @@
-"""Pickling, with a context that only takes notes."""
+"""Pickling with a context that records its calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from modpack.pickling.pickler import Pickled, pickle_object
 
 
 class Notes:
-    """A context that names things as they name themselves, unless told otherwise."""
+    """A context that returns each object's own name, or raises ``failure``."""
 
     exporter = "the exporter"
 
@@ -71,7 +71,7 @@ def save(obj: object, notes: Notes | None = None, protocol: int = 3) -> Pickled:
 
 
 def load(saved: Pickled) -> tuple[object, list[object]]:
-    """What a pickle holds, and its persistent ids."""
+    """Return the unpickled object and its persistent ids."""
     pids: list[object] = []
 
     class Unpickler(pickle.Unpickler):

@@ -1,4 +1,4 @@
-"""Sets in pickles: in an order of ours, and otherwise as pickle writes them."""
+"""Sorted sets in pickles."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PROTOCOLS = [2, 3, 4, 5]
 
 
 class Holder:
-    """Refers to sets that refer to it."""
+    """An object in reference cycles with sets."""
 
 
 class Pickler(pickle.Pickler):
-    """Pickles several objects with one memo, their sets in the order of their reprs."""
+    """Pickles several objects with one memo and sets sorted by repr."""
 
     def __init__(self, protocol: int) -> None:
         self.buffer = io.BytesIO()
@@ -99,7 +99,7 @@ def made(numbers: random.Random, depth: int) -> Any:
 
 
 def sharing(obj: Any) -> list[int]:
-    """For each set on the way through an object, when it was met first."""
+    """Return for each set in an object when a walk reached it first."""
     found: list[int] = []
 
     def walk(each: Any) -> None:

@@ -1,4 +1,4 @@
-"""Storages: written once, mapped back, each load with memory of its own."""
+"""Storages are written once, and each load maps its own copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from modpack.pickling.tensors import StorageSaver, storage_bytes
 
 
 class Sink:
-    """Keeps what is written, like an archive's writer."""
+    """An archive writer that keeps records in memory."""
 
     def __init__(self):
         self.written = {}
@@ -37,7 +37,7 @@ class Place:
 
 @dataclasses.dataclass
 class Source:
-    """Records in memory, some of which lie in a file as well, like an open archive."""
+    """An open archive with records in memory, some of them also in a file."""
 
     records: dict
     places: dict = dataclasses.field(default_factory=dict)
@@ -73,7 +73,7 @@ def numbers(storage):
 
 @pytest.fixture
 def mapped(tmp_path):
-    """A file with two storages behind 64 bytes of something else."""
+    """A file with two storages after 64 other bytes."""
     data = floats(1.0, 2.0)
     (tmp_path / "f.bin").write_bytes(b"?" * 64 + data + b"?" * 56 + data)
     path = str(tmp_path / "f.bin")

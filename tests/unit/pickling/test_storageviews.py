@@ -1,4 +1,4 @@
-"""What the reduction of a tensor tells of its storage."""
+"""Views of large storages in reductions of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Special objects: each kind comes back as the one thing that it can mean elsewhere."""
+"""Special objects load with their one meaning in another process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from modpack.pickling.reducers import ALL_ROWS, ROWS
 
 
 class Node:
-    """Something to refer to."""
+    """A referent of weak references."""
 
     def __init__(self, **attributes: object) -> None:
         self.__dict__.update(attributes)
@@ -57,8 +57,6 @@ def refused(obj: Any) -> modpack.PicklingError:
         again(obj)
     return caught.value
 
-
-# -- threads -------------------------------------------------------------------------------------
 
 LOCK = threading.Lock()
 VARIABLE = contextvars.ContextVar("VARIABLE", default=3)
@@ -149,9 +147,6 @@ def test_context_variable_loads_with_default():
     assert (loaded.name, loaded.get()) == ("v", (1,))
     with pytest.raises(LookupError):
         loaded_bare.get()
-
-
-# -- weak references -----------------------------------------------------------------------------
 
 
 def test_weak_reference_leads_to_loaded_referent():
@@ -256,9 +251,6 @@ def test_finalizer_loads_dead():
     assert calls == []
 
 
-# -- names: loggers, streams, constants ----------------------------------------------------------
-
-
 def test_logger_loads_as_logger_of_process():
     logger, root = logging.getLogger("special.objects"), logging.getLogger()
     assert again([logger, root]) == [logger, root]
@@ -295,9 +287,6 @@ def test_constants_keep_identity():
 class Described:
     number: int = 1
     items: list[int] = dataclasses.field(default_factory=list)
-
-
-# -- views and wrappers --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [dict, OrderedDict])
@@ -418,9 +407,6 @@ def test_typing_objects_load():
     assert loaded[3].__name__ == "P" and loaded[4].__forward_arg__ == "int"
 
 
-# -- torch ---------------------------------------------------------------------------------------
-
-
 def test_random_generator_continues_sequence():
     generator = torch.Generator().manual_seed(7)
     torch.rand(3, generator=generator)
@@ -496,9 +482,6 @@ def test_compiled_modules_and_functions_load_uncompiled():
     loaded, loaded_function = again([module, function])
     assert torch.equal(loaded(x), module(x)) and torch.equal(loaded_function(x), x * 2)
     assert type(loaded) is type(module)
-
-
-# -- what means nothing elsewhere ----------------------------------------------------------------
 
 
 def a_generator() -> Any:
@@ -581,7 +564,7 @@ def test_tensors_are_not_written_after_first_problem():
 
 
 class Respected:
-    """Says itself what becomes of it, and of what plain pickle refuses."""
+    """An object whose reduction replaces an unpicklable attribute."""
 
     def __init__(self) -> None:
         self.file = a_generator()
@@ -598,9 +581,6 @@ class OwnLock(threading.local):
 def test_own_reduction_takes_precedence_over_rows():
     assert type(again([Respected()])[0].file) is types.GeneratorType
     assert again([OwnLock()]) == ["its own"]
-
-
-# -- the table -----------------------------------------------------------------------------------
 
 
 def test_unsupported_types_have_reason_and_hint():
@@ -647,17 +627,17 @@ OTHER_NAMES = {
     weakref.CallableProxyType: "`weakref.proxy`",
     torch.jit.ScriptFunction: "functions of `torch.jit.script`",
 }
-"""What users call types that they do not make by their names."""
+"""Names on the page for types that users do not create by name."""
 
 
 def is_public(kind: type) -> bool:
-    """Whether users know a type by this name."""
+    """Return whether a type is public under its name."""
     found = getattr(sys.modules[kind.__module__], kind.__name__, None)
     return found is kind and kind.__name__[0] != "_"
 
 
 class Forwarding:
-    """Asks another object for whatever it lacks itself."""
+    """An object that forwards missing attributes to another one."""
 
     def __init__(self, target: object) -> None:
         self.target = target

@@ -1,4 +1,4 @@
-"""Reductions of tensors: torch's own, but for what those would leave behind."""
+"""Reductions of tensors, including properties that torch would lose."""
 
 from __future__ import annotations
 

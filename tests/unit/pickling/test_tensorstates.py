@@ -1,4 +1,4 @@
-"""Attributes of tensors, also those that lead back to the tensor."""
+"""Attributes of tensors, including references back to the tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tensor_kinds import Halves, StatedKind, Tagged, WeightKind
 
 
 class Loading(nn.Linear):
-    """A module whose weight knows how it is loaded."""
+    """A module whose weight refers to one of its methods."""
 
     def __init__(self) -> None:
         super().__init__(2, 2)

@@ -1,4 +1,4 @@
-"""What torch itself writes: the same bytes after anything else, and still the same program."""
+"""Reproducible archives of ScriptModules and exported programs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scale(nn.Module):
 
 
 class Other(Scale):
-    """Compiled to another class of the name of its parts."""
+    """A class with the same name as a part of another module."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layer(x) - self.factor

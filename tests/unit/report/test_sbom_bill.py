@@ -123,7 +123,10 @@ def test_components_depend_on_their_imports():
     modules = [interned("own"), interned("own.sub"), extern("numpy", "numpy", "2.1"), json]
     bill = drawn_up(*modules, extern("typing_only"), graph=graph)
     assert items(bill)["code:own"].needs == {"pypi:numpy@2.1", "python"}
-    assert bill.needs == {"code:own", "extern:typing_only"}  # the package depends on unneeded components
+    assert bill.needs == {
+        "code:own",
+        "extern:typing_only",
+    }  # the package depends on unneeded components
 
 
 def test_bill_includes_indirect_requirements():
