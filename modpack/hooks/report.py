@@ -108,11 +108,11 @@ def unsaved(hook: UnsavedHook, target: tuple[str, ...], called: CallableSpec) ->
         why = f"the handle removes {shown}, which is not registered on a saved object"
         hint = "Save its target with the model, or register it again after loading."
         return HookStatus(path, "left out", why, hint=hint)
-    place = f"node {hook.node} of a graph" if hook.node else "a graph"
+    owner = f"node {hook.node} of a graph" if hook.node else "a graph"
     return HookStatus(
         f"{path}/{hook.kind}",
         "left out",
-        f"{shown} is registered on {place}, which is not saved",
+        f"{shown} is registered on {owner}, which is not saved",
         hint="Attach it to the module that produces the output: "
         f"modpack.hooks.attach(model, modpack.hooks.{_ATTACHED[hook.kind]}).",
     )

@@ -273,17 +273,17 @@ def is_dynamic(cls: type) -> bool:
     return cls.__module__ in sys.modules and (found is None or found in type.mro(cls)[1:])
 
 
-def reduce_class(cls: type, home: types.ModuleType | None) -> tuple[Any, ...]:
+def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, ...]:
     """Return a class's six-part reduction; see :meth:`object.__reduce__`.
 
     Args:
         cls: The class.
-        home: The importable module that it claims to be defined in, or None.
+        importable: The importable module that it claims to be defined in, or None.
 
     Raises:
         RefusedError: If a class of this kind cannot be re-created.
     """
-    module: Any = cls.__module__ if home is None else home
+    module: Any = cls.__module__ if importable is None else importable
     generated = _generated(cls, module)
     if generated is not None:
         function, arguments, attributes = generated

@@ -307,12 +307,12 @@ def globals_module(function: FunctionType) -> ModuleType | None:
     return module if vars(module) is function.__globals__ else None
 
 
-def reduce_function(function: FunctionType, home: object) -> tuple[Any, ...]:
+def reduce_function(function: FunctionType, namespace: object) -> tuple[Any, ...]:
     """Return a function's six-part reduction; see :meth:`object.__reduce__`.
 
     Args:
         function: The function.
-        home: The module with its globals, or a :class:`GlobalNames`.
+        namespace: The module with its globals, or a :class:`GlobalNames`.
 
     Raises:
         NoSourceError: If its source is not available.
@@ -329,9 +329,9 @@ def reduce_function(function: FunctionType, home: object) -> tuple[Any, ...]:
         "annotations": {n: t for n, t in function.__annotations__.items() if isinstance(t, str)},
         "attributes": {n: v for n, v in function.__dict__.items() if n not in itself},
         **({"identities": tuple(itself)} if itself else {}),
-        "globals": named_globals(function) if isinstance(home, GlobalNames) else {},
+        "globals": named_globals(function) if isinstance(namespace, GlobalNames) else {},
     }
-    arguments = (tuple(text), identity, home, function.__closure__ or ())
+    arguments = (tuple(text), identity, namespace, function.__closure__ or ())
     return make_function, arguments, state, None, None, fill_function
 
 

@@ -49,10 +49,10 @@ def test_save_captures_chosen_hooks_and_reports_others(package, hooked, choice, 
     saved = package(hooked, hooks=choice)
     assert counts(saved.model()) == expected
     assert len(saved.specs) == sum(expected)
-    told = {status.name: status.status for status in saved.report}
-    assert set(told) == set(ALL)
-    assert {name for name, status in told.items() if status == "captured"} == set(saved.names)
-    assert set(told.values()) <= {"captured", "left out"}
+    statuses = {status.name: status.status for status in saved.report}
+    assert set(statuses) == set(ALL)
+    assert {name for name, status in statuses.items() if status == "captured"} == set(saved.names)
+    assert set(statuses.values()) <= {"captured", "left out"}
 
 
 def test_choice_does_not_change_live_model(package, hooked):

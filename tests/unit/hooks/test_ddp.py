@@ -168,8 +168,8 @@ def test_comm_hook_spec_shows_callable_and_state(alone, tmp_path):
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         exporter.extern("**")
         exporter.save_model("net", "model.pkl", ddp)
-        told = {hook.name: hook for hook in exporter.hook_report()}
-    assert "the module inside is saved" in told["DistributedDataParallel"].why
+        report = {hook.name: hook for hook in exporter.hook_report()}
+    assert "the module inside is saved" in report["DistributedDataParallel"].why
     (spec,) = modpack.PackageImporter(tmp_path / "net.modpack").hook_specs("net", "model.pkl")
     assert (spec.name, spec.kind, spec.target) == ("ddp.comm/0", "ddp.comm", ("",))
     assert spec.callable.source == "lambda state, bucket: count(state, bucket)"

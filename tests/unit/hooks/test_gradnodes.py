@@ -206,12 +206,12 @@ def test_node_hooks_of_live_graph_are_reported_with_hint(package):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             saved = save(model)
-        told = [str(each.message) for each in caught if each.category is modpack.ModpackWarning]
-        assert len(told) == 2
-        assert told[0].startswith("hook 'output/graph.node_pre': ")
-        assert "<lambda>" in told[0] and "test_gradnodes:" in told[0]
-        assert "on node ReluBackward0" in told[0] and "NodePreHook(path, hook)" in told[0]
-        assert "noted is registered on node AddmmBackward0" in told[1]
+        messages = [str(each.message) for each in caught if each.category is modpack.ModpackWarning]
+        assert len(messages) == 2
+        assert messages[0].startswith("hook 'output/graph.node_pre': ")
+        assert "<lambda>" in messages[0] and "test_gradnodes:" in messages[0]
+        assert "on node ReluBackward0" in messages[0] and "NodePreHook(path, hook)" in messages[0]
+        assert "noted is registered on node AddmmBackward0" in messages[1]
         if save is package:
             assert [each.status for each in saved.report] == ["left out", "left out"]
 

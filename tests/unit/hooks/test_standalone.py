@@ -507,14 +507,18 @@ class Counting(nn.Linear):
             state["n"] += 10
             seen.append(collector.seen)
 
-        def told() -> list[int]:
+        def counts() -> list[int]:
             return [count, state["n"], len(seen)]
 
-        self.told = told
-        self.places = {"list": [lambda: state["n"]], "tuple": (told,), "partial": partial(told)}
-        self.places["named"] = Pair(told, 1)
+        self.counts = counts
+        self.holders = {
+            "list": [lambda: state["n"]],
+            "tuple": (counts,),
+            "partial": partial(counts),
+        }
+        self.holders["named"] = Pair(counts, 1)
         self.shared = Shared()
-        self.shared.told = told
+        self.shared.counts = counts
         self.scaled = lambda x: self.weight.sum() * x
         self.apart = lambda: apart
         apart = [1]
@@ -526,10 +530,10 @@ class Counting(nn.Linear):
 
     def look(self) -> tuple[object, ...]:
         """Return the results of all its functions."""
-        places = self.places
-        from_places = (places["list"][0](), places["tuple"][0](), places["partial"]())
-        assert places["named"].function is places["tuple"][0] is self.told
-        return (*self.told(), *from_places, len(self.note.__self__.seen))
+        holders = self.holders
+        from_holders = (holders["list"][0](), holders["tuple"][0](), holders["partial"]())
+        assert holders["named"].function is holders["tuple"][0] is self.counts
+        return (*self.counts(), *from_holders, len(self.note.__self__.seen))
 
 
 def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
@@ -538,11 +542,11 @@ def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
     before = model.look()
     assert before == (1, 10, 1, 10, [1, 10, 1], [1, 10, 1], 1)
     twin = hooks.copy_model(model)
-    assert twin.look() == before and twin.told is twin.places["tuple"][0] is not model.told
+    assert twin.look() == before and twin.counts is twin.holders["tuple"][0] is not model.counts
     twin(X)
     assert twin.look() == (2, 20, 2, 20, [2, 20, 2], [2, 20, 2], 2) and model.look() == before
     assert hooks.copy_model(twin).look() == twin.look()
-    assert twin.shared.told is model.told
+    assert twin.shared.counts is model.counts
     with torch.no_grad():
         twin.weight.zero_()
     assert twin.scaled(1.0) == 0 != model.scaled(1.0)

@@ -20,10 +20,10 @@ def table() -> str:
 
 
 def test_allowlist_page_lists_every_name_with_its_reason():
-    told = re.search(
+    listed = re.search(
         r"<!-- closed table -->\n\n(.*?)\n\n<!-- end -->", PAGE.read_text("utf-8"), re.S
     )
-    assert told is not None and told.group(1) == table()
+    assert listed is not None and listed.group(1) == table()
 
 
 def test_allowlist_names_exist_in_current_torch():

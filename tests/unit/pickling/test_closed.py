@@ -88,7 +88,7 @@ def test_unpickle_data_rejects_hostile_pickles(each):
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ((named("os", "system"),), "'os.system' is not allowed"),
         ((named("torch", "nn.Linear"),), "'torch.nn.Linear' is not allowed"),
@@ -117,8 +117,8 @@ def test_unpickle_data_rejects_hostile_pickles(each):
         ((b"N", b"N"), "more than one value"),
     ],
 )
-def test_unpickle_data_rejects_other_names_and_arguments(body, told):
-    with pytest.raises(UnpicklingError, match=told):
+def test_unpickle_data_rejects_other_names_and_arguments(body, message):
+    with pytest.raises(UnpicklingError, match=message):
         load(whole(*body))
 
 

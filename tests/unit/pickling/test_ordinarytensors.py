@@ -187,9 +187,9 @@ def test_ordinary_reduction_loads_with_torch():
 def test_tensor_beyond_its_storage_is_rejected_with_path(make):
     tensor = make(4)
     tensor.untyped_storage().resize_(3)
-    with pytest.raises(PicklingError, match="its storage was reduced to 3 bytes") as told:
+    with pytest.raises(PicklingError, match="its storage was reduced to 3 bytes") as caught:
         saved({"weight": tensor})
-    assert told.value.path == "obj['weight']"
+    assert caught.value.path == "obj['weight']"
 
 
 def test_empty_tensor_needs_no_memory():

@@ -14,25 +14,25 @@ from modpack.pickling.tensor_loading import (
 )
 
 
-def told():
+def current_location():
     return torch.serialization._serialization_tls.map_location
 
 
 def test_map_location_scope_sets_and_restores_location():
-    before = told()
+    before = current_location()
     with map_location_scope("meta"):
-        assert told() == "meta"
+        assert current_location() == "meta"
         with map_location_scope(None):
-            assert told() is None
-        assert told() == "meta"
-    assert told() is before
+            assert current_location() is None
+        assert current_location() == "meta"
+    assert current_location() is before
 
 
 def test_map_location_scope_restores_location_after_error():
-    before = told()
+    before = current_location()
     with pytest.raises(ValueError, match="no"), map_location_scope("meta"):
         raise ValueError("no")
-    assert told() is before
+    assert current_location() is before
 
 
 def test_is_fake_mode_is_true_in_mode_only():

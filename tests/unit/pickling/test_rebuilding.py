@@ -143,9 +143,9 @@ def test_rebuild_rejects_invalid_arguments(make, place):
     storage = typed(
         bytes(16), torch.qint32 if make is MAKERS["_rebuild_qtensor"] else torch.float32
     )
-    with pytest.raises(UnsoundTensorError) as told:
+    with pytest.raises(UnsoundTensorError) as caught:
         make(storage, *place)
-    assert str(told.value).isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_rebuild_rejects_other_objects_as_storage():

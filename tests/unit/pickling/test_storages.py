@@ -196,9 +196,9 @@ def test_unavailable_device_is_reported_with_escaped_name(place, map_location):
     source = Source({".data/0.storage": bytes(4)})
     with pytest.raises(
         DeviceNotFoundError, match=r"0\.storage' cannot be moved to .*map_location"
-    ) as told:
+    ) as caught:
         loader(source, map_location).load(torch.FloatStorage, "0", place, 1)
-    assert str(told.value).isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_error_of_map_location_function_is_not_wrapped():

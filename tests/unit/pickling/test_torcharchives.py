@@ -85,9 +85,9 @@ def test_script_and_program_bytes_contain_no_folders():
     program = torch.export.export(Net(), (torch.ones(1, 2),))
     for content in (script_bytes(made("script")), program_bytes(program)):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            told = [name for name in archive.namelist() if b"/torch/" in archive.read(name)]
+            named = [name for name in archive.namelist() if b"/torch/" in archive.read(name)]
             shown = b"".join(map(archive.read, archive.namelist()))
-        assert __file__.encode() not in shown and torch.__file__.encode() not in shown, told
+        assert __file__.encode() not in shown and torch.__file__.encode() not in shown, named
 
 
 def test_exported_program_keeps_source_lines():
