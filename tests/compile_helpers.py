@@ -12,7 +12,7 @@ from modpack.loading import compile as compileahead
 def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """The helpers that will be started; each has done all that it will do before it is heard."""
     processes = []
-    start = compileahead._started
+    start = compileahead._start
 
     def wait(*arguments):
         process, notes = start(*arguments)
@@ -20,5 +20,5 @@ def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[by
         process.wait(60)
         return process, notes
 
-    monkeypatch.setattr(compileahead, "_started", wait)
+    monkeypatch.setattr(compileahead, "_start", wait)
     return processes

@@ -445,7 +445,7 @@ class _PolicyParser:
         try:
             return Signer(name, self._key(key))
         except OSError as failure:
-            reason = f"cannot read {self._folder / key}: {failure.strerror or failure}"
+            reason = f"{self._folder / key}: {failure.strerror or failure}"
         except ValueError as failure:
             reason = f"{self._folder / key}: {str(failure).removeprefix('public_key: ')}"
         self.problems.append(f"{_TABLE}.{path}.key: {reason}")

@@ -32,6 +32,7 @@ from modpack.errors import (
     PlatformMismatchError,
     SignatureError,
     TrustError,
+    with_hint,
 )
 from modpack.loading.namespace import NAMESPACES
 
@@ -242,7 +243,8 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
     except SignatureError as failure:
         if not problems:
             raise
-        raise TrustError(archive.path, (failure.reason, *problems)) from failure
+        first = with_hint(failure.reason, failure.hint)
+        raise TrustError(archive.path, (first, *problems)) from failure
     if problems:
         raise TrustError(archive.path, tuple(problems))
 

@@ -207,7 +207,7 @@ def test_concurrent_processes_import_the_same(many, cache):
 @pytest.mark.skipif(not hasattr(os, "pread"), reason="no helpers here")
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_import_survives_killed_or_stopped_helper(how, many, monkeypatch):
-    start, processes = compileahead._started, []
+    start, processes = compileahead._start, []
 
     def interrupt(job, answers):
         process, notes = start(job, answers)
@@ -217,7 +217,7 @@ def test_import_survives_killed_or_stopped_helper(how, many, monkeypatch):
         process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         return process, notes
 
-    monkeypatch.setattr(compileahead, "_started", interrupt)
+    monkeypatch.setattr(compileahead, "_start", interrupt)
     expected = [3 + 2 * sum(e if e % 3 else -1 for e in range(n)) for n in range(COUNT)]
     assert answers_of(many) == expected
     [process] = processes
@@ -240,12 +240,12 @@ import modpack
 from modpack.loading import compile as compileahead
 from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
-start = compileahead._started
+start = compileahead._start
 def noting(*arguments):
     process, notes = start(*arguments)
     open({str(note)!r}, "w").write(str(process.pid))
     return process, notes
-compileahead._started = noting
+compileahead._start = noting
 modpack.PackageImporter(sys.argv[1]).import_module("app.ending")
 """
     subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, timeout=60)
@@ -267,12 +267,12 @@ import modpack
 from modpack.loading import compile as compileahead
 from tests.compile_helpers import awaited_helpers
 compileahead.usable_cores = lambda: 2
-start, started = compileahead._started, []
+start, started = compileahead._start, []
 def waiting(*arguments):
     process, notes = start(*arguments)
     started.append(process.wait(60))
     return process, notes
-compileahead._started = waiting
+compileahead._start = waiting
 helped = []
 take = compileahead._Helper.take
 def taking(self, key):

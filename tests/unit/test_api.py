@@ -152,7 +152,7 @@ def test_save_with_swapped_arguments_suggests_their_order(tmp_path):
 
 
 def test_save_suggests_similar_preset(tmp_path):
-    with pytest.raises(ValueError, match="did you mean 'hermetic'"):
+    with pytest.raises(ValueError, match="Did you mean 'hermetic'"):
         modpack.save({}, tmp_path / "x.pt", preset="hermtic")
 
 

@@ -31,7 +31,7 @@ def crates(project, tmp_path):
 
 def test_packages_of_one_project_share_parsed_records(crates, monkeypatch):
     read = {"names": 0, "environments": 0}
-    paths, decode = index_room._entries, recorded.environment_from_json
+    paths, decode = index_room._index_records, recorded.environment_from_json
 
     def counting_paths(names):
         read["names"] += 1
@@ -41,9 +41,9 @@ def test_packages_of_one_project_share_parsed_records(crates, monkeypatch):
         read["environments"] += 1
         return decode(record)
 
-    index_room._remembered.cache_clear()
-    recorded._environment.cache_clear()
-    monkeypatch.setattr(index_room, "_entries", counting_paths)
+    index_room._build_cached.cache_clear()
+    recorded._decode_environment.cache_clear()
+    monkeypatch.setattr(index_room, "_index_records", counting_paths)
     monkeypatch.setattr(recorded, "environment_from_json", counting_decode)
     for number, file in enumerate(crates):
         with PackageImporter(file) as package:

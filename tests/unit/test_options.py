@@ -94,7 +94,7 @@ def test_save_rejects_invalid_option_and_writes_nothing(option, value, error, me
 
 
 def test_self_test_accepts_int_timeout_and_rejects_text():
-    with pytest.raises(TypeError, match="^timeout must be a number, not str"):
+    with pytest.raises(TypeError, match=r"^timeout must be a number, not str"):
         modpack.self_test("absent.modpack", timeout="1")
     with pytest.raises(modpack.errors.PackageNotFoundError):
         modpack.self_test("absent.modpack", timeout=1)

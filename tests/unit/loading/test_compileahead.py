@@ -159,7 +159,7 @@ def test_import_marks_modules_that_it_compiles(make, started, monkeypatch):
     monkeypatch.setattr(compileahead, "_START", "pass")
     package = make()
     assert package.get()[1] == COUNT + 1
-    notes = package.store._ahead._helper._is_ours
+    notes = package.store._ahead._helper._is_taken
     # Modules before the start are not marked: they no longer wait.
     assert bytes(notes) == b"\1" * (COUNT + 1 - FIRST)
 
@@ -225,7 +225,7 @@ def test_failing_helper_does_not_change_the_import(start, make, monkeypatch, sta
 
 
 def test_answers_after_a_damaged_one_are_ignored(make, monkeypatch):
-    start = compileahead._started
+    start = compileahead._start
     position = 200_000
 
     def damage(job, answers):
@@ -235,7 +235,7 @@ def test_answers_after_a_damaged_one_are_ignored(make, monkeypatch):
         os.pwrite(answers.fileno(), bytes([byte ^ 1]), position)
         return process, notes
 
-    monkeypatch.setattr(compileahead, "_started", damage)
+    monkeypatch.setattr(compileahead, "_start", damage)
     package = make()
     codes, here = package.get()
     assert FIRST < here < COUNT

@@ -88,10 +88,10 @@ def test_explicit_path_is_searched_as_usual(visible, installed):
 
 
 def test_copies_of_importlib_metadata_are_proxied(packaged):
-    view = packaged({"shop.py": ""})._namespace._view
+    proxy = packaged({"shop.py": ""})._namespace._proxy
     for module in (importlib.metadata, importlib.import_module("importlib_metadata")):
-        assert view(module) is not module
-    assert view(sys) is sys
+        assert proxy(module) is not module
+    assert proxy(sys) is sys
 
 
 def test_metadata_folders_are_no_modules():

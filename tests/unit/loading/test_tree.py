@@ -109,7 +109,7 @@ def test_changed_file_of_same_size_is_detected(cache, caplog):
     (place / "words.txt").write_bytes(b"omega")
     assert contents(unpack()) == RECORDS
     [record] = caplog.records
-    assert "were changed since they were unpacked" in record.getMessage()
+    assert "files were modified in the cache" in record.getMessage()
 
 
 def test_changed_file_with_restored_times_is_detected(cache):
@@ -208,12 +208,12 @@ def test_unwritable_cache_is_replaced_by_temporary_folder(tmp_path, monkeypatch,
     assert unpack() == place
 
 
-@pytest.mark.parametrize("danger", ["others may write", "is no folder", "another user"])
+@pytest.mark.parametrize("danger", ["other users can write", "is not a folder", "another user"])
 def test_tree_of_another_user_is_not_used(cache, danger, monkeypatch, caplog):
     place = unpack()
-    if danger == "others may write":
+    if danger == "other users can write":
         place.parent.chmod(0o770)
-    elif danger == "is no folder":
+    elif danger == "is not a folder":
         place.parent.rename(place.parent.with_name("aside"))
         place.parent.symlink_to(place.parent.with_name("aside"))
     else:
@@ -312,7 +312,7 @@ def test_trees_in_folder_writable_by_others_are_not_used(cache, caplog):
     (cache / "trees" / "v2").chmod(0o777)
     used = unpack()
     assert used != place and contents(used) == RECORDS
-    assert "others may write" in caplog.text
+    assert "other users can write" in caplog.text
 
 
 def test_a_stamp_that_cannot_be_written_leaves_nothing(cache, monkeypatch):
@@ -332,5 +332,5 @@ def test_trees_in_a_cache_that_others_could_exchange_are_not_used(cache, caplog)
     cache.chmod(0o777)
     used = unpack()
     assert not used.is_relative_to(cache) and contents(used) == RECORDS
-    assert f"others may write to {cache}" in caplog.text
-    assert "Set MODPACK_CACHE_DIR to a folder that you alone can write to" in caplog.text
+    assert f"other users can write to {cache}" in caplog.text
+    assert "set MODPACK_CACHE_DIR to a folder that only you can write to" in caplog.text

@@ -56,7 +56,7 @@ def test_kinds_of_hooks_are_found_on_live_tensors_and_optimizers():
 def test_hooks_of_other_kinds_are_refused(packaged, trusting):
     importer = packaged({"shop.py": ""})
     require_hook_kinds(importer.filename, trusting, [("forward", "a")])
-    with pytest.raises(TrustError, match=r"of the kind 'tensor'.*'b', 'c'"):
+    with pytest.raises(TrustError, match=r"of kind 'tensor'.*'b', 'c'"):
         hooks = [("forward", "a"), ("tensor", "b"), ("tensor", "c")]
         require_hook_kinds(importer.filename, trusting, hooks)
 
@@ -90,5 +90,5 @@ def test_unlisted_pickle_is_loaded_as_data(tmp_path):
     with modpack.PackageExporter(tmp_path / "a.modpack") as exporter:
         exporter.save_binary("data", "hidden.bin", hidden)
     importer = modpack.PackageImporter(tmp_path / "a.modpack", policy=TrustPolicy())
-    with importer, pytest.raises(UnpicklingError, match=r"it names 'sys\.exit'"):
+    with importer, pytest.raises(UnpicklingError, match=r"the name 'sys\.exit' is not allowed"):
         importer.load_pickle("data", "hidden.bin")
