@@ -162,7 +162,8 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
 
 def _kind(location: Location) -> str:
     if location.file is not None:
-        return location.file
+        is_native = location.kind is CodeKind.EXTENSION
+        return location.file if is_native else f"{location.file}, not a readable source file"
     return "a built-in module" if location.kind is CodeKind.BUILTIN else "a module without a file"
 
 

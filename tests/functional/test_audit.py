@@ -78,7 +78,7 @@ def test_risks_come_first_then_mocks_then_modules_then_totals(package):
     assert shown.exit_code == 0
     order = [
         "extern-local",
-        "tillapp/till.py:2: tillloose is extern",
+        "tillapp/till.py:2: no installed distribution provided extern tillloose",
         "mocked: 1 module",
         "tillspy  reachable  mock('tillspy')",
         "imported by tillapp/till.py:1 (required)",

@@ -161,7 +161,7 @@ def test_without_the_option_a_rule_that_interns_a_compiled_module_is_a_problem(i
         exporter.intern("fastshop.**")
         exporter.save_module("fastshop")
     problems = {problem.subject: problem.code for problem in caught.value.problems}
-    assert problems["fastshop._one"] is PackagingErrorReason.IS_EXTENSION_MODULE
+    assert problems["fastshop._one"] == PackagingErrorReason.IS_EXTENSION_MODULE
 
 
 @pytest.mark.parametrize(

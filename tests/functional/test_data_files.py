@@ -244,9 +244,9 @@ def test_large_file_is_excluded_with_a_warning(installed):
         file.truncate(65 * 2**20)
     plan = plan_of("shop")
     assert data_of(plan) == []
-    (note,) = notes_of(plan, "data-files-excluded")
-    assert "weights.bin (65 MiB)" in note
-    assert "save_binary" in note
+    (note,) = [note for note in plan.notes if note.code == "data-files-excluded"]
+    assert "weights.bin (65 MiB)" in note.message
+    assert "save_binary" in note.hint
 
 
 def test_files_next_to_loose_script_are_only_reported(project):

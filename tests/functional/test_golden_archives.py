@@ -174,7 +174,7 @@ def test_an_object_for_each_word_of_the_vocabulary_comes_back():
 @pytest.mark.parametrize("version", FORMATS)
 def test_a_policy_allows_what_it_names_and_no_more(version):
     package = FOLDER / version / "hooked.modpack"
-    with pytest.warns(modpack.ModpackWarning, match="signers"):
+    with pytest.warns(modpack.ModpackWarning, match="require_signature_from"):
         allowing = modpack.TrustPolicy(allow_code=True, allow_stdlib="**")
         no_hooks = modpack.TrustPolicy(allow_code=True, allow_hook_kinds="optimizer.*")
     assert modpack.load(package, policy=allowing)(X).shape == (1, 2)

@@ -13,6 +13,7 @@ from torch import nn
 
 import modpack
 from modpack.cli import cli
+from modpack.diagnostics import Severity
 
 MANY = 500_000
 """Elements of a storage that is large: two million bytes of float32."""
@@ -48,10 +49,10 @@ def test_three_rows_of_a_table_are_told_with_path_cost_and_remedy():
     (note,) = notes_of({"model": nn.ModuleList([Model(rows=table()[:3])])})
     assert note.subject == "obj['model'][0].rows"
     assert note.message == (
-        "obj['model'][0].rows uses 1.2 kB of a storage of 2.0 MB, and a storage is saved in full. "
-        "If the rest is not needed, save a copy of it (.clone())"
+        "obj['model'][0].rows uses 1.2 kB of a storage of 2.0 MB, which is saved in full"
     )
-    assert note.code.is_warning
+    assert note.hint == "If the rest is not needed, save a copy of it (.clone())."
+    assert note.severity is Severity.WARNING
 
 
 WASTEFUL = {
@@ -145,7 +146,7 @@ def test_several_views_of_a_storage_are_told_together():
     assert note.message.startswith(
         "obj[0], obj[1], obj[2] and 2 more use 1.6 kB of a storage of 2.0 "
     )
-    assert note.message.endswith("save copies of them (.clone())")
+    assert note.hint.endswith("save copies of them (.clone()).")
 
 
 def test_what_two_objects_use_of_a_storage_counts_together():

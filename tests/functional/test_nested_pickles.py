@@ -87,7 +87,7 @@ def test_private_load_of_nested_pickle_names_remedy(wrapped, kind, tmp_path, cle
 def test_self_tested_package_warns_of_no_nested_pickle(wrapped, tmp_path, recwarn):
     file = tmp_path / "net.modpack"
     modpack.save(wrapped("ByPickle"), file, example_inputs=(torch.ones(1),))
-    assert PackageImporter(file)._recommended_namespace == "process"
+    assert PackageImporter(file, namespace="private")._recommended_namespace == "process"
     assert not [each for each in recwarn if "namespace" in str(each.message)]
 
 
@@ -110,7 +110,7 @@ def test_nested_pickle_of_script_class_is_told(tmp_path, clean_python):
         """
     (tmp_path / "script.py").write_text("")
     told = clean_python(code, path=tmp_path / "x.modpack").stdout
-    assert "__main__.Inner" in told and "Move what they name into a module" in told
+    assert "__main__.Inner" in told and "Move these definitions into a module" in told
 
 
 def test_exporter_of_several_objects_records_process_namespace(wrapped, tmp_path):
@@ -119,4 +119,4 @@ def test_exporter_of_several_objects_records_process_namespace(wrapped, tmp_path
         exporter.use_preset("pinned")
         exporter.save_pickle("a", "plain.pkl", {"x": 1})
         exporter.save_pickle("a", "nested.pkl", wrapped("ByPickle"))
-    assert PackageImporter(file)._recommended_namespace == "process"
+    assert PackageImporter(file, namespace="private")._recommended_namespace == "process"

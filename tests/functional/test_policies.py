@@ -159,7 +159,7 @@ def test_many_notes_about_what_is_absent_do_not_hide_the_plan(installed):
     plan = planned("import host")
     assert len(notes(plan, "optional-import-missing")) == 9
     assert "no_such" not in str(plan)
-    assert str(plan).endswith("9 more notes, about modules that are not needed here: plan.notes")
+    assert str(plan).endswith("9 more notes of severity info in plan.notes")
 
 
 def test_a_name_given_out_lazily_is_followed_to_where_it_lives(installed):
@@ -200,7 +200,7 @@ def test_a_loaded_module_whose_file_is_gone_is_none_that_code_makes(project, pol
     root = project({"users.py": "import lost", "lost.py": ""})
     importlib.import_module("users")
     (root / "lost.py").rename(root / "renamed.py")
-    with pytest.raises(PackagingError, match=r"no source file[^\n]*\n *lost\n"):
+    with pytest.raises(PackagingError, match=r"'lost' is .*, not a readable source file\n"):
         planned("import users", policy)
 
 
