@@ -19,7 +19,7 @@ from modpack.discovery.mock_usage import externally_callable
 from modpack.errors import ArchiveError
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
-from modpack.report.why import mentions, read_provider, with_stand_ins
+from modpack.report.why import mentions, read_provider, with_mock_runtime
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 
@@ -239,7 +239,7 @@ def test_mock_runtime_is_part_of_the_plan(made):
     with open_archive(made.file) as archive:
         plan = read_evidence(archive)
         assert not mentions(plan, "_modpack_mock")
-        plan = with_stand_ins(archive, plan)
+        plan = with_mock_runtime(archive, plan)
     assert mentions(plan, "_modpack_mock")
     assert "mocked modules" in str(plan.decisions["_modpack_mock"].rule)
 
