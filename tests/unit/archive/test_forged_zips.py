@@ -119,7 +119,7 @@ def test_hidden_bytes_are_refused_wherever_they_are(forge, record):
         open_archive(forge(record(b"p/a", b"hello"), before=b"#!/bin/sh\n"))
     with pytest.raises(ArchiveError, match="not end where the next record starts"):
         open_archive(forge(record(b"p/a", b"hello"), between=b"x" * 40)).read("a")
-    with pytest.raises(ArchiveError, match="follows its end record"):
+    with pytest.raises(ArchiveError, match="data after the end record"):
         open_archive(forge(record(b"p/a", b"hello"), comment=b"hi"))
 
 

@@ -135,4 +135,4 @@ def test_what_lacks_records_is_told_as_such(content):
     told = damage(rezipped(content, {"pkg/b.py": b""}))
     assert told == {"pkg/b.py": "the manifest does not list the record"}
     told = damage(rezipped(content, {"pkg/é.txt": b"f" * 30}))
-    assert told == {"pkg/é.txt": "its sha256 is not the declared one"}
+    assert told == {"pkg/é.txt": "the SHA-256 does not match the manifest"}
