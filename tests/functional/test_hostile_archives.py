@@ -1,4 +1,4 @@
-"""Archives that must be refused, by commands in the right words, and before any code runs."""
+"""Hostile archives are rejected with a clear message, before any code runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def hostiles(monkeypatch):
-    """The tool that gives the archives to commands and loaders."""
+    """The tool that passes the archives to commands and loaders."""
     for folder in (ROOT, ROOT / "fixtures", ROOT / "tools" / "torture"):
         monkeypatch.syspath_prepend(str(folder))
     before = set(sys.modules)
@@ -25,20 +25,20 @@ def hostiles(monkeypatch):
             del sys.modules[name]
 
 
-def test_every_command_refuses_every_archive_that_it_reads_and_runs_nothing(hostiles):
+def test_commands_reject_hostile_archives(hostiles):
     judged = hostiles.looking()
     assert judged.wrong == []
     assert sum(map(len, judged.messages.values())) >= 290
     assert len(judged.messages) >= 200
 
 
-def test_every_loader_refuses_what_is_damaged_before_any_code_runs(hostiles):
+def test_loaders_reject_damage_before_code_runs(hostiles):
     judged = hostiles.loading()
     assert judged.wrong == []
     assert judged.tries >= 600
 
 
-def test_the_archives_can_be_written_to_be_looked_at(tmp_path):
+def test_hostile_archives_can_be_written_to_folder(tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "fixtures" / "hostile", tmp_path / "out"],
         capture_output=True,
@@ -50,7 +50,7 @@ def test_the_archives_can_be_written_to_be_looked_at(tmp_path):
     assert "bomb.modpack: 64 MiB of zeros in 64 KiB" in done.stdout
 
 
-def test_what_is_made_to_exhaust_takes_little_memory_and_time(hostiles):
+def test_exhausting_archives_use_bounded_resources(hostiles):
     judged = hostiles.flooded(share=45)
     assert judged.wrong == []
     assert judged.tries >= 20

@@ -1,4 +1,4 @@
-"""Packages that claim to be data and are code: listed, and refused before anything runs."""
+"""Code that is disguised as data is listed, and rejected before it runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from modpack.security.code_listing import list_code
 ROOT = Path(__file__).parents[2]
 
 DATA_AFTER_ALL = {"a pickle: a pickle in bytes", "a pickle: a pickle in a bytearray"}
-"""Nobody unpickles those bytes: they are bytes."""
+"""These nested pickles are only bytes and are never unpickled."""
 REFUSED_WHEN_LOADED = {"a pickle: calls a list", "a pickle: a codec"}
-"""They name nothing but data, and ask of it what it does not do."""
+"""They name only data, but misuse it."""
 
 LOAD_ALL = """
 import codecs, os, sys
@@ -56,7 +56,7 @@ print("canary", os.path.exists("modpack_canary"), sep="\\t")
 
 @pytest.fixture(scope="module")
 def coded():
-    """The fixtures, by what they are called."""
+    """The fixtures, by name."""
     sys.path[:0] = [str(ROOT), str(ROOT / "fixtures")]
     try:
         from hostile.pickles import coded
@@ -66,7 +66,7 @@ def coded():
         del sys.path[:2]
 
 
-def test_looking_lists_their_code(coded, tmp_path):
+def test_list_code_finds_hostile_code(coded, tmp_path):
     for each in coded.values():
         with open_archive(each.make(tmp_path)) as archive:
             listing = list_code(archive, read_manifest(archive))
@@ -77,7 +77,7 @@ def test_looking_lists_their_code(coded, tmp_path):
             assert facts.programs
 
 
-def test_a_policy_without_code_refuses_them_before_anything_runs(coded, tmp_path, clean_python):
+def test_policy_without_code_rejects_hostile_code(coded, tmp_path, clean_python):
     import modpack
 
     folder = tmp_path / "coded"

@@ -1,4 +1,4 @@
-"""Pickles that would run something: what reading says, and what a strict policy lets happen."""
+"""Pickles that would run code, as reported by the reader and handled by a strict policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from modpack.hooks.restoring import register_payload
 from modpack.report.verify import verify_package
 
 STRICT = TrustPolicy()
-"""Data, and no code."""
+"""A policy that allows only data."""
 
 
 PICKLE, ENTRY = "model/model.pkl", ".data/modpack/entry.json"
@@ -28,7 +28,7 @@ PICKLE, ENTRY = "model/model.pkl", ".data/modpack/entry.json"
 
 @pytest.fixture
 def plain() -> dict[str, bytes]:
-    """The records of a good package, without the manifest."""
+    """The records of a valid package, without the manifest."""
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
         exporter.save_pickle("model", "model.pkl", {"a": 1})
@@ -38,7 +38,7 @@ def plain() -> dict[str, bytes]:
 
 
 def zipped(records: dict[str, bytes]) -> bytes:
-    """A package of these records, with a manifest that tells of them."""
+    """A package of these records, with a manifest that lists them."""
     buffer = io.BytesIO()
     with ArchiveWriter(buffer) as writer:
         for name, content in records.items():
@@ -49,7 +49,7 @@ def zipped(records: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def touched(tmp_path: Path) -> Path:
-    """A file that is there if the pickle of :func:`system` was carried out."""
+    """A file that exists if the pickle of :func:`system` was executed."""
     return tmp_path / "touched"
 
 
@@ -67,20 +67,20 @@ def errors(records: dict[str, bytes]) -> set[str]:
 
 
 def framed(opcodes: bytes) -> bytes:
-    """A scan that passes over frames sees a number and a text, the unpickler opcodes."""
+    """A scanner that ignores frames sees a number and a string where the unpickler sees opcodes."""
     frame = b"\x95" + struct.pack("<Q", 3) + b"Gaa"
     return b"\x80\x04" + frame + b"bbbbbb\x8c" + bytes([len(opcodes)]) + opcodes + b"."
 
 
 @pytest.mark.parametrize("folder", ["os", "os/deep", "posix"])
-def test_a_folder_of_data_makes_no_module_the_packages_own(plain, touched, folder):
+def test_data_folder_does_not_shadow_module(plain, touched, folder):
     records = {**plain, PICKLE: b"\x80\x03" + system(touched) + b".", f"{folder}/a.txt": b"hi"}
     with pytest.raises(TrustError, match=r"os\.system"):
         modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
     assert not touched.exists()
 
 
-def test_an_opcode_that_goes_on_behind_its_frame_is_refused(plain, touched):
+def test_opcode_crossing_frame_is_rejected(plain, touched):
     records = {**plain, PICKLE: framed(b"0" + system(touched))}
     assert "pickle-malformed" in errors(records)
     with pytest.raises(TrustError, match="1 pickle that cannot be read"):
@@ -88,7 +88,7 @@ def test_an_opcode_that_goes_on_behind_its_frame_is_refused(plain, touched):
     assert not touched.exists()
 
 
-def test_the_main_object_must_be_one_that_is_listed(plain, touched):
+def test_main_object_must_be_listed(plain, touched):
     entry = json.loads(plain[ENTRY])
     entry["main"] = ["model", "evil.py"]
     evil = b"\x80\x03" + system(touched) + b"."
@@ -100,7 +100,7 @@ def test_the_main_object_must_be_one_that_is_listed(plain, touched):
     assert not touched.exists()
 
 
-def test_a_pickle_that_is_not_listed_is_loaded_as_data_where_no_code_is_allowed(plain, touched):
+def test_unlisted_pickle_is_loaded_as_data(plain, touched):
     evil = b"\x80\x03N0" + system(touched) + b"."
     records = {**plain, "model/evil.txt": b"N0" + evil}
     importer = PackageImporter(io.BytesIO(zipped(records)), policy=STRICT)
@@ -109,7 +109,7 @@ def test_a_pickle_that_is_not_listed_is_loaded_as_data_where_no_code_is_allowed(
     assert not touched.exists()
 
 
-def test_names_of_python_2_lead_where_the_listing_says(plain, touched):
+def test_python_2_names_match_listing(plain, touched):
     called = b"cUserDict\nUserDict\n(" + text(f"touch {touched}") + b"tR."
     hidden = {"UserDict.py": b"from os import system as UserDict\n"}
     records = {**plain, **hidden, PICKLE: called}
@@ -118,7 +118,7 @@ def test_names_of_python_2_lead_where_the_listing_says(plain, touched):
     assert not touched.exists()
 
 
-def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
+def test_hooks_in_optimizer_state_are_rejected(plain):
     relu = b"ctorch.nn.functional\nrelu\n"
     state = b"}" + text("defaults") + b"}s" + text("state") + b"}s" + text("param_groups") + b"]s"
     state += text("_optimizer_step_pre_hooks") + b"}K\x00" + relu + b"ss"
@@ -141,7 +141,7 @@ def test_hooks_in_the_state_of_an_optimizer_are_hooks(plain):
         (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"N.N", "before its frame does"),
     ],
 )
-def test_frames_that_no_pickler_makes_are_flaws(plain, content, flaw):
+def test_invalid_frames_are_rejected(plain, content, flaw):
     records = {**plain, PICKLE: content}
     assert "pickle-malformed" in errors(records)
     found = verify_package(io.BytesIO(zipped(records))).findings
@@ -150,7 +150,7 @@ def test_frames_that_no_pickler_makes_are_flaws(plain, content, flaw):
         modpack.load(io.BytesIO(zipped(records)), policy=STRICT)
 
 
-def test_hooks_are_registered_by_the_method_of_the_class(capsys):
+def test_hooks_are_registered_by_class_method(capsys):
     model = torch.nn.Linear(2, 2)
     model.__dict__["register_forward_hook"] = print
     payload = {"hooks": [("h", "forward", model, {}, (0,), torch.relu)], "next_id": 0}
@@ -160,7 +160,7 @@ def test_hooks_are_registered_by_the_method_of_the_class(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_hooks_of_what_is_no_module_are_refused():
+def test_hooks_of_other_objects_are_rejected():
     target = SimpleNamespace(register_forward_hook=print)
     payload = {"hooks": [("h", "forward", target, {}, (0,), torch.relu)], "next_id": 0}
     nothing = {"dropped": [], "orders": [], "handles": []}

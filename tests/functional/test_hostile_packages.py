@@ -1,4 +1,4 @@
-"""Commands that look at a hostile package, or cannot write: one clear message, no traceback."""
+"""Commands report hostile packages and write errors in one message without a traceback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def package(tmp_path) -> Path:
 
 
 def rewritten(package: Path, record: str, content: bytes) -> Path:
-    """A copy with another content of one record, its digests in order."""
+    """Return a copy with one changed record and matching digests."""
     copy = package.with_name("hostile.modpack")
     with open_archive(package) as archive, ArchiveWriter(copy) as writer:
         for name in archive.names():
@@ -50,7 +50,7 @@ def modpack(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("command", ["inspect", "audit", "sbom"])
-def test_what_an_error_quotes_from_a_package_cannot_steer_a_terminal(package, command):
+def test_errors_escape_control_characters(package, command):
     with open_archive(package) as archive:
         document = json.loads(archive.read(SPECS))
     document["hooks"][0]["kind"] = MISLEADING
@@ -61,7 +61,7 @@ def test_what_an_error_quotes_from_a_package_cannot_steer_a_terminal(package, co
 
 
 @pytest.mark.parametrize("coding", ["rot13", "undefined", "nonsense"])
-def test_a_source_in_no_encoding_of_text_is_told(package, coding):
+def test_source_with_invalid_encoding_is_reported(package, coding):
     hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
     page = package.with_name("page.html")
     done = modpack("inspect", hostile, "--source", "shop", "--json")
@@ -72,14 +72,14 @@ def test_a_source_in_no_encoding_of_text_is_told(package, coding):
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_an_output_that_cannot_be_written_is_told_on_stderr(package, options):
+def test_unwritable_output_is_reported_on_stderr(package, options):
     with Path("/dev/full").open("w") as full:
         done = modpack("inspect", package, *options, stdout=full)
     assert done.returncode == 2
     assert done.stderr == "Error: No space left on device\n"
 
 
-def test_a_stdout_that_is_closed_changes_nothing(package):
+def test_closed_stdout_causes_no_error(package):
     shell = 'exec "$0" -m modpack inspect "$1" >&-'
     done = subprocess.run(
         ["sh", "-c", shell, sys.executable, package], capture_output=True, text=True, timeout=120
@@ -88,7 +88,7 @@ def test_a_stdout_that_is_closed_changes_nothing(package):
 
 
 @pytest.mark.parametrize("coding", ["rot13", "zlib", "undefined", "no_such_codec"])
-def test_a_source_that_is_no_text_is_told_with_its_record(package, coding):
+def test_source_that_is_not_text_names_record(package, coding):
     hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
     with (
         PackageImporter(hostile) as importer,
@@ -97,19 +97,19 @@ def test_a_source_that_is_no_text_is_told_with_its_record(package, coding):
         importer.get_source("shop")
 
 
-def test_specs_that_are_nested_too_deeply_are_told(package):
+def test_too_deeply_nested_specs_are_reported(package):
     done = modpack("inspect", rewritten(package, SPECS, b"[" * 100_000))
     assert done.returncode == 2
     assert "nested too deeply" in done.stderr
 
 
-def test_a_source_that_hides_what_it_does_in_its_size_is_told(package):
+def test_audit_reports_too_large_source(package):
     source = b"import os\n" + b"x;" * 200_000 + b"os.system('ls')\n"
     done = modpack("audit", rewritten(package, "shop.py", source))
     assert "what shop.py does when it is imported is unknown: it is too large" in done.stdout
 
 
-def test_an_order_of_bytes_that_does_not_exist_is_told(package):
+def test_unknown_byte_order_is_reported(package):
     hostile = rewritten(package, "byteorder", b"middle")
     with (
         PackageImporter(hostile) as importer,
@@ -119,7 +119,7 @@ def test_an_order_of_bytes_that_does_not_exist_is_told(package):
 
 
 @pytest.mark.parametrize(("key", "count"), [("edges", 160_000), ("modules", 34_000)])
-def test_a_graph_longer_than_any_package_needs_is_refused(package, key, count):
+def test_too_long_graph_is_rejected(package, key, count):
     graph = ".data/modpack/graph.json"
     with open_archive(package) as archive:
         document = json.loads(archive.read(graph))
@@ -134,7 +134,7 @@ def test_a_graph_longer_than_any_package_needs_is_refused(package, key, count):
 
 
 @pytest.mark.parametrize("command", ["sbom", "report"])
-def test_documents_that_nobody_could_read_are_not_made(package, command):
+def test_too_large_documents_are_not_built(package, command):
     graph = ".data/modpack/graph.json"
     with open_archive(package) as archive:
         document = json.loads(archive.read(graph))
@@ -150,7 +150,7 @@ def test_documents_that_nobody_could_read_are_not_made(package, command):
 
 
 @pytest.mark.parametrize("is_coalesced", [True, False])
-def test_a_sparse_tensor_with_indices_outside_is_told_with_its_record(tmp_path, is_coalesced):
+def test_sparse_indices_out_of_range_name_record(tmp_path, is_coalesced):
     import torch
 
     indices, values = torch.tensor([[0, 2**40]]), torch.ones(2)
@@ -167,7 +167,7 @@ def test_a_sparse_tensor_with_indices_outside_is_told_with_its_record(tmp_path, 
 
 
 @pytest.mark.parametrize("count", [0, 3])
-def test_a_tensor_beyond_its_storage_is_told_with_its_record(tmp_path, count):
+def test_tensor_beyond_storage_names_record(tmp_path, count):
     import torch
 
     class Beyond:

@@ -17,7 +17,7 @@ WritePackage = Callable[..., Path]
 
 @pytest.fixture
 def write_package(tmp_path: Path) -> WritePackage:
-    """Writes ``records`` (and a version) to ``name`` in the test's folder."""
+    """Write ``records`` and a version to ``name`` in the test's folder."""
 
     def write(records: Mapping[str, bytes], name: str = "model.pt", compress: bool = False) -> Path:
         path = tmp_path / name
@@ -36,7 +36,7 @@ def write_package(tmp_path: Path) -> WritePackage:
 
 @dataclass
 class Forged:
-    """One record of a forged zip: whatever is not said is as it should be."""
+    """One record of a forged zip. Unset fields have their correct values."""
 
     name: bytes
     content: bytes = b""
@@ -105,7 +105,7 @@ def record() -> type[Forged]:
 
 @pytest.fixture
 def forge(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a zip of a version record and ``records`` as they are told to be."""
+    """Write a zip of a version record and the given ``records``."""
 
     def write(*records: Forged, **options: bytes) -> Path:
         path = tmp_path / "forged.pt"

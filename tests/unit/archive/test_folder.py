@@ -21,36 +21,36 @@ def package(tmp_path):
     return root
 
 
-def test_names_are_relative_and_sorted(package):
+def test_folder_names_are_relative_and_sorted(package):
     assert open_archive(package).names() == (".data/version", "pkg/a.py")
 
 
-def test_the_folder_around_a_package_will_do_if_nothing_else_is_in_doubt(package):
+def test_folder_containing_only_package_is_opened(package):
     assert open_archive(package.parent).names() == (".data/version", "pkg/a.py")
     (package.parent / "another").mkdir()
     with pytest.raises(NotAPackageError, match="not an unzipped package"):
         open_archive(package.parent)
 
 
-def test_bytecode_that_python_left_there_is_no_record(package):
+def test_folder_ignores_pycache(package):
     (package / "pkg" / "__pycache__").mkdir()
     (package / "pkg" / "__pycache__" / "a.cpython-311.pyc").write_bytes(b"")
     assert open_archive(package).names() == (".data/version", "pkg/a.py")
 
 
-def test_an_ordinary_folder_is_no_package(tmp_path):
+def test_folder_without_package_is_rejected(tmp_path):
     with pytest.raises(NotAPackageError, match="this folder is not a package: it is empty"):
         open_archive(tmp_path)
 
 
-def test_links_within_the_package_are_followed(package):
+def test_folder_follows_links_within_package(package):
     (package / "pkg" / "b.py").symlink_to("a.py")
     archive = open_archive(package)
     assert archive.read("pkg/b.py") == b"x = 1\n"
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "folder inside", "dangling", "fifo"])
-def test_links_that_leave_the_package_and_strange_files_are_refused(package, tmp_path, kind):
+def test_folder_rejects_outside_links_and_special_files(package, tmp_path, kind):
     (tmp_path / "secret").write_bytes(b"secret")
     strange = package / "pkg" / "strange"
     if kind == "fifo":
@@ -62,13 +62,13 @@ def test_links_that_leave_the_package_and_strange_files_are_refused(package, tmp
         open_archive(package)
 
 
-def test_names_that_a_package_cannot_have_are_refused(package):
+def test_folder_rejects_colliding_names(package):
     (package / "pkg" / "A.py").write_bytes(b"")
     with pytest.raises(ArchiveError, match="the name collides"):
         open_archive(package)
 
 
-def test_a_file_that_vanishes_is_an_archive_error(package):
+def test_folder_with_vanished_file_raises_archive_error(package):
     archive = open_archive(package)
     (package / "pkg" / "a.py").unlink()
     for ask in (archive.read, archive.size, archive.crc32):
@@ -77,7 +77,7 @@ def test_a_file_that_vanishes_is_an_archive_error(package):
 
 
 @pytest.mark.parametrize("record", ["pkg/a.py", ".data/version", ".data/modpack/manifest.json"])
-def test_a_file_of_holes_is_not_read_where_nobody_has_as_much(package, record):
+def test_sparse_code_record_is_rejected_unread(package, record):
     file = package / record
     file.parent.mkdir(exist_ok=True)
     file.touch()

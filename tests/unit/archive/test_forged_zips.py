@@ -1,4 +1,4 @@
-"""Zips that mean two things, lie about themselves, or want to get out of their folder."""
+"""Zips that are ambiguous, make false claims, or would be written outside their folder."""
 
 import stat
 import struct
@@ -15,7 +15,7 @@ def deflated(content):
     return compressor.compress(content) + compressor.flush()
 
 
-def test_an_honest_forgery_opens(forge, record):
+def test_forge_without_changes_opens(forge, record):
     text = b"hello " * 100
     path = forge(record(b"p/a", b"hello"), record(b"p/b", text, method=8, payload=deflated(text)))
     with open_archive(path) as archive:
@@ -24,7 +24,7 @@ def test_an_honest_forgery_opens(forge, record):
 
 
 @pytest.mark.parametrize("payload", [deflated(b"x" * 39), deflated(b"x" * 40) + b"hidden"])
-def test_start_of_a_record_that_inflates_otherwise_is_refused(forge, record, payload):
+def test_read_start_rejects_wrong_inflated_size(forge, record, payload):
     path = forge(record(b"p/a", b"x" * 40, method=8, payload=payload))
     with (
         open_archive(path) as archive,
@@ -69,7 +69,7 @@ def test_start_of_a_record_that_inflates_otherwise_is_refused(forge, record, pay
         ({"name": b"p/a", "method": 8, "payload": b"\3\0", "size": 1 << 29}, "would inflate"),
     ],
 )
-def test_a_directory_that_is_not_a_packages_is_refused_at_once(forge, record, forged, reason):
+def test_open_rejects_invalid_directory(forge, record, forged, reason):
     path = forge(record(**forged))
     with pytest.raises(ArchiveError) as caught:
         open_archive(path)
@@ -90,7 +90,7 @@ def test_a_directory_that_is_not_a_packages_is_refused_at_once(forge, record, fo
         {"size": 0xFFFFFFFF, "compressed": 0xFFFFFFFF},
     ],
 )
-def test_a_record_whose_headers_disagree_is_refused_when_it_is_read(forge, record, local):
+def test_read_rejects_contradicting_headers(forge, record, local):
     with open_archive(forge(record(b"p/a", b"hello", local=local))) as archive:
         assert archive.read(".data/version") == b"6\n"
         with pytest.raises(ArchiveError, match="'a'"):
@@ -100,7 +100,7 @@ def test_a_record_whose_headers_disagree_is_refused_when_it_is_read(forge, recor
 
 
 @pytest.mark.parametrize("extra", ["none", "wrong crc", "none behind flag"])
-def test_a_data_descriptor_must_say_what_the_directory_says(forge, record, extra):
+def test_read_rejects_contradicting_descriptor(forge, record, extra):
     right = struct.pack("<4sIII", b"PK\7\x08", zlib.crc32(b"hello"), 5, 5)
     zeros = {"crc": 0, "size": 0, "compressed": 0}
     good = record(b"p/a", b"hello", flags=8, local=zeros, descriptor=right)
@@ -114,7 +114,7 @@ def test_a_data_descriptor_must_say_what_the_directory_says(forge, record, extra
         open_archive(forge(bad)).read("a")
 
 
-def test_hidden_bytes_are_refused_wherever_they_are(forge, record):
+def test_hidden_bytes_are_rejected(forge, record):
     with pytest.raises(ArchiveError, match="before the first record"):
         open_archive(forge(record(b"p/a", b"hello"), before=b"#!/bin/sh\n"))
     with pytest.raises(ArchiveError, match="not end where the next record starts"):
@@ -123,14 +123,14 @@ def test_hidden_bytes_are_refused_wherever_they_are(forge, record):
         open_archive(forge(record(b"p/a", b"hello"), comment=b"hi"))
 
 
-def test_a_truncated_file_says_that_it_is(write_package):
+def test_open_reports_truncated_file(write_package):
     path = write_package({"a": b"hello"})
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(ArchiveError, match="truncated"):
         open_archive(path)
 
 
-def test_no_truncation_gives_anything_but_a_modpack_error(write_package):
+def test_every_truncation_raises_modpack_error(write_package):
     path = write_package({"a": b"hello"})
     content = path.read_bytes()
     end = len(content)
@@ -141,7 +141,7 @@ def test_no_truncation_gives_anything_but_a_modpack_error(write_package):
 
 
 @pytest.mark.parametrize("position", [0, 4, 6, 8, 12, 16])
-def test_a_lying_end_record_is_refused(forge, record, position):
+def test_open_rejects_forged_end_record(forge, record, position):
     path = forge(record(b"p/a", b"hello"))
     content = bytearray(path.read_bytes())
     content[len(content) - 22 + position] ^= 5
@@ -154,19 +154,19 @@ def test_a_lying_end_record_is_refused(forge, record, position):
     "payload",
     [deflated(b"x" * 4001), deflated(b"x" * 3999), deflated(b"x" * 4000)[:-2], b"\xff" * 9],
 )
-def test_a_record_that_does_not_inflate_to_its_size_is_refused(forge, record, payload):
+def test_read_rejects_record_of_other_inflated_size(forge, record, payload):
     forged = record(b"p/a", b"x" * 4000, method=8, payload=payload)
     with pytest.raises(ArchiveError, match="inflate"):
         open_archive(forge(forged)).read("a")
 
 
-def test_bytes_after_the_deflated_stream_are_refused(forge, record):
+def test_read_rejects_bytes_after_deflate_stream(forge, record):
     payload = deflated(b"x" * 4000) + b"hidden"
     with pytest.raises(ArchiveError, match="inflate"):
         open_archive(forge(record(b"p/a", b"x" * 4000, method=8, payload=payload))).read("a")
 
 
-def test_a_bomb_is_not_inflated_beyond_what_it_declares(forge, record):
+def test_read_stops_inflating_at_declared_size(forge, record):
     bomb = record(b"p/a", method=8, payload=deflated(bytes(50 << 20)), size=1000)
     sizes = []
     with pytest.raises(ArchiveError, match="inflate"):
@@ -174,13 +174,13 @@ def test_a_bomb_is_not_inflated_beyond_what_it_declares(forge, record):
     assert sum(sizes) <= 1001
 
 
-def test_a_flipped_content_byte_is_found_by_the_crc(forge, record):
+def test_read_detects_flipped_byte_by_crc(forge, record):
     archive = open_archive(forge(record(b"p/a", b"hello", crc=zlib.crc32(b"hellp"))))
     with pytest.raises(ArchiveError, match="CRC-32"):
         archive.read("a")
 
 
-def test_a_version_anywhere_else_does_not_make_a_package(tmp_path, record):
+def test_version_in_subfolder_is_not_a_package(tmp_path, record):
     path = tmp_path / "m.pt"
     body, directory = record(b"p/x/version", b"1").local_bytes(), record(b"p/x/version", b"1")
     directory = directory.central_bytes(0)
@@ -191,7 +191,7 @@ def test_a_version_anywhere_else_does_not_make_a_package(tmp_path, record):
 
 
 def sparse_torch_archive(path):
-    """What torch writes around a storage of over 4 GiB, with a hole for the storage itself."""
+    """A torch archive with a sparse storage of over 4 GiB."""
     size = (1 << 32) + 8
     crc, zero = 0xE60914AE, struct.pack("<IIIHH", 0, 0, 0, 0, 0)[:12]
 
@@ -225,7 +225,7 @@ def sparse_torch_archive(path):
     return size
 
 
-def test_a_torch_archive_of_more_than_4_gib_is_located_and_read(tmp_path):
+def test_torch_archive_over_4_gib_is_read(tmp_path):
     size = sparse_torch_archive(tmp_path / "big.pt")
     with open_archive(tmp_path / "big.pt") as archive:
         assert archive.size(".data/0.storage") == size

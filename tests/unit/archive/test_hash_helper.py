@@ -1,4 +1,4 @@
-"""The helper process that hashes: its fate never changes the archive, and it always ends."""
+"""The hash helper process never changes the archive and always ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def content(number: int) -> bytes:
 
 @pytest.fixture
 def helpers(monkeypatch):
-    """All helpers that are started; they are from the first record on."""
+    """All started helpers. They start at the first record."""
     started = []
 
     class Noted(HashHelper):
@@ -59,7 +59,7 @@ def write(target, at_half=lambda: None):
 
 @pytest.fixture
 def plain(tmp_path, monkeypatch):
-    """The archive as it is made without help."""
+    """The archive as written without a helper."""
     target = tmp_path / "plain.pt"
     with monkeypatch.context() as patched:
         patched.setattr(hash_helper, "start_hash_helper", lambda: None)
@@ -82,7 +82,7 @@ def test_archive_is_identical_and_only_the_helper_hashes_storages(
     with ArchiveWriter(target) as writer:
         for number in range(MANY):
             writer.write_storage(f".data/{number}.storage", memoryview(content(number)))
-        monkeypatch.undo()  # what is no storage is
+        monkeypatch.undo()  # other records are
         writer.commit()
     assert target.read_bytes() == plain
     assert len(helpers) == 1 and has_ended(helpers[0])

@@ -1,7 +1,7 @@
 from modpack.archive import layout
 
 
-def test_what_belongs_to_the_format_is_internal():
+def test_is_internal_matches_format_records():
     internal = [
         layout.VERSION,
         layout.BYTEORDER,
@@ -13,7 +13,7 @@ def test_what_belongs_to_the_format_is_internal():
     assert not any(map(layout.is_internal, ["pkg/version", "pkg/a.py", "data/x.storage"]))
 
 
-def test_storages_are_recognized_where_torch_puts_them():
+def test_is_storage_matches_torch_locations():
     assert layout.is_storage(layout.storage_name(12))
     assert not layout.is_storage("pkg/.data/12.storage")
     assert not layout.is_storage(".data/a/12.storage")

@@ -1,4 +1,4 @@
-"""What an archive may ask of its reader is held against its size before anything is made."""
+"""Limits on archives are checked against their size before anything is allocated."""
 
 import struct
 import zlib
@@ -23,7 +23,7 @@ def padding(content):
     return struct.pack("<HH", PADDING, len(content)) + content
 
 
-def test_records_that_inflate_to_too_much_together_are_refused(forge, record):
+def test_open_rejects_too_large_total_inflated_size(forge, record):
     zeros = bytes(1 << 20)
     packed = deflated(zeros)
     records = [record(b"p/z%d" % n, zeros, method=8, payload=packed) for n in range(65)]
@@ -32,7 +32,7 @@ def test_records_that_inflate_to_too_much_together_are_refused(forge, record):
         open_archive(forge(*records))
 
 
-def test_the_writer_stores_what_its_reader_would_not_inflate(tmp_path):
+def test_writer_stores_records_over_ratio_limit(tmp_path):
     text = b"#" * ((1 << 20) - 1)
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write(".data/version", b"6\n")
@@ -46,19 +46,19 @@ def test_the_writer_stores_what_its_reader_would_not_inflate(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", bytes(40), b"Z" * 127])
-def test_padding_moves_data_and_does_nothing_else(forge, record, content):
+def test_is_padding_rejects_other_content(forge, record, content):
     path = forge(record(b"p/a", b"hello", local={"extra": padding(content)}))
     assert open_archive(path).read("a") == b"hello"
 
 
 @pytest.mark.parametrize("content", [b"hidden", b"\0Z", b"Z\0Z", bytes(128), b"Z" * 60_000])
-def test_nothing_hides_in_padding(forge, record, content):
+def test_read_rejects_data_in_padding(forge, record, content):
     path = forge(record(b"p/a", b"hello", local={"extra": padding(content)}))
     with pytest.raises(ArchiveError, match="data in the padding"):
         open_archive(path).read("a")
 
 
-def test_names_may_not_have_more_folders_than_their_archive_is_worth(forge, record):
+def test_open_rejects_too_many_folders(forge, record):
     below = b"a/" * 60 + b"b"
     with pytest.raises(
         ArchiveError, match=r"the names contain 61001 folders, and 50000 are allowed"
@@ -67,12 +67,12 @@ def test_names_may_not_have_more_folders_than_their_archive_is_worth(forge, reco
     assert len(open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(800)))).names())
 
 
-def test_folders_are_counted_once_if_there_are_many():
+def test_count_folders_counts_many_folders_once():
     names = [f"top/{n % 50}/{n}/file" for n in range(30_000)]
     assert count_folders(names) == 1 + 50 + 30_000
 
 
-def test_a_json_record_is_held_against_the_size_of_its_archive(write_package):
+def test_json_record_is_limited_by_archive_size(write_package):
     path = write_package({"small.json": b"[{}]", "large.json": b"[" + b"{}," * 800_000 + b"{}]"})
     with open_archive(path) as archive:
         assert read_json(archive, "small.json") == [{}]
@@ -80,7 +80,7 @@ def test_a_json_record_is_held_against_the_size_of_its_archive(write_package):
             read_json(archive, "large.json")
 
 
-def test_an_endless_list_of_externs_is_refused(write_package):
+def test_read_externs_rejects_too_long_list(write_package):
     path = write_package({".data/extern_modules": b"json\nos\n"})
     assert read_externs(open_archive(path)) == ["json", "os"]
     path = write_package({".data/extern_modules": b"a\n" * 33_334})
@@ -88,7 +88,7 @@ def test_an_endless_list_of_externs_is_refused(write_package):
         read_externs(open_archive(path))
 
 
-def test_an_extern_that_is_too_deep_for_any_module_is_refused(write_package):
+def test_read_externs_rejects_too_deep_path(write_package):
     deepest = "a" + ".a" * 63
     assert read_externs(open_archive(write_package({".data/extern_modules": deepest.encode()})))
     path = write_package({".data/extern_modules": f"os\n{deepest}.a\n".encode()})
@@ -96,7 +96,7 @@ def test_an_extern_that_is_too_deep_for_any_module_is_refused(write_package):
         read_externs(open_archive(path))
 
 
-def test_larger_archives_may_ask_for_more():
+def test_limits_grow_with_archive_size():
     small, large = 10_000, 10**9
     limits = Limits()
     for allowed in (limits.max_json_bytes, limits.max_modules, limits.max_folders):

@@ -23,7 +23,7 @@ RECORDS = {"pkg/a.py": b"x = 1\n", "pkg/é.txt": b"", ".data/0.storage": bytes(2
 
 
 def zip_with(records):
-    """A package as others would write it, rewound."""
+    """A buffer with a package that another program wrote."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in {layout.VERSION: b"6\n", **records}.items():
@@ -41,7 +41,7 @@ def a_manifest(**changes):
     return {"format": 2, "writer": "modpack x", "digest": "sha256", "records": [], **changes}
 
 
-def test_the_manifest_lists_every_other_record_with_size_and_digest(write_package):
+def test_manifest_lists_all_other_records(write_package):
     with open_archive(write_package(RECORDS)) as archive:
         manifest = read_manifest(archive)
         assert manifest.format == 2
@@ -52,14 +52,14 @@ def test_the_manifest_lists_every_other_record_with_size_and_digest(write_packag
         }
 
 
-def test_the_manifest_is_canonical_json(write_package):
+def test_manifest_is_canonical_json(write_package):
     with open_archive(write_package(RECORDS)) as archive:
         content = archive.read(layout.MANIFEST)
     assert canonical_json(json.loads(content)) == content
     assert content.startswith(b'{"digest":"sha256","format":2,"records":[[".data/version",2,"06e9')
 
 
-def test_the_package_digest_is_the_manifests_and_what_commit_returned(tmp_path):
+def test_package_digest_equals_manifest_digest(tmp_path):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write(layout.VERSION, b"6\n")
         returned = writer.commit()
@@ -69,14 +69,14 @@ def test_the_package_digest_is_the_manifests_and_what_commit_returned(tmp_path):
         assert archive.read(layout.MANIFEST_DIGEST) == returned.encode()
 
 
-def test_the_package_digest_does_not_depend_on_the_files_name(write_package):
+def test_package_digest_ignores_file_name(write_package):
     first = open_archive(write_package(RECORDS, "one.pt"))
     second = open_archive(write_package(RECORDS, "two.pt"))
     other = open_archive(write_package({**RECORDS, "pkg/a.py": b"x = 2\n"}, "three.pt"))
     assert package_digest(first) == package_digest(second) != package_digest(other)
 
 
-def test_a_package_without_manifest_is_named_by_its_contents(tmp_path):
+def test_package_digest_without_manifest_covers_contents(tmp_path):
     archive = zip_with(RECORDS)
     assert read_manifest(archive) is None
     names = dict(reversed(RECORDS.items()))
@@ -85,7 +85,7 @@ def test_a_package_without_manifest_is_named_by_its_contents(tmp_path):
         assert package_digest(zip_with({**RECORDS, **changed})) != package_digest(archive)
 
 
-def test_a_package_without_manifest_has_the_same_digest_unzipped(tmp_path):
+def test_package_digest_without_manifest_is_same_unzipped(tmp_path):
     with zipfile.ZipFile(tmp_path / "m.pt", "w") as zipped:
         for name, content in {layout.VERSION: b"6\n", **RECORDS}.items():
             zipped.writestr(f"p/{name}", content)
@@ -95,7 +95,7 @@ def test_a_package_without_manifest_has_the_same_digest_unzipped(tmp_path):
     )
 
 
-def test_some_records_are_named_by_their_names_and_contents_whatever_else_there_is(write_package):
+def test_contents_digest_ignores_other_records(write_package):
     some = ["pkg/a.py", "pkg/é.txt"]
 
     def digest(**changed):
@@ -109,12 +109,12 @@ def test_some_records_are_named_by_their_names_and_contents_whatever_else_there_
     assert contents_digest(archive, ["pkg/b.py"]) != contents_digest(archive, ["pkg/é.txt"])
 
 
-def test_all_of_a_package_without_manifest_names_any_part_of_it():
+def test_contents_digest_without_manifest_is_package_digest():
     archive = zip_with(RECORDS)
     assert contents_digest(archive, ["pkg/a.py"]) == package_digest(archive)
 
 
-def test_a_newer_format_is_refused_and_says_so():
+def test_read_manifest_rejects_newer_format():
     with pytest.raises(UnsupportedVersionError, match=r"format 3, .* up to 2"):
         read_manifest(with_manifest(canonical_json(a_manifest(format=3, records="unheard of"))))
 
@@ -142,7 +142,7 @@ def test_a_newer_format_is_refused_and_says_so():
         a_manifest(format=1, records={"a": 1}),
     ],
 )
-def test_a_manifest_of_another_shape_is_an_archive_error(document):
+def test_read_manifest_rejects_other_shapes(document):
     with pytest.raises(ArchiveError, match=r"manifest\.json"):
         read_manifest(with_manifest(canonical_json(document)))
 
@@ -150,7 +150,7 @@ def test_a_manifest_of_another_shape_is_an_archive_error(document):
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":1,"a":2}', b"9" * 5000]
 )
-def test_a_manifest_that_is_no_json_is_an_archive_error(content):
+def test_read_manifest_rejects_invalid_json(content):
     with pytest.raises(ArchiveError, match=r"manifest\.json"):
         read_manifest(with_manifest(content))
 
@@ -163,20 +163,20 @@ def test_a_manifest_that_is_no_json_is_an_archive_error(content):
         '{"a":{"more":{"x":1,"x":1},"sha256":"%s","size":1},"b":{"sha256":"%s","size":1}}',
     ],
 )
-def test_a_manifest_that_says_something_twice_is_an_archive_error(records):
+def test_read_manifest_rejects_duplicate_keys(records):
     form = canonical_json(a_manifest(format=1))
     content = form.replace(b"[]", records.encode() % (b"0" * 64, b"1" * 64))
     with pytest.raises(ArchiveError, match="a key occurs twice"):
         read_manifest(with_manifest(content))
 
 
-def test_a_manifest_that_lists_a_record_twice_is_an_archive_error():
+def test_read_manifest_rejects_duplicate_records():
     rows = [["b", 1, "0" * 64], ["a", 1, "0" * 64], ["a", 1, "0" * 64]]
     with pytest.raises(ArchiveError, match="the manifest lists 'a' twice"):
         read_manifest(with_manifest(canonical_json(a_manifest(records=rows))))
 
 
-def test_a_manifest_may_say_more_than_is_known():
+def test_read_manifest_ignores_unknown_keys():
     more = {"size": 1, "sha256": "0" * 64, "more": {"size": "a:b"}}
     document = a_manifest(format=1, records={"a": more}, notes=[{"size": 1}])
     manifest = read_manifest(with_manifest(canonical_json(document)))
@@ -198,7 +198,7 @@ def test_a_manifest_may_say_more_than_is_known():
         ({3: None}, "no valid sha256 for 'r7'"),
     ],
 )
-def test_the_one_wrong_entry_among_many_is_named(wrong, reason):
+def test_read_manifest_names_invalid_row(wrong, reason):
     rows = [[f"r{n}", n, f"{n:064x}", f"{n:064x}"] for n in range(20)]
     for place, value in wrong.items():
         rows[7][place] = value
@@ -206,17 +206,17 @@ def test_the_one_wrong_entry_among_many_is_named(wrong, reason):
         read_manifest(with_manifest(canonical_json(a_manifest(records=rows))))
 
 
-def test_a_manifest_that_has_not_its_digest_is_an_archive_error():
+def test_read_manifest_rejects_wrong_digest():
     with pytest.raises(ArchiveError, match="does not match the digest"):
         read_manifest(with_manifest(canonical_json(a_manifest()), digest=b"0" * 64))
 
 
-def test_a_package_of_modpacks_without_its_manifest_is_an_archive_error():
+def test_read_manifest_rejects_missing_manifest():
     with pytest.raises(ArchiveError, match=r"but not '\.data/modpack/manifest\.json'"):
         read_manifest(zip_with({layout.GRAPH: b"{}"}))
 
 
-def test_an_intact_package_verifies_zipped_and_unzipped(write_package, tmp_path):
+def test_verify_records_accepts_zipped_and_unzipped(write_package, tmp_path):
     path = write_package(RECORDS, compress=True)
     with zipfile.ZipFile(path) as zipped:
         zipped.extractall(tmp_path / "out")
@@ -225,7 +225,7 @@ def test_an_intact_package_verifies_zipped_and_unzipped(write_package, tmp_path)
         verify_records(archive, read_manifest(archive), archive.names())
 
 
-def test_all_differences_are_told_at_once():
+def test_verify_records_lists_all_differences():
     def said(content):
         return RecordDigest(len(content), hashlib.sha256(content).hexdigest())
 
@@ -249,7 +249,7 @@ def test_all_differences_are_told_at_once():
     assert "fine" not in str(caught.value)
 
 
-def test_damage_found_while_verifying_is_listed_with_the_rest(write_package):
+def test_verify_records_lists_crc_errors(write_package):
     path = write_package({"a": b"hello", "b": b"world"})
     path.write_bytes(path.read_bytes().replace(b"hello", b"hallo").replace(b"world", b"wurld"))
     archive = open_archive(path)
@@ -257,7 +257,7 @@ def test_damage_found_while_verifying_is_listed_with_the_rest(write_package):
         verify_records(archive, read_manifest(archive), archive.names())
 
 
-def test_reading_can_be_checked_against_the_manifest(write_package, tmp_path):
+def test_read_checks_given_manifest(write_package, tmp_path):
     with zipfile.ZipFile(write_package(RECORDS)) as zipped:
         zipped.extractall(tmp_path / "out")
     (tmp_path / "out/archive/pkg/a.py").write_bytes(b"x = 2\n")

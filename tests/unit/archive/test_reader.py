@@ -30,7 +30,7 @@ def path(request, write_package):
 
 @pytest.fixture(params=["file", "buffer", "folder", "folder around"])
 def archive(request, path, tmp_path):
-    """The same package in each of its forms."""
+    """The same package as each kind of archive."""
     if request.param == "file":
         source = path
     elif request.param == "buffer":
@@ -43,11 +43,11 @@ def archive(request, path, tmp_path):
         yield opened
 
 
-def test_all_sizes_at_once_are_those_of_each_record(archive):
+def test_sizes_equal_size_of_each_record(archive):
     assert list(archive.sizes().items()) == [(n, archive.size(n)) for n in archive.names()]
 
 
-def test_every_form_of_a_package_has_the_same_contents(archive):
+def test_all_archive_kinds_have_same_contents(archive):
     own = {".data/version", ".data/modpack/manifest.json", ".data/modpack/manifest.sha256"}
     assert set(archive.names()) == RECORDS.keys() | own
     for name, content in RECORDS.items():
@@ -58,7 +58,7 @@ def test_every_form_of_a_package_has_the_same_contents(archive):
         assert b"".join(archive.chunks(name)) == content
 
 
-def test_a_missing_record_is_told_with_names_like_it(archive):
+def test_missing_record_error_suggests_similar_names(archive):
     assert not archive.has("pkg/A.py")
     for ask in (archive.read, archive.size, archive.crc32, archive.data_range, archive.chunks):
         with pytest.raises(RecordNotFoundError) as caught:
@@ -67,7 +67,7 @@ def test_a_missing_record_is_told_with_names_like_it(archive):
         assert "Did you mean 'pkg/a.py'" in str(caught.value)
 
 
-def test_what_can_be_mapped_lies_where_it_is_said_to(archive):
+def test_data_range_locates_record(archive):
     place = archive.data_range(".data/0.storage")
     if archive.path == "<buffer>":
         assert place is None
@@ -79,25 +79,25 @@ def test_what_can_be_mapped_lies_where_it_is_said_to(archive):
     archive.check_unchanged()
 
 
-def test_a_closed_archive_says_so(archive):
+def test_closed_archive_raises(archive):
     archive.close()
     archive.close()
     with pytest.raises(ArchiveError, match="closed"):
         archive.read("pkg/a.py")
 
 
-def test_names_of_a_zip_come_in_file_order(write_package):
+def test_zip_names_are_in_file_order(write_package):
     with open_archive(write_package({"b": b"", "a": b""})) as archive:
         assert archive.names()[:3] == (".data/version", "b", "a")
 
 
-def test_compressed_records_cannot_be_mapped(write_package):
+def test_data_range_of_compressed_record_is_none(write_package):
     with open_archive(write_package(RECORDS, compress=True)) as archive:
         assert archive.data_range("pkg/a.py") is None
         assert isinstance(archive.data_range(".data/0.storage"), DataRange)
 
 
-def test_a_view_into_a_buffer_is_read_only_and_no_copy(write_package):
+def test_read_view_of_buffer_is_readonly_without_copy(write_package):
     content = write_package(RECORDS).read_bytes()
     with open_archive(io.BytesIO(content)) as archive:
         view = archive.read_view(".data/0.storage")
@@ -105,7 +105,7 @@ def test_a_view_into_a_buffer_is_read_only_and_no_copy(write_package):
         assert view.obj is archive.read_view("pkg/a.py").obj
 
 
-def test_a_view_into_a_buffer_is_compared_with_what_it_should_be(write_package):
+def test_read_view_of_buffer_is_verified(write_package):
     class Refusing:
         def check(self, source, name, content):
             raise ArchiveError(source, "it should be something else", name)
@@ -118,7 +118,7 @@ def test_a_view_into_a_buffer_is_compared_with_what_it_should_be(write_package):
                 read(".data/0.storage")
 
 
-def test_a_buffer_is_read_from_where_it_stands(write_package):
+def test_buffer_is_read_from_current_position(write_package):
     content = write_package(RECORDS).read_bytes()
     buffer = io.BytesIO(b"something else" + content)
     buffer.seek(14)
@@ -127,14 +127,14 @@ def test_a_buffer_is_read_from_where_it_stands(write_package):
         assert archive.read("pkg/a.py") == RECORDS["pkg/a.py"]
 
 
-def test_a_buffer_left_at_its_end_is_told_to_be_rewound(write_package):
+def test_buffer_at_end_error_suggests_seek(write_package):
     buffer = io.BytesIO(write_package(RECORDS).read_bytes())
     buffer.seek(0, io.SEEK_END)
     with pytest.raises(NotAPackageError, match=r"seek\(0\)"):
         open_archive(buffer)
 
 
-def test_many_threads_read_one_archive_and_get_right_answers(archive):
+def test_archive_is_read_by_many_threads(archive):
     barrier = threading.Barrier(8)
 
     def read_everything(turn):
@@ -146,7 +146,7 @@ def test_many_threads_read_one_archive_and_get_right_answers(archive):
         assert all(threads.map(read_everything, range(8)))
 
 
-def test_a_file_that_is_replaced_while_open_is_noticed_and_read_as_it_was(write_package, tmp_path):
+def test_file_replaced_while_open_is_detected(write_package, tmp_path):
     path = write_package({"a": b"old"})
     with open_archive(path) as archive:
         write_package({"a": b"new"})
@@ -155,7 +155,7 @@ def test_a_file_that_is_replaced_while_open_is_noticed_and_read_as_it_was(write_
             archive.check_unchanged()
 
 
-def test_a_file_that_is_truncated_while_open_is_an_archive_error(write_package):
+def test_file_truncated_while_open_raises_archive_error(write_package):
     path = write_package({"a": b"x" * 100})
     with open_archive(path) as archive:
         os.truncate(path, 40)
@@ -164,14 +164,14 @@ def test_a_file_that_is_truncated_while_open_is_an_archive_error(write_package):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"not a zip at all" * 100, b"\x80\x02}q\x00."])
-def test_what_is_no_zip_is_no_package(tmp_path, content):
+def test_open_rejects_file_that_is_not_a_zip(tmp_path, content):
     path = tmp_path / "m.pt"
     path.write_bytes(content)
     with pytest.raises(NotAPackageError, match=r"m\.pt: this is .* not a package\. [A-Z]"):
         open_archive(path)
 
 
-def test_another_zip_is_no_package(tmp_path):
+def test_open_rejects_zip_without_version(tmp_path):
     for name in ("empty.zip", "other.zip"):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             if name == "other.zip":
@@ -186,7 +186,7 @@ def test_another_zip_is_no_package(tmp_path):
         open_archive(tmp_path / "third.zip")
 
 
-def test_what_is_not_there_is_told_as_the_user_named_it(tmp_path, monkeypatch):
+def test_missing_file_error_keeps_given_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("missing.pt", "missing/m.pt", "a\0b"):
         with pytest.raises(NotAPackageError) as caught:
@@ -195,12 +195,12 @@ def test_what_is_not_there_is_told_as_the_user_named_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [7, None, b"m.pt", io.StringIO("text"), object()])
-def test_a_wrong_type_is_a_type_error_naming_the_argument(bad):
+def test_wrong_type_raises_type_error(bad):
     with pytest.raises(TypeError, match="source must be"):
         open_archive(bad)
 
 
-def test_a_file_that_python_wrote_with_or_without_seeking_is_read(tmp_path):
+def test_zipfile_output_is_read(tmp_path):
     class Pipe(io.RawIOBase):
         def __init__(self):
             self.content = b""
@@ -220,14 +220,14 @@ def test_a_file_that_python_wrote_with_or_without_seeking_is_read(tmp_path):
         assert open_archive(io.BytesIO(content)).read("a.txt") == b"hello" * 100
 
 
-def test_temporary_files_are_buffers_too(write_package):
+def test_temporary_file_is_read_as_buffer(write_package):
     with tempfile.NamedTemporaryFile() as file:
         file.write(write_package(RECORDS).read_bytes())
         file.seek(0)
         assert open_archive(file).read("pkg/a.py") == RECORDS["pkg/a.py"]
 
 
-def test_claims_are_held_against_the_given_limits(write_package):
+def test_open_applies_given_limits(write_package):
     path = write_package({"a": b"again " * 1000, "b": b""}, compress=True)
     for limits in (
         Limits(max_records=3),

@@ -1,4 +1,4 @@
-"""Packages that were unzipped, and packed again by another zip program."""
+"""Packages that another zip program repacked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REMEDY = "Unzip it and load the folder."
 
 @pytest.fixture
 def unzipped(tmp_path: Path) -> Path:
-    """A folder that holds the top-level folder of a package and nothing else."""
+    """A folder that contains only the top-level folder of a package."""
     with modpack.PackageExporter(tmp_path / "tea.modpack") as exporter:
         exporter.save_text("shop", "about.txt", "a text")
     with zipfile.ZipFile(tmp_path / "tea.modpack") as archive:
@@ -40,14 +40,14 @@ def packed(folder: Path, target: Path, extra: bytes = b"") -> Path:
     return target
 
 
-def test_records_alone_are_no_package_again(unzipped: Path, tmp_path: Path) -> None:
+def test_rezipped_folder_is_rejected_as_repacked(unzipped: Path, tmp_path: Path) -> None:
     with pytest.raises(RepackedError, match="are not those that modpack writes") as told:
         modpack.load_weights(packed(unzipped, tmp_path / "again.modpack"))
     assert REMEDY in str(told.value)
     assert modpack.PackageImporter(unzipped).load_text("shop", "about.txt") == "a text"
 
 
-def test_entries_for_folders_are_told_with_what_helps(unzipped: Path, tmp_path: Path) -> None:
+def test_folder_entries_error_has_hint(unzipped: Path, tmp_path: Path) -> None:
     zipped = shutil.make_archive(str(tmp_path / "again"), "zip", unzipped)
     with pytest.raises(ArchiveError, match="'archive/': the record is a folder entry") as told:
         modpack.load_weights(zipped)
@@ -55,21 +55,19 @@ def test_entries_for_folders_are_told_with_what_helps(unzipped: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("extra", [TIMES, OWNERS, TIMES + OWNERS])
-def test_times_and_owners_of_files_are_told_with_what_helps(
-    unzipped: Path, tmp_path: Path, extra: bytes
-) -> None:
+def test_file_metadata_error_has_hint(unzipped: Path, tmp_path: Path, extra: bytes) -> None:
     zipped = packed(unzipped, tmp_path / "again.modpack", extra)
     with pytest.raises(ArchiveError, match="file times or owners") as told:
         open_archive(zipped)
     assert REMEDY in str(told.value)
 
 
-def test_what_was_packed_without_its_folder_says_so(unzipped: Path, tmp_path: Path) -> None:
+def test_missing_top_level_folder_error_has_hint(unzipped: Path, tmp_path: Path) -> None:
     with pytest.raises(ArchiveError, match="zipped without its top-level folder") as told:
         open_archive(packed(unzipped / "archive", tmp_path / "again.modpack"))
     assert "Unzip it into a folder" in str(told.value)
 
 
 @pytest.mark.parametrize("extra", [UNICODE_PATH, TIMES + UNICODE_PATH, TIMES[:-1], b"\1"])
-def test_what_no_such_program_writes_is_not_excused(extra: bytes) -> None:
+def test_other_extra_fields_are_not_file_metadata(extra: bytes) -> None:
     assert not has_only_file_metadata(extra)

@@ -1,4 +1,4 @@
-"""A target is as it was, or holds a complete package: nothing in between, whatever happens."""
+"""A target is either unchanged or a complete package."""
 
 import gc
 import io
@@ -42,7 +42,7 @@ def assert_untouched(target):
     assert os.listdir(target.parent) == [target.name]
 
 
-def test_nothing_is_made_before_the_first_record(target):
+def test_writer_creates_no_file_before_first_record(target):
     writer = ArchiveWriter(target)
     assert_untouched(target)
     writer.write("a", b"")
@@ -50,7 +50,7 @@ def test_nothing_is_made_before_the_first_record(target):
     writer.discard()
 
 
-def test_a_failed_export_leaves_the_old_package(target):
+def test_failed_export_keeps_old_package(target):
     with pytest.raises(ZeroDivisionError), ArchiveWriter(target) as writer:
         write_something(writer)
         assert target.read_bytes() == OLD
@@ -58,13 +58,13 @@ def test_a_failed_export_leaves_the_old_package(target):
     assert_untouched(target)
 
 
-def test_leaving_without_commit_discards(target):
+def test_exit_without_commit_discards(target):
     with ArchiveWriter(target) as writer:
         write_something(writer)
     assert_untouched(target)
 
 
-def test_a_forgotten_writer_leaves_nothing(target):
+def test_deleted_writer_leaves_no_file(target):
     writer = ArchiveWriter(target)
     write_something(writer)
     del writer
@@ -72,7 +72,7 @@ def test_a_forgotten_writer_leaves_nothing(target):
     assert_untouched(target)
 
 
-def test_commit_replaces_the_target_and_leaves_nothing_else(target):
+def test_commit_replaces_target_without_leftovers(target):
     with ArchiveWriter(target) as writer:
         write_something(writer)
         writer.commit()
@@ -81,7 +81,7 @@ def test_commit_replaces_the_target_and_leaves_nothing_else(target):
         assert archive.size(".data/0.storage") == 3 << 20
 
 
-def test_the_mode_of_an_old_target_is_kept(target):
+def test_commit_keeps_mode_of_old_target(target):
     target.chmod(0o640)
     with ArchiveWriter(target) as writer:
         write_something(writer)
@@ -91,7 +91,7 @@ def test_the_mode_of_an_old_target_is_kept(target):
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
 
 
-def test_a_new_target_gets_the_mode_that_the_umask_gives(tmp_path):
+def test_new_target_mode_follows_umask(tmp_path):
     code = (
         "import os, sys; os.umask(0o027)\n"
         "from modpack.archive.writer import ArchiveWriter\n"
@@ -101,7 +101,7 @@ def test_a_new_target_gets_the_mode_that_the_umask_gives(tmp_path):
     assert stat.S_IMODE((tmp_path / "m.pt").stat().st_mode) == 0o640
 
 
-def test_a_link_is_kept_and_what_it_points_to_is_replaced(target, tmp_path):
+def test_commit_keeps_symlink_and_replaces_its_target(target, tmp_path):
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     link = folder / "link.pt"
@@ -114,7 +114,7 @@ def test_a_link_is_kept_and_what_it_points_to_is_replaced(target, tmp_path):
         assert archive.has(".data/version")
 
 
-def test_a_full_disk_is_reported_and_leaves_the_old_package(target):
+def test_full_disk_keeps_old_package(target):
     code = (
         "import resource, sys\n"
         "from modpack.archive.writer import ArchiveWriter\n"
@@ -129,7 +129,7 @@ def test_a_full_disk_is_reported_and_leaves_the_old_package(target):
     assert_untouched(target)
 
 
-def test_a_disk_that_fills_up_at_the_very_end_leaves_the_old_package(target):
+def test_disk_full_at_end_keeps_old_package(target):
     code = (
         "import resource, sys\n"
         "from modpack.archive.writer import ArchiveWriter\n"
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_at_the_very_end_leaves_the_old_package(target):
     assert_untouched(target)
 
 
-def test_after_a_failure_the_writer_says_that_it_is_closed():
+def test_writer_is_closed_after_failure():
     with open("/dev/full", "wb") as full:
         writer = ArchiveWriter(full)
         writer.write("a", bytes(20 << 20))
@@ -154,7 +154,7 @@ def test_after_a_failure_the_writer_says_that_it_is_closed():
             writer.write("b", b"")
 
 
-def test_a_killed_export_leaves_the_old_package_and_the_next_one_tidies_up(target):
+def test_next_export_removes_files_of_killed_export(target):
     code = (
         "import os, signal, sys\n"
         "from modpack.archive.writer import ArchiveWriter\n"
@@ -170,7 +170,7 @@ def test_a_killed_export_leaves_the_old_package_and_the_next_one_tidies_up(targe
     assert_untouched(target)
 
 
-def test_temporaries_of_the_living_and_of_other_places_are_left_alone(target):
+def test_cleanup_keeps_files_of_live_and_foreign_processes(target):
     first = ArchiveWriter(target)
     first.write("a", b"1")
     (mine,) = set(os.listdir(target.parent)) - {target.name}
@@ -184,7 +184,7 @@ def test_temporaries_of_the_living_and_of_other_places_are_left_alone(target):
     first.discard()
 
 
-def test_a_forked_child_does_not_remove_its_parents_work(target):
+def test_forked_child_keeps_parent_temporary_file(target):
     code = (
         "import os, sys\n"
         "from modpack.archive.writer import ArchiveWriter\n"
@@ -198,7 +198,7 @@ def test_a_forked_child_does_not_remove_its_parents_work(target):
         assert archive.read(".data/version") == b"6"
 
 
-def test_a_very_long_file_name_still_has_room_for_its_temporary(tmp_path):
+def test_long_file_name_has_valid_temporary_name(tmp_path):
     path = tmp_path / ("ü" * 125 + ".pt")
     with ArchiveWriter(path) as writer:
         write_something(writer)
@@ -206,7 +206,7 @@ def test_a_very_long_file_name_still_has_room_for_its_temporary(tmp_path):
     assert path.exists()
 
 
-def test_an_impossible_target_is_refused_before_any_work(tmp_path):
+def test_unwritable_target_is_rejected_immediately(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for bad, reason in {
         tmp_path: "this is a folder",
@@ -221,12 +221,12 @@ def test_an_impossible_target_is_refused_before_any_work(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [7, b"m.pt", io.StringIO(), object()])
-def test_a_wrong_type_is_a_type_error_naming_the_argument(bad):
+def test_wrong_type_raises_type_error(bad):
     with pytest.raises(TypeError, match="target must be"):
         ArchiveWriter(bad)
 
 
-def test_files_opened_for_text_or_for_reading_are_refused(target):
+def test_text_and_readonly_buffers_are_rejected(target):
     with tempfile.NamedTemporaryFile("w") as text, pytest.raises(TypeError, match="text"):
         ArchiveWriter(text)
     with target.open("rb") as reading, pytest.raises(TargetError, match="not opened for writing"):
@@ -237,7 +237,7 @@ def test_files_opened_for_text_or_for_reading_are_refused(target):
         ArchiveWriter(closed)
 
 
-def test_a_buffer_gets_everything_at_commit_and_nothing_before():
+def test_buffer_is_written_only_at_commit():
     buffer = io.BytesIO(b"head")
     buffer.seek(0, io.SEEK_END)
     with ArchiveWriter(buffer) as writer:
@@ -249,7 +249,7 @@ def test_a_buffer_gets_everything_at_commit_and_nothing_before():
         assert archive.size(".data/0.storage") == 3 << 20
 
 
-def test_a_failed_export_leaves_a_buffer_untouched():
+def test_failed_export_keeps_buffer_untouched():
     buffer = io.BytesIO()
     with pytest.raises(ZeroDivisionError), ArchiveWriter(buffer) as writer:
         write_something(writer)
@@ -258,7 +258,7 @@ def test_a_failed_export_leaves_a_buffer_untouched():
 
 
 class OnlyWrites:
-    """Takes at most 1000 bytes a call, and can do nothing else."""
+    """Accepts at most 1000 bytes per call."""
 
     def __init__(self):
         self.taken = b""
@@ -268,7 +268,7 @@ class OnlyWrites:
         return min(len(data), 1000)
 
 
-def test_a_buffer_that_cannot_seek_and_takes_little_at_a_time_will_do():
+def test_unseekable_buffer_with_short_writes_is_supported():
     pipe = OnlyWrites()
     with ArchiveWriter(pipe) as writer:
         writer.write(".data/version", b"6\n")

@@ -1,4 +1,4 @@
-"""Packages go both ways between modpack's zip code and torch's."""
+"""Compatibility of modpack's zip code with torch's."""
 
 import io
 import warnings
@@ -41,7 +41,7 @@ def copy(archive, target):
         writer.commit()
 
 
-def test_a_package_that_torch_wrote_is_read(torch_package):
+def test_torch_package_archive_is_read(torch_package):
     with open_archive(torch_package) as archive:
         assert archive.read("pkg/code.py").startswith(b"def double")
         assert archive.read("pkg/ünï.txt").decode() == "grüß dich"
@@ -53,7 +53,7 @@ def test_a_package_that_torch_wrote_is_read(torch_package):
         assert len(package_digest(archive)) == 64
 
 
-def test_torch_reads_what_it_wrote_after_modpack_copied_it(torch_package, tmp_path):
+def test_torch_reads_copied_torch_archive(torch_package, tmp_path):
     with open_archive(torch_package) as archive:
         copy(archive, tmp_path / "copy.pt")
     importer = PackageImporter(tmp_path / "copy.pt")
@@ -64,7 +64,7 @@ def test_torch_reads_what_it_wrote_after_modpack_copied_it(torch_package, tmp_pa
     assert importer.load_text("pkg", "ünï.txt") == "grüß dich"
 
 
-def test_torchs_reader_sees_the_records_where_modpack_put_them(write_package, monkeypatch):
+def test_torch_reader_finds_records(write_package, monkeypatch):
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 3000)  # as if it were beyond 4 GiB
     storages = {f".data/{i}.storage": bytes([i]) * 1000 * i for i in range(6)}
     path = write_package({"pkg/a.py": b"x = 1\n", **storages})
@@ -77,7 +77,7 @@ def test_torchs_reader_sees_the_records_where_modpack_put_them(write_package, mo
         assert reader.get_record_offset(name) == archive.data_range(name).offset
 
 
-def test_a_torch_save_checkpoint_is_readable_too(tmp_path):
+def test_torch_save_checkpoint_is_readable(tmp_path):
     torch.save({"a": torch.arange(3)}, tmp_path / "checkpoint.pt")
     path = str(tmp_path / "checkpoint.pt")
     with ZipArchive(FileBytes(path, path)) as archive:

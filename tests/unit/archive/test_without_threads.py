@@ -1,4 +1,4 @@
-"""Where no thread can be started, as at the limit of a container, packages are written and read."""
+"""Writing and reading packages where no thread can be started."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def damage(target):
         return find_damage(archive, read_manifest(archive), archive.names(), workers=3)
 
 
-def test_packages_are_written_and_compared(tmp_path, no_threads):
+def test_write_and_verify_without_threads(tmp_path, no_threads):
     write(tmp_path / "m.pt")
     assert damage(tmp_path / "m.pt") == {}
 
 
-def test_the_bytes_are_the_same(tmp_path, request):
+def test_bytes_without_threads_are_the_same(tmp_path, request):
     write(tmp_path / "m.pt")
     request.getfixturevalue("no_threads")
     write(tmp_path / "n.pt")
     assert (tmp_path / "n.pt").read_bytes() == (tmp_path / "m.pt").read_bytes()
 
 
-def test_packages_are_written_and_read_while_python_ends(tmp_path):
+def test_write_and_read_at_interpreter_exit(tmp_path):
     code = f"""
     import atexit
     from tests.unit.archive import test_without_threads as here

@@ -14,7 +14,7 @@ from modpack.errors import ArchiveError
 BIG = bytes(range(256)) * (3 << 12)  # 3 MiB: over the threshold for digests on other threads
 
 
-def test_an_independent_reader_finds_what_was_written(write_package):
+def test_zipfile_reads_written_records(write_package):
     records = {
         "pkg/a.py": b"x = 1\n",
         "pkg/ünï.txt": b"",
@@ -27,13 +27,13 @@ def test_an_independent_reader_finds_what_was_written(write_package):
             assert archive.read(f"archive/{name}") == content
 
 
-def test_the_same_calls_give_the_same_bytes(write_package):
+def test_writer_output_is_reproducible(write_package):
     records = {"a.py": b"1", ".data/0.storage": BIG, "b.txt": b"x" * 5000}
     first = write_package(records, compress=True).read_bytes()
     assert write_package(records, compress=True).read_bytes() == first
 
 
-def test_storages_are_aligned_whatever_stands_before_them(write_package):
+def test_storages_are_aligned(write_package):
     records = {}
     for i in range(130):
         records[f"pkg/{'n' * i}.txt"] = b"?"
@@ -47,7 +47,7 @@ def test_storages_are_aligned_whatever_stands_before_them(write_package):
             assert content[place.offset : place.offset + place.length] == records[name]
 
 
-def test_compression_is_used_where_it_helps_and_only_there(write_package):
+def test_writer_compresses_only_if_smaller(write_package):
     incompressible = bytes(i * i * 7 % 251 for i in range(40))
     path = write_package({"text.txt": b"again " * 500, "noise": incompressible}, compress=True)
     with zipfile.ZipFile(path) as archive:
@@ -56,13 +56,13 @@ def test_compression_is_used_where_it_helps_and_only_there(write_package):
         assert archive.getinfo("archive/noise").compress_type == zipfile.ZIP_STORED
 
 
-def test_what_would_look_like_a_bomb_is_stored_so_that_it_can_be_read(write_package):
+def test_writer_stores_record_with_bomb_ratio(write_package):
     zeros = bytes(5 << 20)
     with open_archive(write_package({"zeros": zeros}, compress=True)) as archive:
         assert archive.read("zeros") == zeros
 
 
-def test_memory_in_any_shape_is_written_as_its_bytes(tmp_path):
+def test_write_storage_accepts_any_shape(tmp_path):
     numbers = memoryview(bytearray(range(48))).cast("d", (2, 3))
     empty = memoryview(b"").cast("d")
     with ArchiveWriter(tmp_path / "m.pt") as writer:
@@ -76,7 +76,7 @@ def test_memory_in_any_shape_is_written_as_its_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("bad", ["text", 7, None, [1, 2], memoryview(bytes(10))[::2]])
-def test_data_that_is_no_contiguous_bytes_is_a_type_error_naming_it(bad):
+def test_write_noncontiguous_data_raises_type_error(bad):
     writer = ArchiveWriter(io.BytesIO())
     with pytest.raises(TypeError, match="data must be"):
         writer.write("a", bad)
@@ -84,7 +84,7 @@ def test_data_that_is_no_contiguous_bytes_is_a_type_error_naming_it(bad):
         writer.write_storage(".data/0.storage", bad)
 
 
-def test_a_name_that_is_no_str_is_a_type_error_naming_it():
+def test_write_name_of_wrong_type_raises_type_error():
     with pytest.raises(TypeError, match="name must be a str, not bytes"):
         ArchiveWriter(io.BytesIO()).write(b"a", b"")
 
@@ -92,7 +92,7 @@ def test_a_name_that_is_no_str_is_a_type_error_naming_it():
 @pytest.mark.parametrize(
     "name", ["a.py", "A.py", "a.py/b", "../x", "", "x" * 5000, layout.MANIFEST]
 )
-def test_a_bad_or_taken_name_is_refused_and_the_writer_goes_on(tmp_path, name):
+def test_write_rejects_name_and_stays_open(tmp_path, name):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write(".data/version", b"6\n")
         writer.write("a.py", b"1")
@@ -106,7 +106,7 @@ def test_a_bad_or_taken_name_is_refused_and_the_writer_goes_on(tmp_path, name):
         assert archive.read("b.py") == b"3"
 
 
-def test_bytes_do_not_depend_on_the_name_of_the_file(tmp_path):
+def test_bytes_do_not_depend_on_file_name(tmp_path):
     for name in ("one.pt", "two words.modpack"):
         with ArchiveWriter(tmp_path / name) as writer:
             writer.write(".data/version", b"6\n")
@@ -115,7 +115,7 @@ def test_bytes_do_not_depend_on_the_name_of_the_file(tmp_path):
     assert first == second
 
 
-def test_the_writer_tells_what_it_has_written(tmp_path):
+def test_writer_lists_written_records(tmp_path):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write("b", b"hello")
         writer.write_storage(".data/0.storage", memoryview(BIG))
@@ -127,7 +127,7 @@ def test_the_writer_tells_what_it_has_written(tmp_path):
             writer.digest_of("c")
 
 
-def test_planning_only_checks_names_and_writes_nothing():
+def test_planning_writer_only_checks_names():
     with ArchiveWriter(None) as writer:
         writer.write("a.py", b"1")
         writer.write_storage(".data/0.storage", memoryview(BIG))
@@ -138,7 +138,7 @@ def test_planning_only_checks_names_and_writes_nothing():
         assert writer.commit() == ""
 
 
-def test_nothing_can_be_written_after_the_end(tmp_path):
+def test_write_after_commit_raises(tmp_path):
     writer = ArchiveWriter(tmp_path / "m.pt")
     writer.write("a", b"")
     writer.commit()
@@ -148,7 +148,7 @@ def test_nothing_can_be_written_after_the_end(tmp_path):
         writer.commit()
 
 
-def test_large_numbers_are_written_so_that_others_can_read_them(write_package, monkeypatch):
+def test_zip64_archive_is_readable_by_zipfile(write_package, monkeypatch):
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 1000)
     records = {"small": b"s", "large": BIG[:5000], ".data/0.storage": BIG, "late": b"l" * 999}
     path = write_package(records)
@@ -160,7 +160,7 @@ def test_large_numbers_are_written_so_that_others_can_read_them(write_package, m
         assert ours.data_range(".data/0.storage").offset % 64 == 0
 
 
-def test_more_records_than_16_bits_can_count_are_written_and_read(tmp_path):
+def test_more_than_65535_records_round_trip(tmp_path):
     count = 66_000
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write(".data/version", b"6\n")
@@ -172,7 +172,7 @@ def test_more_records_than_16_bits_can_count_are_written_and_read(tmp_path):
         assert archive.has(f"r/{count - 1}")
 
 
-def test_what_was_written_since_a_checkpoint_is_forgotten(tmp_path):
+def test_rollback_removes_records_after_checkpoint(tmp_path):
     path, plain = tmp_path / "m.pt", tmp_path / "plain" / "m.pt"
     plain.parent.mkdir()
     big = memoryview(bytes(3 << 20))
@@ -195,7 +195,7 @@ def test_what_was_written_since_a_checkpoint_is_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("to_buffer", [False, True])
-def test_a_preview_is_a_complete_package_and_leaves_no_trace(tmp_path, to_buffer):
+def test_open_preview_is_complete_and_undone(tmp_path, to_buffer):
     target = io.BytesIO() if to_buffer else tmp_path / "m.pt"
     with ArchiveWriter(target) as writer:
         writer.write(".data/version", b"6\n")
@@ -215,7 +215,7 @@ def test_a_preview_is_a_complete_package_and_leaves_no_trace(tmp_path, to_buffer
     assert not os.path.exists(preview)
 
 
-def test_a_stored_record_can_be_read_back_before_the_end(tmp_path):
+def test_stored_chunks_reads_back_before_commit(tmp_path):
     content = bytes(range(256)) * 40000
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         writer.write_storage(".data/0.storage", memoryview(content))
@@ -225,7 +225,7 @@ def test_a_stored_record_can_be_read_back_before_the_end(tmp_path):
             list(writer.stored_chunks("nothing"))
 
 
-def test_a_plan_has_no_preview():
+def test_open_preview_of_planning_writer_raises():
     with (
         ArchiveWriter(None) as writer,
         pytest.raises(ArchiveError, match="no preview"),

@@ -1,4 +1,4 @@
-"""What a package records about where it was made, as values and as JSON."""
+"""The export environment, as values and as JSON."""
 
 import pytest
 
@@ -26,17 +26,17 @@ MADE = RecordedEnvironment(
 )
 
 
-def test_what_is_written_is_read_back():
+def test_environment_round_trips():
     assert environment_from_json(environment_to_json(MADE)) == MADE
 
 
-def test_older_readers_find_what_they_know():
+def test_environment_json_has_keys_of_older_readers():
     externs = environment_to_json(MADE)["externs"]
     assert externs["numpy"] == {"distribution": "numpy", "version": "2.1.0", "editable": False}
     assert externs["cloud"]["distribution"] == "Cloud.Storage"
 
 
-def test_what_an_older_modpack_wrote_is_read():
+def test_environment_of_older_modpack_is_read():
     found = {"distribution": "Some_Thing", "version": "1", "editable": True}
     read = environment_from_json({"python": "3.10.1", "externs": {"thing": found}})
     assert read.provider_of("thing.part") == RecordedDistribution("Some_Thing", "1", editable=True)
@@ -61,15 +61,15 @@ def test_what_an_older_modpack_wrote_is_read():
         {"native": "linux"},
     ],
 )
-def test_anything_else_is_refused(change):
+def test_environment_from_json_rejects_invalid_values(change):
     with pytest.raises((KeyError, TypeError, ValueError)):
         environment_from_json({**environment_to_json(MADE), **change})
 
 
-def test_distributions_that_share_a_first_component_are_told_apart():
+def test_provider_of_namespace_package_modules():
     assert MADE.provider_of("cloud.storage.disk") == STORAGE
     assert MADE.provider_of("cloud.other") is None
-    # A folder that they share: whoever has something in it will do.
+    # A shared folder: any distribution with a module in it is right.
     assert MADE.provider_of("cloud") == STORAGE
     assert MADE.group_by_distribution(["numpy", "cloud.storage", "numpy.linalg", "unknown"]) == {
         "cloud-storage": (STORAGE, ("cloud.storage",)),
@@ -77,18 +77,18 @@ def test_distributions_that_share_a_first_component_are_told_apart():
     }
 
 
-def test_nothing_provides_a_module_that_is_too_deep_for_any():
+def test_provider_of_too_deep_module_is_none():
     assert MADE.provider_of("numpy" + ".a" * 63) == NUMPY
     assert MADE.provider_of("numpy" + ".a" * 5_000_000) is None
 
 
-def test_a_distribution_may_have_provided_very_many_modules():
+def test_group_by_distribution_handles_many_modules():
     modules = [f"numpy.m{n:06}" for n in range(500_000)]
     ((_, found),) = MADE.group_by_distribution(modules).values()
     assert list(found) == modules
 
 
-def test_what_only_begins_like_a_module_does_not_lie_below_it():
+def test_provider_of_ignores_common_prefix():
     names = ("cloud-x", "cloud0", "cloud_a.b", "clouds", "cloud.z.a")
     of = {name: RecordedDistribution(name, "1") for name in names}
     made = RecordedEnvironment(providers={name: name for name in reversed(names)}, distributions=of)
@@ -98,16 +98,16 @@ def test_what_only_begins_like_a_module_does_not_lie_below_it():
     assert RecordedEnvironment().provider_of("cloud") is None
 
 
-def test_a_requirement_leaves_a_local_builds_label_out():
+def test_requirement_omits_local_label():
     assert RecordedDistribution("torch", "2.13.0+cpu").requirement == "torch==2.13.0"
 
 
-def test_what_came_from_a_repository_is_required_from_there():
+def test_requirement_has_repository_url():
     url = "git+https://host.example/me/tool@0a1b2c"
     assert RecordedDistribution("tool", "1.0", url=url).requirement == f"tool @ {url}"
 
 
-def test_an_editable_install_cannot_be_required():
+def test_requirement_of_editable_install_is_none():
     assert RecordedDistribution("mine", "1.0", editable=True).requirement is None
 
 
@@ -123,7 +123,7 @@ def test_an_editable_install_cannot_be_required():
         ("", "", None),
     ],
 )
-def test_what_could_steer_a_shell_or_pip_is_no_requirement(name, version, url):
+def test_requirement_rejects_shell_characters(name, version, url):
     assert RecordedDistribution(name, version, url=url).requirement is None
 
 
@@ -131,7 +131,7 @@ def row(name, status, requirement=None):
     return EnvironmentRow(name, "1.0", None, status, (), requirement)
 
 
-def test_a_comparison_tells_what_to_repair_and_how():
+def test_comparison_has_install_command():
     same, similar = row("same", RowStatus.SAME), row("similar", RowStatus.SIMILAR, "similar==1.0")
     other, gone = (
         row("other", RowStatus.DIFFERENT, "o==1.0"),
@@ -160,6 +160,6 @@ def test_a_comparison_tells_what_to_repair_and_how():
         ("file:///etc/passwd", False),
     ],
 )
-def test_an_address_is_given_to_pip_if_it_can_be_nothing_else(url, is_given):
+def test_requirement_accepts_only_safe_urls(url, is_given):
     found = RecordedDistribution("b", "1.0", url=url)
     assert found.requirement == (f"b @ {url}" if is_given else "b==1.0")

@@ -1,4 +1,4 @@
-"""The license is what a distribution's metadata says, as an SPDX expression where it can be."""
+"""Licenses in distribution metadata, as SPDX expressions."""
 
 import pytest
 
@@ -32,40 +32,40 @@ def license_in(text):
         ("Permission is hereby granted, free of charge, " * 10, None),
     ],
 )
-def test_a_short_statement_is_taken_and_known_spellings_are_unified(stated, license):
+def test_license_of_unifies_known_spellings(stated, license):
     assert license_in(f"Metadata-Version: 2.1\nName: x\nLicense: {stated}\n") == license
 
 
-def test_an_expression_goes_before_everything_else():
+def test_license_of_prefers_expression():
     text = f"License: BSD\nLicense-Expression: MIT AND PSF-2.0\n{OSI}Apache Software License\n"
     assert license_in(text) == "MIT AND PSF-2.0"
 
 
-def test_an_exact_classifier_goes_before_vague_words():
+def test_license_of_prefers_exact_classifier():
     assert license_in(f"License: GPL\n{OSI}GNU General Public License v3 (GPLv3)") == "GPL-3.0-only"
     assert license_in(f"License: BSD 3-Clause\n{OSI}BSD License") == "BSD-3-Clause"
 
 
-def test_several_classifiers_hold_together():
+def test_license_of_joins_classifiers():
     text = f"{OSI}MIT License\n{OSI}Mozilla Public License 2.0 (MPL 2.0)\n"
     assert license_in(text) == "MIT AND MPL-2.0"
 
 
-def test_a_classifier_without_a_version_gives_the_familys_name():
+def test_license_of_classifier_without_version_is_family():
     assert license_in(f"{OSI}BSD License") == "BSD"
     assert license_in("Classifier: License :: Other/Proprietary License") == "Proprietary"
 
 
-def test_a_classifier_that_names_no_license_says_nothing():
+def test_license_of_ignores_unspecific_classifier():
     assert license_in("Classifier: License :: OSI Approved\nClassifier: Topic :: Software") is None
 
 
-def test_the_text_of_a_license_in_the_field_is_not_taken_for_its_name():
+def test_license_of_ignores_license_text():
     text = f"License: {'Copyright (c) 2001 somebody. ' * 9}\n        All rights.\n{OSI}BSD License"
     assert license_in(text) == "BSD"
 
 
-def test_a_text_of_several_lines_hides_no_classifier():
+def test_license_of_license_text_keeps_classifier():
     text = (
         "License: Copyright (c) 2001 Somebody\n"
         "        All rights reserved.\n"

@@ -1,4 +1,4 @@
-"""The record of a self-test, as a package holds it."""
+"""The self-test record of a package."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ RECORD = SelfTestRecord(
 )
 
 
-def test_it_comes_back_as_it_was():
-    untimed = replace(RECORD, seconds=0.0)  # how long it took is nothing that a package tells
+def test_self_test_record_round_trips():
+    untimed = replace(RECORD, seconds=0.0)  # packages do not record the duration
     assert self_test_from_json(json.loads(json.dumps(RECORD.to_json()))) == untimed
 
 
 @pytest.mark.parametrize("key", sorted(RECORD.to_json()))
-def test_a_damaged_field_is_noticed_or_harmless(key):
+def test_self_test_from_json_handles_damaged_fields(key):
     document = {**RECORD.to_json(), key: {"not": ["that"]}}
     if key == "version":
         assert isinstance(self_test_from_json(document), SelfTestRecord)
@@ -54,13 +54,13 @@ def test_a_damaged_field_is_noticed_or_harmless(key):
 
 
 @pytest.mark.parametrize("seconds", [10**400, float("nan"), float("inf"), -1, None, "1"])
-def test_a_duration_that_is_none_is_noticed(seconds):
+def test_self_test_from_json_rejects_invalid_duration(seconds):
     with pytest.raises(TypeError, match="must be a duration in seconds"):
         self_test_from_json({**RECORD.to_json(), "seconds": seconds})
 
 
 @pytest.mark.parametrize("kind", ["nonsense", "", "Intern", "mock"])
-def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
+def test_self_test_from_json_rejects_unknown_addition_kind(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     expected = f"must be one of intern, extern, file, metadata, not '{kind}'"
     with pytest.raises(TypeError, match=expected):
@@ -68,19 +68,19 @@ def test_an_addition_of_a_kind_that_does_not_exist_is_noticed(kind):
 
 
 @pytest.mark.parametrize("kind", get_args(AdditionKind))
-def test_every_kind_of_addition_is_read(kind):
+def test_self_test_from_json_reads_all_addition_kinds(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     found = self_test_from_json({**RECORD.to_json(), "added": added})
     assert found.additions == (Addition(kind, "shop.parts"),)
 
 
-def test_an_example_that_is_listed_twice_is_noticed():
+def test_self_test_from_json_rejects_duplicate_example():
     document = RECORD.to_json()
     with pytest.raises(ValueError, match="example 0 is listed twice"):
         self_test_from_json({**document, "cases": document["cases"] * 2})
 
 
-def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
+def test_self_test_of_older_version_has_no_mock_events():
     document = RECORD.to_json()
     del document["touches"]
     found = self_test_from_json(document)
@@ -99,6 +99,6 @@ def test_a_record_of_an_older_version_does_not_tell_what_was_done_with_mocks():
         {"module": "m", "kind": "used", "name": "", "operation": "", "location": 3},
     ],
 )
-def test_a_damaged_touch_is_noticed(touch):
+def test_self_test_from_json_rejects_damaged_mock_event(touch):
     with pytest.raises((TypeError, ValueError, KeyError)):
         self_test_from_json({**RECORD.to_json(), "touches": [touch]})

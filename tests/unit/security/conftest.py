@@ -22,7 +22,7 @@ RECORDS = {
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a package of ``RECORDS`` and what a test adds, as ``name``."""
+    """Write a package of ``RECORDS`` and additional records as ``name``."""
 
     def write_package(name: str = "model.modpack", **contents: bytes) -> Path:
         path = tmp_path / name
@@ -40,7 +40,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def package(write: Callable[..., Path]) -> Path:
-    """A package, not signed."""
+    """An unsigned package."""
     return write()
 
 
@@ -56,5 +56,5 @@ def bob() -> PrivateKey:
 
 @pytest.fixture
 def trusted() -> Callable[[str, PrivateKey], Signer]:
-    """Somebody who is trusted, by name and key."""
+    """A trusted signer, by name and key."""
     return lambda name, key: Signer(name, key.public_key)

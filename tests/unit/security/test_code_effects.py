@@ -42,7 +42,7 @@ def effects(source: str) -> list[tuple[str, str, int]]:
         ("import torch\ntorch.ops.load_library('x')", "native", "torch.ops.load_library"),
     ],
 )
-def test_what_runs_at_import_is_told_with_its_line(source, kind, call):
+def test_import_effects_have_lines(source, kind, call):
     last = source.count("\n") + 1
     assert effects(source) == [(kind, call, last)]
 
@@ -62,12 +62,12 @@ def test_what_runs_at_import_is_told_with_its_line(source, kind, call):
         "x = = 1",
     ],
 )
-def test_what_does_not_run_or_does_no_harm_is_no_effect(source):
+def test_import_effects_ignores_harmless_code(source):
     assert effects(source) == []
 
 
 def spellings(name: str) -> list[str]:
-    """Ways to call something, whose words are all that is looked at before a source is parsed."""
+    """Yield ways to write a call, of which the prefilter sees only the words."""
     module, _, attribute = name.rpartition(".")
     given = "('x', 'w')"
     here = f"import {module}\n" if module else ""
@@ -83,7 +83,7 @@ def spellings(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", sorted({*KINDS, *OPENERS}))
-def test_whatever_counts_is_found_however_it_is_plainly_written(name):
+def test_import_effects_finds_all_listed_functions(name):
     for source in spellings(name):
         assert [(e.kind, e.call) for e in import_effects(source)] == [
             (KINDS.get(name, EffectKind.WRITE), name)
@@ -92,17 +92,17 @@ def test_whatever_counts_is_found_however_it_is_plainly_written(name):
 
 
 @pytest.mark.parametrize("name", sorted(METHODS))
-def test_methods_that_write_are_found_by_their_names(name):
+def test_import_effects_finds_writing_methods(name):
     (effect,) = import_effects(f"import pathlib\npathlib.Path('x').{name}()")
     assert (effect.kind, effect.call) == (EffectKind.WRITE, f"(...).{name}")
 
 
-def test_letters_that_only_look_otherwise_hide_nothing():
+def test_import_effects_normalizes_identifiers():
     """Python reads compatibility letters of names as the plain ones (PEP 3131)."""
     assert effects("import os\nos.\N{MATHEMATICAL BOLD SMALL S}ystem('ls')") != []
 
 
-def test_functions_of_its_own_are_followed_where_they_are_called_at_import():
+def test_import_effects_follows_own_functions():
     source = """
         import os
 
@@ -137,38 +137,38 @@ def test_functions_of_its_own_are_followed_where_they_are_called_at_import():
     ]
 
 
-def test_default_values_and_decorators_run_at_import():
+def test_import_effects_covers_defaults_and_decorators():
     assert effects("def f(x=eval('1')): ...\n@eval('g')\ndef h(): ...") == [
         ("eval", "eval", 1),
         ("eval", "eval", 2),
     ]
 
 
-def test_functions_that_call_each_other_end():
+def test_import_effects_handles_recursion():
     assert effects("def f(): g()\ndef g(): f()\nf()") == []
 
 
-def test_deeply_nested_calls_have_an_answer():
+def test_import_effects_handles_deeply_nested_calls():
     nested = "getattr(" * 50 + "os" + ", 'a')" * 50
     assert effects(f"import os\n{nested}()") == []
 
 
-def test_every_kind_has_a_name_for_people():
+def test_every_effect_kind_has_a_label():
     assert {kind.value for kind in EffectKind} == {"process", "network", "write", "eval", "native"}
 
 
-def test_a_source_too_large_to_be_looked_through_is_a_failure_and_not_silence():
+def test_read_effects_reports_too_large_source():
     hidden = "import os\n" + "x;" * 200_000 + "os.system('ls')\n"
     failure = read_effects(hidden)
     assert "too large" in failure.reason
     assert import_effects(hidden) == ()
 
 
-def test_a_long_source_of_few_words_is_looked_through():
+def test_read_effects_scans_long_simple_source():
     text = "'''" + "a long text, in words. " * 100_000 + "'''\n# " + "comment " * 50_000 + "\n"
     (effect,) = import_effects(text + "import os\nos.system('ls')\n")
     assert effect.call == "os.system"
 
 
-def test_a_source_that_is_no_python_is_a_failure():
+def test_read_effects_reports_syntax_error():
     assert read_effects("import os\nos.system('ls'\n").line == 2

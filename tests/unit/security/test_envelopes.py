@@ -1,4 +1,4 @@
-"""Envelopes: who vouches for which digest, and all that may be wrong with one."""
+"""Signing and verifying of envelopes, and errors of invalid ones."""
 
 import base64
 import importlib
@@ -24,7 +24,7 @@ def envelope(alice):
 
 
 def refused(envelope, *signers, digest=DIGEST):
-    """Why an envelope is not accepted."""
+    """Return why an envelope is rejected."""
     with pytest.raises(SignatureError) as caught:
         check(envelope, digest, signers, SOURCE, "tea.sig")
     assert caught.value.path == SOURCE
@@ -32,7 +32,7 @@ def refused(envelope, *signers, digest=DIGEST):
 
 
 def changed(envelope, **changes):
-    """An envelope with other values for some keys; None takes one away."""
+    """Return an envelope with changed keys; None removes a key."""
     document = {**json.loads(envelope), **changes}
     return json.dumps({k: v for k, v in document.items() if v is not None}).encode()
 
@@ -47,23 +47,23 @@ def encoded(value):
 
 
 def signed_by(key: PrivateKey, payload: bytes, payload_type="application/vnd.in-toto+json"):
-    """An envelope over any payload, made without any of modpack's code."""
+    """Return an envelope for any payload, built without modpack's code."""
     pae = f"DSSEv1 {len(payload_type)} {payload_type} {len(payload)} ".encode() + payload
     signature = {"keyid": key.key_id, "sig": encoded(key.secret.sign(pae))}
     document = {"payloadType": payload_type, "payload": encoded(payload), "signatures": [signature]}
     return json.dumps(document).encode()
 
 
-def test_a_signature_holds_for_its_digest_and_key(envelope, alice, bob, trusted):
+def test_check_accepts_matching_digest_and_key(envelope, alice, bob, trusted):
     held = check(envelope, DIGEST, [trusted("bob", bob), trusted("alice", alice)], SOURCE, "x.sig")
     assert held == (ValidSignature(alice.key_id, "x.sig", "alice"),)
 
 
-def test_the_same_package_and_key_give_the_same_envelope(envelope, alice):
+def test_sign_is_deterministic(envelope, alice):
     assert sign(DIGEST, "tea.modpack", alice) == envelope
 
 
-def test_the_statement_says_what_it_is_about_and_no_more(envelope):
+def test_statement_contains_only_subject(envelope):
     assert payload_of(envelope) == {
         "_type": "https://in-toto.io/Statement/v1",
         "subject": [{"name": "tea.modpack", "digest": {"sha256": DIGEST}}],
@@ -72,7 +72,7 @@ def test_the_statement_says_what_it_is_about_and_no_more(envelope):
     }
 
 
-def test_any_reader_of_dsse_can_check_it(envelope, alice):
+def test_envelope_is_verified_by_securesystemslib(envelope, alice):
     document = json.loads(envelope)
     payload, kind = base64.b64decode(document["payload"]), document["payloadType"]
     signed = b"DSSEv1 %d %b %d %b" % (len(kind), kind.encode(), len(payload), payload)
@@ -84,8 +84,8 @@ def test_any_reader_of_dsse_can_check_it(envelope, alice):
         key.verify(base64.b64decode(signature["sig"]), signed + b" ")
 
 
-def test_envelopes_of_other_tools_hold(envelope, alice, trusted):
-    """Key ids are hints: other tools have other ones, or none; and another base64."""
+def test_check_accepts_envelopes_of_other_tools(envelope, alice, trusted):
+    """Key IDs are hints. Other tools use other IDs, none, or another base64 alphabet."""
     (signature,) = json.loads(envelope)["signatures"]
     url_safe = signature["sig"].replace("+", "-").replace("/", "_")
     for named in ({"keyid": "SHA256:abc"}, {"keyid": ""}, {"keyid": None}, {}):
@@ -93,7 +93,7 @@ def test_envelopes_of_other_tools_hold(envelope, alice, trusted):
         assert check(other, DIGEST, [trusted("alice", alice)], SOURCE)
 
 
-def test_several_people_can_sign(envelope, alice, bob, trusted):
+def test_sign_adds_signatures(envelope, alice, bob, trusted):
     both = sign(DIGEST, "renamed.modpack", bob, envelope)
     assert payload_of(both) == payload_of(envelope)
     for key in (alice, bob):
@@ -103,7 +103,7 @@ def test_several_people_can_sign(envelope, alice, bob, trusted):
     assert sign(DIGEST, "tea.modpack", alice, both) == both
 
 
-def test_a_package_that_was_changed_is_told(envelope, alice, trusted):
+def test_check_rejects_changed_package(envelope, alice, trusted):
     reason = refused(envelope, trusted("alice", alice), digest=OTHER)
     assert reason.startswith(
         "the package was changed after it was signed: the signed digest is abababab"
@@ -111,19 +111,19 @@ def test_a_package_that_was_changed_is_told(envelope, alice, trusted):
     assert "the package digest is cdcdcdcd" in reason
 
 
-def test_a_signature_of_another_package_is_told(alice, trusted):
+def test_check_rejects_signature_of_other_package(alice, trusted):
     reason = refused(sign(OTHER, "coffee.modpack", alice), trusted("alice", alice))
     assert "tea.sig is for another package, named 'coffee.modpack'" in reason
 
 
-def test_a_signature_of_somebody_else_is_told(envelope, alice, bob, trusted):
+def test_check_rejects_untrusted_signer(envelope, alice, bob, trusted):
     reason = refused(envelope, trusted("bob", bob))
     assert "is not from a trusted signer" in reason
     assert alice.key_id[:16] in reason
     assert f"the trusted keys are 'bob' ({bob.key_id[:16]}...)" in reason
 
 
-def test_somebody_else_under_a_trusted_key_id_is_told(alice, bob, trusted):
+def test_check_rejects_forged_key_id(alice, bob, trusted):
     forged = changed(
         sign(DIGEST, "tea.modpack", bob),
         signatures=[{**json.loads(sign(DIGEST, "t", bob))["signatures"][0], "keyid": alice.key_id}],
@@ -132,7 +132,7 @@ def test_somebody_else_under_a_trusted_key_id_is_told(alice, bob, trusted):
     assert "is invalid: it names the key of 'alice'" in reason
 
 
-def test_a_payload_that_was_changed_is_told(envelope, alice, trusted):
+def test_check_rejects_changed_payload(envelope, alice, trusted):
     statement = payload_of(envelope)
     statement["subject"][0]["digest"]["sha256"] = OTHER
     reason = refused(
@@ -142,7 +142,7 @@ def test_a_payload_that_was_changed_is_told(envelope, alice, trusted):
 
 
 @pytest.mark.parametrize("position", range(64))
-def test_a_signature_in_which_one_bit_was_changed_does_not_hold(envelope, alice, trusted, position):
+def test_check_rejects_flipped_signature_bit(envelope, alice, trusted, position):
     (signature,) = json.loads(envelope)["signatures"]
     value = bytearray(base64.b64decode(signature["sig"]))
     value[position] ^= 1
@@ -151,15 +151,15 @@ def test_a_signature_in_which_one_bit_was_changed_does_not_hold(envelope, alice,
 
 
 @pytest.mark.parametrize("value", [b"", b"x", b"x" * 63, b"x" * 65, b"x" * 5000])
-def test_a_signature_of_another_length_does_not_hold(envelope, alice, trusted, value):
+def test_check_rejects_signature_of_wrong_length(envelope, alice, trusted, value):
     signatures = [{"keyid": alice.key_id, "sig": encoded(value)}]
     assert "is invalid" in refused(
         changed(envelope, signatures=signatures), trusted("alice", alice)
     )
 
 
-def test_a_signature_over_the_bare_payload_does_not_hold(envelope, alice, trusted):
-    """What is signed names the payload's type, so that it cannot be taken for another one."""
+def test_check_rejects_signature_of_bare_payload(envelope, alice, trusted):
+    """The signed data includes the payload type, which prevents confusion."""
     bare = alice.secret.sign(base64.b64decode(json.loads(envelope)["payload"]))
     signatures = [{"keyid": alice.key_id, "sig": encoded(bare)}]
     assert "is invalid" in refused(
@@ -223,14 +223,14 @@ STATEMENTS = {
 
 
 @pytest.mark.parametrize("payload, reason", STATEMENTS.values(), ids=STATEMENTS)
-def test_what_is_signed_must_vouch_for_a_package(alice, trusted, payload, reason):
+def test_check_rejects_other_statements(alice, trusted, payload, reason):
     content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     told = refused(signed_by(alice, content), trusted("alice", alice))
     assert reason in told
     assert len(told) < 400
 
 
-def test_a_statement_about_several_packages_holds_for_each(alice, trusted):
+def test_check_accepts_statement_with_several_subjects(alice, trusted):
     subjects = [
         {"name": name, "digest": {"sha256": digest}}
         for name, digest in (("a", OTHER), ("b", DIGEST))
@@ -241,7 +241,7 @@ def test_a_statement_about_several_packages_holds_for_each(alice, trusted):
     assert "named 'a', 'b'" in refused(several, trusted("alice", alice), digest="ef" * 32)
 
 
-def test_a_signature_for_another_type_of_payload_is_told(alice, trusted):
+def test_check_rejects_other_payload_type(alice, trusted):
     content = json.dumps(statement()).encode()
     told = refused(signed_by(alice, content, "text/plain"), trusted("alice", alice))
     assert "expected the payloadType 'application/vnd.in-toto+json', got 'text/plain'" in told
@@ -264,8 +264,8 @@ PARTS = {
     "no type": ({"payloadType": None}, "got NoneType"),
     "no payload": ({"payload": None}, "the payload is not valid base64"),
     "payload of another kind": ({"payload": {}}, "the payload is not valid base64"),
-    "payload that is no base64": ({"payload": "a b"}, "the payload is not valid base64"),
-    "payload that is no ASCII": ({"payload": "é"}, "the payload is not valid base64"),
+    "payload that is not base64": ({"payload": "a b"}, "the payload is not valid base64"),
+    "payload that is not ASCII": ({"payload": "é"}, "the payload is not valid base64"),
     "no signatures": ({"signatures": None}, "no signatures"),
     "empty signatures": ({"signatures": []}, "no signatures"),
     "signatures of another kind": ({"signatures": {"a": 1}}, "no signatures"),
@@ -279,7 +279,7 @@ PARTS = {
         {"signatures": [{"keyid": "\x1b[2J", "sig": ""}]},
         "the keyid of a signature is not printable text",
     ),
-    "key id that is no text": (
+    "key ID that is not text": (
         {"signatures": [{"keyid": "\ud800", "sig": ""}]},
         "the keyid of a signature is not printable text",
     ),
@@ -295,21 +295,21 @@ PARTS = {
 
 
 @pytest.mark.parametrize("content, reason", ENVELOPES.values(), ids=ENVELOPES)
-def test_what_is_no_envelope_is_told(alice, trusted, content, reason):
+def test_check_rejects_invalid_envelope(alice, trusted, content, reason):
     told = refused(content, trusted("alice", alice))
     assert told.startswith("tea.sig is not a valid envelope: ")
     assert reason in told
 
 
 @pytest.mark.parametrize("changes, reason", PARTS.values(), ids=PARTS)
-def test_what_is_wrong_with_an_envelope_is_told(envelope, alice, trusted, changes, reason):
+def test_check_reports_problem_of_envelope(envelope, alice, trusted, changes, reason):
     told = refused(changed(envelope, **changes), trusted("alice", alice))
     assert told.startswith("tea.sig is not a valid envelope: ")
     assert reason in told
     assert len(told) < 300
 
 
-def test_what_cannot_be_continued_is_not_signed(envelope, alice, bob):
+def test_sign_rejects_unusable_existing_envelope(envelope, alice, bob):
     foreign = signed_by(alice, json.dumps(statement(), indent=2).encode())
     unnamed = changed(envelope, signatures=[{"sig": encoded(b"x")}])
     for existing, reason in (
@@ -326,13 +326,13 @@ def test_what_cannot_be_continued_is_not_signed(envelope, alice, bob):
         assert "Pass --replace" in caught.value.hint
 
 
-def test_a_file_name_that_is_no_text_can_be_signed(alice, trusted):
+def test_sign_accepts_undecodable_file_name(alice, trusted):
     odd = sign(DIGEST, "t\udce9.modpack", alice)
     assert payload_of(odd)["subject"][0]["name"] == "t?.modpack"
     assert check(sign(DIGEST, "x", alice, odd), DIGEST, [trusted("alice", alice)], SOURCE)
 
 
-def test_reading_an_envelope_checks_nothing_but_its_form(envelope, alice):
+def test_read_envelope_checks_only_form(envelope, alice):
     (signature,) = read_envelope(envelope, SOURCE).signatures
     assert signature.key_id == alice.key_id
     forged = changed(envelope, signatures=[{"keyid": "anybody", "sig": encoded(b"x")}])
@@ -340,7 +340,7 @@ def test_reading_an_envelope_checks_nothing_but_its_form(envelope, alice):
 
 
 @pytest.mark.parametrize("missing", ["securesystemslib", "cryptography"])
-def test_the_extra_is_named_where_it_is_missing(envelope, alice, trusted, monkeypatch, missing):
+def test_missing_extra_is_named(envelope, alice, trusted, monkeypatch, missing):
     for name in [*sys.modules, missing]:
         if name.partition(".")[0] == missing:
             monkeypatch.setitem(sys.modules, name, None)
@@ -354,27 +354,27 @@ def test_the_extra_is_named_where_it_is_missing(envelope, alice, trusted, monkey
 @pytest.mark.parametrize(
     "failure", [ImportError("libssl.so.9: cannot open"), AttributeError("lib has no attribute X")]
 )
-def test_an_extra_that_is_broken_is_told_and_not_called_missing(failure):
+def test_broken_extra_is_not_reported_as_missing(failure):
     with pytest.raises(ModpackError, match="cannot be imported") as told, requiring_sign_extra():
         raise failure
     assert str(failure) in str(told.value) and "--force-reinstall" in str(told.value)
 
 
-def test_a_part_of_the_extra_that_is_missing_is_no_missing_extra():
+def test_missing_submodule_is_not_a_missing_extra():
     with pytest.raises(ModpackError, match="cannot be imported"), requiring_sign_extra():
         importlib.import_module("cryptography.hazmat.gone")
 
 
 @pytest.mark.parametrize("content", [b"", b" \n"])
-def test_an_empty_envelope_is_told_as_empty(alice, trusted, content):
+def test_check_reports_empty_envelope(alice, trusted, content):
     with pytest.raises(
         SignatureError, match=r"not a valid envelope: no content\. Ask the publisher"
     ):
         check(content, DIGEST, [trusted("alice", alice)], SOURCE)
 
 
-def test_no_change_of_one_byte_makes_an_envelope_say_anything_else(envelope, alice, trusted):
-    """It is refused, or it is what it was: base64 has two alphabets, blanks may be others."""
+def test_every_changed_byte_of_envelope_is_detected(envelope, alice, trusted):
+    """The envelope is rejected or unchanged: base64 has two alphabets and optional whitespace."""
     signer = trusted("alice", alice)
     for position, byte in enumerate(envelope):
         for other in {byte ^ 1, byte ^ 32, byte ^ 128, 0, ord('"'), ord("A")} - {byte}:
@@ -390,7 +390,7 @@ def test_no_change_of_one_byte_makes_an_envelope_say_anything_else(envelope, ali
             )
 
 
-def test_no_end_that_is_missing_goes_unnoticed(envelope, alice, trusted):
+def test_every_truncation_of_envelope_is_detected(envelope, alice, trusted):
     for length in range(len(envelope) - 1):  # the last byte is a newline
         with pytest.raises(SignatureError):
             check(envelope[:length], DIGEST, [trusted("alice", alice)], SOURCE)

@@ -1,4 +1,4 @@
-"""Keys: made, written and read, and files that hold none told apart."""
+"""Generating, writing, and reading keys, and identifying other files."""
 
 import base64
 import hashlib
@@ -37,14 +37,14 @@ def pair(tmp_path, alice):
     return write_pair(alice, tmp_path / "release")
 
 
-def test_a_pair_is_read_again_as_it_was_written(pair, alice):
+def test_key_pair_round_trips(pair, alice):
     private, public = pair
     assert read_private(private) == alice
     assert read_public(public) == Signer("release", alice.public_key)
     assert read_public(public, "the team").name == "the team"
 
 
-def test_only_its_owner_reads_a_private_key(pair):
+def test_private_key_is_readable_by_owner_only(pair):
     private, public = pair
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert not is_readable_by_others(private)
@@ -53,22 +53,22 @@ def test_only_its_owner_reads_a_private_key(pair):
     assert is_readable_by_others(private)
 
 
-def test_nothing_else_is_left_beside_a_pair(pair, tmp_path):
+def test_write_pair_leaves_no_other_files(pair, tmp_path):
     assert names_in(tmp_path) == ["release", "release.pub"]
 
 
-def test_the_key_id_is_the_digest_of_the_public_key_in_der(pair, alice):
+def test_key_id_is_sha256_of_der(pair, alice):
     body = "".join(pair[1].read_text().splitlines()[1:-1])
     assert hashlib.sha256(base64.b64decode(body)).hexdigest() == alice.key_id
 
 
-def test_a_private_key_is_not_shown(alice):
+def test_private_key_repr_hides_secret(alice):
     secret = alice.secret.private_bytes_raw().hex()
     assert secret not in repr(alice)
     assert "secret" not in repr(alice)
 
 
-def test_an_encrypted_key_opens_with_its_passphrase_only(tmp_path, alice):
+def test_encrypted_key_needs_passphrase(tmp_path, alice):
     private, _ = write_pair(alice, tmp_path / "k", passphrase="ähm \udcff")
     assert b"ENCRYPTED" in private.read_bytes()
     assert read_private(private, "ähm \udcff") == alice
@@ -80,7 +80,7 @@ def test_an_encrypted_key_opens_with_its_passphrase_only(tmp_path, alice):
         read_private(private, "other")
 
 
-def test_nobody_is_asked_for_the_passphrase_of_a_key_that_has_none(pair, alice):
+def test_unencrypted_key_asks_no_passphrase(pair, alice):
     def ask():
         raise AssertionError("asked")
 
@@ -88,7 +88,7 @@ def test_nobody_is_asked_for_the_passphrase_of_a_key_that_has_none(pair, alice):
 
 
 @pytest.mark.parametrize("taken", ["release", "release.pub"])
-def test_a_key_that_is_there_survives(tmp_path, alice, taken):
+def test_write_pair_keeps_existing_key(tmp_path, alice, taken):
     (tmp_path / taken).write_text("mine")
     with pytest.raises(TargetError, match=f"{taken} already exists.*Choose another name"):
         write_pair(alice, tmp_path / "release")
@@ -96,13 +96,13 @@ def test_a_key_that_is_there_survives(tmp_path, alice, taken):
     assert (tmp_path / taken).read_text() == "mine"
 
 
-def test_a_link_that_leads_nowhere_counts_as_being_there(tmp_path, alice):
+def test_write_pair_rejects_dangling_symlink(tmp_path, alice):
     (tmp_path / "release").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(TargetError, match="already exists"):
         write_pair(alice, tmp_path / "release")
 
 
-def test_a_key_is_overwritten_if_that_is_said(pair, bob):
+def test_write_pair_overwrites_if_requested(pair, bob):
     pair[0].chmod(0o644)
     write_pair(bob, pair[0], overwrite=True)
     assert read_private(pair[0]) == bob
@@ -110,7 +110,7 @@ def test_a_key_is_overwritten_if_that_is_said(pair, bob):
     assert stat.S_IMODE(pair[0].stat().st_mode) == 0o600
 
 
-def test_the_old_pair_stays_if_the_new_one_cannot_be_written(pair, alice, bob, monkeypatch):
+def test_failed_write_pair_keeps_old_pair(pair, alice, bob, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
@@ -121,7 +121,7 @@ def test_the_old_pair_stays_if_the_new_one_cannot_be_written(pair, alice, bob, m
     assert names_in(pair[0].parent) == ["release", "release.pub"]
 
 
-def test_a_pair_is_written_where_there_are_no_hard_links(tmp_path, alice, monkeypatch):
+def test_write_pair_works_without_hard_links(tmp_path, alice, monkeypatch):
     def refuse(self, target):
         raise OSError(95, "Operation not supported")
 
@@ -130,12 +130,12 @@ def test_a_pair_is_written_where_there_are_no_hard_links(tmp_path, alice, monkey
     assert read_private(private) == alice
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path, alice):
+def test_write_pair_reports_missing_folder(tmp_path, alice):
     with pytest.raises(TargetError, match=r"cannot write .*nowhere/k: No such file"):
         write_pair(alice, tmp_path / "nowhere" / "k")
 
 
-def test_keys_of_openssl_are_read(tmp_path):
+def test_openssl_keys_are_read(tmp_path):
     key = ed25519.Ed25519PrivateKey.generate()  # as openssl genpkey -algorithm ed25519 has it
     (tmp_path / "k").write_bytes(key.private_bytes(PEM, PKCS8, PLAIN))
     public = key.public_key().public_bytes(PEM, SPKI)
@@ -184,7 +184,7 @@ NOT_PUBLIC = {
 
 
 @pytest.mark.parametrize("content, reason", NOT_PUBLIC.values(), ids=NOT_PUBLIC)
-def test_what_is_no_public_key_is_told_apart(tmp_path, content, reason):
+def test_read_public_identifies_other_files(tmp_path, content, reason):
     (tmp_path / "k.pub").write_bytes(content)
     with pytest.raises(KeyFileError, match=reason) as caught:
         read_public(tmp_path / "k.pub")
@@ -206,32 +206,32 @@ NOT_PRIVATE = {
 
 
 @pytest.mark.parametrize("content, reason", NOT_PRIVATE.values(), ids=NOT_PRIVATE)
-def test_what_is_no_private_key_is_told_apart(tmp_path, content, reason):
+def test_read_private_identifies_other_files(tmp_path, content, reason):
     (tmp_path / "k").write_bytes(content)
     with pytest.raises(KeyFileError, match=reason):
         read_private(tmp_path / "k")
 
 
-def test_a_key_that_cannot_be_read_is_told(tmp_path):
+def test_unreadable_key_is_reported(tmp_path):
     with pytest.raises(KeyFileError, match="cannot be read: No such file"):
         read_public(tmp_path / "nowhere.pub")
     with pytest.raises(KeyFileError, match="cannot be read: Is a directory"):
         read_private(tmp_path)
 
 
-def test_the_public_half_lies_beside_its_key():
+def test_public_file_appends_pub():
     assert public_file("keys/release").name == "release.pub"
     assert public_file("keys/v1.2").name == "v1.2.pub"
 
 
-def test_the_same_key_is_always_the_same_text(alice):
+def test_normalized_is_canonical(alice):
     public = pem.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
     assert pem.normalized(public) == alice.public_key
     assert generate().key_id != generate().key_id
 
 
 @pytest.mark.parametrize("name", ["", ".", "/", ".."])
-def test_a_name_that_is_none_is_told(alice, name):
+def test_write_pair_rejects_path_without_name(alice, name):
     with pytest.raises(TargetError, match="not a file name"):
         write_pair(alice, name, overwrite=True)
     with pytest.raises(TargetError, match="not a file name"):

@@ -1,4 +1,4 @@
-"""Which names a pickle takes from where, and what cannot be read off."""
+"""The globals that pickles name, and unreadable pickles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def names(data: bytes) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_name_is_found_in_every_protocol(protocol):
+def test_read_pickle_finds_names_in_all_protocols(protocol):
     obj = [torch.nn.Linear(1, 1), collections.Counter("ab"), {1: (b"x", 2.5, "ü", -(2**70))}]
     data = pickle.dumps(obj, protocol)
     found = read_pickle(data)
@@ -34,12 +34,12 @@ def test_every_name_is_found_in_every_protocol(protocol):
     assert "collections.Counter" in map(str, found.names)
 
 
-def test_names_of_old_pickles_are_told_as_todays_python_calls_them():
+def test_read_pickle_maps_python_2_names():
     assert names(b"c__builtin__\neval\n.") == ["builtins.eval"]
     assert names(b"\x80\x03c__builtin__\neval\n.") == ["__builtin__.eval"]
 
 
-def test_modules_that_packages_hold_are_names():
+def test_read_pickle_lists_modules_as_names():
     held = b"\x80\x04\x8c\x06module\x8c\x02os\x86Q."
     assert names(held) == ["os"]
 
@@ -66,7 +66,7 @@ def test_modules_that_packages_hold_are_names():
         (b"\x80\x04\x8c\x03oddQ.", "has an unknown kind"),
     ],
 )
-def test_what_cannot_be_read_off_is_told_with_its_place(data, told):
+def test_read_pickle_reports_problem_and_position(data, told):
     import re
 
     contents = read_pickle(data)
@@ -74,7 +74,7 @@ def test_what_cannot_be_read_off_is_told_with_its_place(data, told):
     assert 0 <= contents.position <= len(data)
 
 
-def test_pickles_that_continue_each_other_share_their_memo():
+def test_consecutive_pickles_share_memo():
     reader = PickleReader()
     reader.read(b"\x80\x04\x8c\x02os\x94.")
     assert reader.read(b"\x80\x04h\0\x8c\x06system\x93.").unreadable is None
@@ -83,21 +83,21 @@ def test_pickles_that_continue_each_other_share_their_memo():
 
 
 @pytest.mark.parametrize("each", HOSTILE_PICKLES, ids=lambda each: each.name)
-def test_no_hostile_pickle_is_taken_for_data_that_does_something(each):
-    """Those with nothing but names of data only hold bytes, or call what cannot be called."""
+def test_hostile_pickles_are_not_data(each):
+    """Pickles with only data names contain bytes, or call a name that cannot be called."""
     contents = read_pickle(each.data)
     harmless = {"a pickle in bytes", "a pickle in a bytearray", "calls a list", "a codec"}
     is_data = not contents.code_names and contents.unreadable is None
     assert is_data == (each.name in harmless)
 
 
-def test_tuples_of_themselves_do_not_grow():
-    """2 to the 500 of the innermost one, if anything looked at all of them."""
+def test_nested_tuples_use_bounded_memory():
+    """A traversal without sharing would visit the innermost tuple 2 to the 500 times."""
     doubled = b"\x80\x04)" + b"2\x86" * 500 + b"."
     assert read_pickle(doubled).unreadable is None
 
 
-def test_nothing_that_stands_out_is_data():
+def test_allowlist_contains_no_dangerous_names():
     for full in DATA:
         module, _, name = full.rpartition(".")
         assert not is_dangerous(module, name), full
@@ -122,7 +122,7 @@ ORDERED = b"ccollections\nOrderedDict\n)R"
         (b"ctorch._utils\n_rebuild_tensor_v2\n)R}b", "torch._utils._rebuild_tensor_v2"),
     ],
 )
-def test_names_of_data_that_are_used_otherwise_are_code(data, name):
+def test_misused_data_names_are_code(data, name):
     found = read_pickle(b"\x80\x02" + data + b".")
     assert found.unreadable is None
     assert [str(each) for each in found.code_names] == [name]
@@ -132,13 +132,13 @@ def test_names_of_data_that_are_used_otherwise_are_code(data, name):
     "data",
     [ORDERED + b"}b", TENSOR, b"ctorch._utils\n_rebuild_tensor_v2\n)RNN}\x87b", ORDERED + b"\x85"],
 )
-def test_names_of_data_that_are_used_as_data_are_none(data):
+def test_data_names_are_not_code(data):
     found = read_pickle(b"\x80\x02" + data + b".")
     assert (found.unreadable, found.code_names) == (None, ())
 
 
 @pytest.mark.parametrize("size", [2**60, 2**61 - 1, -1])
-def test_storages_that_nothing_could_hold_cannot_be_read(size):
+def test_read_pickle_rejects_invalid_storage_size(size):
     number = size.to_bytes(9, "little", signed=True)
     parts = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" + b"0X\3\0\0\0cpu"
     told = read_pickle(b"\x80\x02" + parts + b"\x8a\x09" + number + b"tQ.").unreadable

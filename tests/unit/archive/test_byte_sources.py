@@ -1,4 +1,4 @@
-"""Random access to files: what lies at the end may be read at once."""
+"""Random access to files and buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def file(tmp_path):
     return path
 
 
-def test_more_than_there_is_cannot_be_read(file):
+def test_read_at_beyond_end_raises(file):
     source = FileBytes(str(file), "digits")
     assert source.read_at(0, 10) == b"0123456789"
     with pytest.raises(ArchiveError, match="ends too early"):
@@ -25,7 +25,7 @@ def test_more_than_there_is_cannot_be_read(file):
     source.close()
 
 
-def test_short_reads_are_continued(file, monkeypatch):
+def test_read_at_continues_short_reads(file, monkeypatch):
     real = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, length, offset: real(fd, min(length, 3), offset))
     source = FileBytes(str(file), "digits")
@@ -33,26 +33,26 @@ def test_short_reads_are_continued(file, monkeypatch):
     source.close()
 
 
-def test_nothing_is_read_of_a_closed_file(file):
+def test_read_at_closed_file_raises(file):
     source = FileBytes(str(file), "digits")
     source.close()
     with pytest.raises(ArchiveError, match="closed"):
         source.read_at(8, 2)
 
 
-def test_a_pipe_with_a_name_is_refused_and_not_waited_for(tmp_path):
+def test_named_pipe_is_rejected_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(NotAPackageError, match="not a regular file"):
         FileBytes(str(tmp_path / "pipe"), "pipe")
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
-def test_a_device_is_refused_as_such(device):
+def test_device_file_is_rejected(device):
     with pytest.raises(NotAPackageError, match="not a regular file"):
         FileBytes(device, device)
 
 
-def test_a_write_is_noticed_although_the_time_of_the_last_one_was_put_back(file):
+def test_has_changed_detects_write_with_restored_mtime(file):
     source = FileBytes(str(file), "digits")
     assert not source.has_changed()
     times = os.stat(file)

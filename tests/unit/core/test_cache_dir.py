@@ -1,4 +1,4 @@
-"""Where the cache is: what the environment says now."""
+"""Location and safety of the cache folder."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.scan_cache import cached_scan
 
 
-def test_the_chosen_folder_counts_as_soon_as_it_is_chosen(tmp_path, monkeypatch):
+def test_cache_folder_follows_environment_variable(tmp_path, monkeypatch):
     for name in ("one", "other", "one"):
         monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / name))
         assert cache_folder() == tmp_path / name
 
 
-def test_a_relative_folder_is_one_of_the_current_folder(tmp_path, monkeypatch):
+def test_relative_cache_folder_is_resolved(tmp_path, monkeypatch):
     monkeypatch.setenv("MODPACK_CACHE_DIR", "kept")
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -31,7 +31,7 @@ def test_a_relative_folder_is_one_of_the_current_folder(tmp_path, monkeypatch):
         assert cache_folder() == tmp_path / name / "kept"
 
 
-def test_the_folder_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
+def test_cache_folder_is_absolute_after_chdir(tmp_path, monkeypatch):
     monkeypatch.delenv("MODPACK_CACHE_DIR", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "kept")
@@ -41,7 +41,7 @@ def test_the_folder_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path,
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it keeps the current folder")
 @pytest.mark.parametrize("variable", ["MODPACK_CACHE_DIR", "XDG_CACHE_HOME"])
-def test_a_folder_that_is_relative_to_a_removed_one_is_unknown(tmp_path, monkeypatch, variable):
+def test_relative_cache_folder_in_removed_folder_raises(tmp_path, monkeypatch, variable):
     monkeypatch.delenv("MODPACK_CACHE_DIR", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv(variable, "kept")
@@ -53,7 +53,7 @@ def test_a_folder_that_is_relative_to_a_removed_one_is_unknown(tmp_path, monkeyp
     assert cached_scan() is scan_source
 
 
-def test_a_home_may_move(tmp_path, monkeypatch):
+def test_cache_folder_follows_home(tmp_path, monkeypatch):
     for variable in ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
@@ -66,34 +66,34 @@ def test_a_home_may_move(tmp_path, monkeypatch):
     assert cache_folder() == tmp_path / "other" / "mine"
 
 
-def test_a_file_is_no_folder_to_keep_things_in(tmp_path):
+def test_require_trusted_path_rejects_file(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="not a folder"):
         require_trusted_path(Path(tmp_path / "file"))
 
 
-def test_a_folder_of_this_users_in_private_ones_is_used(tmp_path):
+def test_require_trusted_path_accepts_private_folder(tmp_path):
     (tmp_path / "mine").mkdir()
     require_trusted_path(tmp_path / "mine")
 
 
-def test_everybody_may_write_to_a_folder_above_where_nobody_can_exchange_anything(tmp_path):
+def test_require_trusted_path_accepts_sticky_parent(tmp_path):
     (tmp_path / "all" / "mine").mkdir(parents=True)
     (tmp_path / "all").chmod(0o1777)
     require_trusted_path(tmp_path / "all" / "mine")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o772, 0o707])
-def test_a_folder_above_in_which_others_could_exchange_this_one_is_refused(tmp_path, mode):
+def test_require_trusted_path_rejects_writable_parent(tmp_path, mode):
     (tmp_path / "all" / "sub" / "mine").mkdir(parents=True)
     (tmp_path / "all").chmod(mode)
     with pytest.raises(OSError, match=r"other users can write to .*all and replace its contents"):
         require_trusted_path(tmp_path / "all" / "sub" / "mine")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder to another user")
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_a_folder_above_that_belongs_to_somebody_else_is_refused(tmp_path, mode):
+def test_require_trusted_path_rejects_foreign_parent(tmp_path, mode):
     (tmp_path / "theirs" / "mine").mkdir(parents=True)
     (tmp_path / "theirs").chmod(mode)
     os.chown(tmp_path / "theirs", 4242, -1)
@@ -101,8 +101,8 @@ def test_a_folder_above_that_belongs_to_somebody_else_is_refused(tmp_path, mode)
         require_trusted_path(tmp_path / "theirs" / "mine")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="gives a link to somebody else")
-def test_a_link_on_the_way_must_not_be_somebody_elses(tmp_path):
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a symlink to another user")
+def test_require_trusted_path_rejects_foreign_symlink(tmp_path):
     (tmp_path / "real" / "mine").mkdir(parents=True)
     link = tmp_path / "link"
     link.symlink_to("real")
@@ -112,7 +112,7 @@ def test_a_link_on_the_way_must_not_be_somebody_elses(tmp_path):
         require_trusted_path(link / "mine")
 
 
-def test_what_a_link_leads_through_is_looked_at_too(tmp_path):
+def test_require_trusted_path_checks_symlink_targets(tmp_path):
     (tmp_path / "all" / "real" / "mine").mkdir(parents=True)
     (tmp_path / "all").chmod(0o777)
     (tmp_path / "link").symlink_to(Path("all", "real"))
@@ -120,7 +120,7 @@ def test_what_a_link_leads_through_is_looked_at_too(tmp_path):
         require_trusted_path(tmp_path / "link" / "mine")
 
 
-def test_links_in_a_circle_are_an_error(tmp_path):
+def test_require_trusted_path_rejects_symlink_loop(tmp_path):
     (tmp_path / "one").symlink_to("other")
     (tmp_path / "other").symlink_to("one")
     with pytest.raises(OSError, match="one"):
@@ -131,9 +131,7 @@ def test_links_in_a_circle_are_an_error(tmp_path):
     ("group", "members", "is_mine"),
     [("me", [], True), ("me", ["me"], True), ("me", ["me", "you"], False), ("staff", [], False)],
 )
-def test_a_group_may_write_above_if_it_is_this_user_alone(
-    tmp_path, monkeypatch, group, members, is_mine
-):
+def test_require_trusted_path_accepts_private_group(tmp_path, monkeypatch, group, members, is_mine):
     (tmp_path / "ours" / "mine").mkdir(parents=True)
     (tmp_path / "ours").chmod(0o775)
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="me"))
@@ -162,9 +160,7 @@ def test_a_group_may_write_above_if_it_is_this_user_alone(
         (None, -1),
     ],
 )
-def test_in_a_user_namespace_what_belongs_to_nobody_in_it_is_the_systems(
-    tmp_path, monkeypatch, mapped, owner
-):
+def test_unmapped_uid_in_user_namespace(tmp_path, monkeypatch, mapped, owner):
     (tmp_path / "overflowuid").write_text("65534\n")
     if mapped is not None:
         (tmp_path / "uid_map").write_text(mapped)

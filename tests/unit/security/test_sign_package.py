@@ -1,4 +1,4 @@
-"""Signing packages: what is checked before, and what is written."""
+"""Signing of packages: checks and output."""
 
 import os
 import zipfile
@@ -44,7 +44,7 @@ def test_sign_package_writes_detached_signature(package, alice, trusted):
 
 
 @pytest.mark.parametrize("embed", [True, False])
-def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted, embed):
+def test_sign_package_adds_or_replaces_signatures(package, alice, bob, trusted, embed):
     signers = [trusted("alice", alice), trusted("bob", bob)]
     sign_package(package, alice, embed=embed)
     both = sign_package(package, bob, embed=embed)
@@ -55,21 +55,21 @@ def test_signatures_add_up_unless_they_are_replaced(package, alice, bob, trusted
     assert holds(package, *signers) == ["bob"]
 
 
-def test_signing_twice_changes_nothing(package, alice):
+def test_sign_package_twice_changes_nothing(package, alice):
     sign_package(package, alice)
     once = package.read_bytes()
     sign_package(package, alice)
     assert package.read_bytes() == once
 
 
-def test_the_signed_package_can_be_written_elsewhere(package, alice, trusted, tmp_path):
+def test_sign_package_writes_package_to_output(package, alice, trusted, tmp_path):
     before, other = package.read_bytes(), tmp_path / "signed.modpack"
     assert sign_package(package, alice, output=other).file == str(other)
     assert package.read_bytes() == before
     assert holds(other, trusted("alice", alice)) == ["alice"]
 
 
-def test_the_signature_can_be_written_elsewhere(package, alice, bob, tmp_path):
+def test_sign_package_writes_signature_to_output(package, alice, bob, tmp_path):
     sign_package(package, alice, embed=False, output=tmp_path / "a.sig")
     both = sign_package(package, bob, embed=False, output=tmp_path / "a.sig")
     assert len(both.key_ids) == 2
@@ -77,7 +77,7 @@ def test_the_signature_can_be_written_elsewhere(package, alice, bob, tmp_path):
 
 
 @pytest.mark.parametrize("embed", [True, False])
-def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, embed):
+def test_sign_package_signs_folder(package, alice, trusted, tmp_path, embed):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "out")
     folder = tmp_path / "out"
@@ -90,7 +90,7 @@ def test_a_folder_can_be_signed(package, alice, trusted, tmp_path, embed):
 
 
 @pytest.mark.parametrize("record", ["pkg/net.py", "pkg/é.txt", ".data/1.storage"])
-def test_a_damaged_package_is_not_signed(package, alice, record):
+def test_sign_package_rejects_damaged_package(package, alice, record):
     with open_archive(package) as archive:
         changed = bytes(archive.size(record))
     package.write_bytes(rezipped(package.read_bytes(), {record: changed}))
@@ -100,13 +100,13 @@ def test_a_damaged_package_is_not_signed(package, alice, record):
     assert package.read_bytes() == before
 
 
-def test_what_nobody_declared_is_not_signed(package, alice):
+def test_sign_package_rejects_undeclared_record(package, alice):
     package.write_bytes(rezipped(package.read_bytes(), {"pkg/more.py": b""}))
     with pytest.raises(ArchiveError, match="the manifest does not list the record"):
         sign_package(package, alice)
 
 
-def test_an_archive_of_torch_package_is_not_signed(tmp_path, alice):
+def test_sign_package_rejects_torch_package_archive(tmp_path, alice):
     with zipfile.ZipFile(tmp_path / "old.pt", "w") as archive:
         archive.writestr("old/.data/version", b"6\n")
     with pytest.raises(SignatureError, match="Export the model with modpack"):
@@ -114,13 +114,13 @@ def test_an_archive_of_torch_package_is_not_signed(tmp_path, alice):
     assert [each.name for each in tmp_path.iterdir()] == ["old.pt"]
 
 
-def test_what_is_no_package_is_not_signed(tmp_path, alice):
+def test_sign_package_rejects_other_files(tmp_path, alice):
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(NotAPackageError):
         sign_package(tmp_path / "a.txt", alice)
 
 
-def test_a_stale_signature_is_not_continued(write, alice, bob, trusted):
+def test_sign_package_rejects_stale_signature(write, alice, bob, trusted):
     path = write()
     sign_package(path, alice, embed=False)
     write(**{"pkg/more.py": b"x"})
@@ -130,7 +130,7 @@ def test_a_stale_signature_is_not_continued(write, alice, bob, trusted):
     assert holds(path, trusted("bob", bob)) == ["bob"]
 
 
-def test_a_signature_that_cannot_be_written_is_told(package, alice):
+def test_sign_package_reports_unwritable_signature(package, alice):
     sidecar_path(package).mkdir()
     with pytest.raises(SignatureError, match="is not a regular file"):
         sign_package(package, alice, embed=False)
@@ -138,7 +138,7 @@ def test_a_signature_that_cannot_be_written_is_told(package, alice):
         sign_package(package, alice, embed=False, replace=True)
 
 
-def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_path):
+def test_sign_package_rejects_symlinked_signature(package, alice, tmp_path):
     with zipfile.ZipFile(package) as archive:
         archive.extractall(tmp_path / "out")
     place = tmp_path / "out" / "archive" / EMBEDDED
@@ -150,7 +150,7 @@ def test_a_signature_that_is_a_link_is_not_written_through(package, alice, tmp_p
 
 
 @pytest.mark.parametrize("embed", [True, False])
-def test_a_package_that_changes_meanwhile_is_not_signed(package, alice, monkeypatch, embed):
+def test_sign_package_rejects_changing_package(package, alice, monkeypatch, embed):
     def rewrite(*_):
         content = package.read_bytes()
         package.write_bytes(content[:-1])

@@ -1,4 +1,4 @@
-"""Comparing an archive with its manifest, on one thread or on several."""
+"""Comparison of archives with their manifests, with one or several threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def damage(package, *records):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_all_damage_is_found_and_nothing_else_on_any_number_of_threads(package, workers):
+def test_find_damage_is_independent_of_workers(package, workers):
     records = ["pkg/1999.txt", ".data/1.storage", "pkg/0.txt"]
     damage(package, *records)
     with open_archive(package) as archive:
@@ -46,14 +46,14 @@ def test_all_damage_is_found_and_nothing_else_on_any_number_of_threads(package, 
         assert set(find_unreadable(archive, archive.names(), workers)) == set(records)
 
 
-def test_damage_is_told_in_the_order_that_was_asked_for(package):
+def test_find_damage_keeps_order_of_names(package):
     records = ["pkg/7.txt", ".data/1.storage", "pkg/3.txt"]
     damage(package, *records)
     with open_archive(package) as archive:
         assert list(find_damage(archive, read_manifest(archive), records, 3)) == records
 
 
-def test_only_what_is_asked_for_is_read(package):
+def test_find_damage_reads_only_given_names(package):
     damage(package, ".data/1.storage")
     with open_archive(package) as archive:
         names = [".data/0.storage", "pkg/5.txt"]
@@ -61,7 +61,7 @@ def test_only_what_is_asked_for_is_read(package):
         assert find_unreadable(archive, names, 2) == {}
 
 
-def test_without_crc32_the_digest_still_tells(package):
+def test_find_damage_without_crc_compares_digests(package):
     damage(package, ".data/1.storage")
     with open_archive(package) as archive:
         manifest, names = read_manifest(archive), [".data/1.storage"]
@@ -71,7 +71,7 @@ def test_without_crc32_the_digest_still_tells(package):
             verify_records(archive, manifest, names, with_crc=False)
 
 
-def test_a_crc32_that_is_wrong_in_all_headers_is_seen_unless_nobody_asks(package):
+def test_find_damage_checks_crc_only_if_asked(package):
     with open_archive(package) as archive:
         crc = archive.crc32(".data/1.storage").to_bytes(4, "little")
     wrong = bytes(byte ^ 1 for byte in crc)

@@ -1,4 +1,4 @@
-"""A signature within an archive: everything else stays, byte for byte."""
+"""Embedding a signature keeps all other bytes of an archive."""
 
 import os
 import zipfile
@@ -43,7 +43,7 @@ def digest_of(path):
         return package_digest(archive)
 
 
-def test_everything_before_the_signature_is_as_it_was(package):
+def test_signing_keeps_all_bytes_before_signature(package):
     before, records, digest = package.read_bytes(), records_of(package), digest_of(package)
     end = before.index(zipformat.CENTRAL_SIGNATURE)
     sign(package, b"signed")
@@ -52,14 +52,14 @@ def test_everything_before_the_signature_is_as_it_was(package):
     assert digest_of(package) == digest
 
 
-def test_tensors_stay_aligned(package):
+def test_signing_keeps_tensors_aligned(package):
     sign(package, b"x" * 333)
     with open_archive(package) as archive:
         for name in (".data/0.storage", ".data/1.storage"):
             assert archive.data_range(name).offset % zipformat.ALIGNMENT == 0
 
 
-def test_another_signature_takes_the_place_of_the_first(package):
+def test_signing_replaces_existing_signature(package):
     sign(package, b"one")
     once = package.read_bytes()
     sign(package, b"another one")
@@ -67,7 +67,7 @@ def test_another_signature_takes_the_place_of_the_first(package):
     assert package.read_bytes() == once
 
 
-def test_other_readers_of_zips_read_it(package):
+def test_signed_archive_is_readable_by_zipfile(package):
     sign(package, b"signed")
     with zipfile.ZipFile(package) as archive:
         assert archive.testzip() is None
@@ -75,7 +75,7 @@ def test_other_readers_of_zips_read_it(package):
         assert archive.read(f"archive/{layout.SIGNATURE}") == b"signed"
 
 
-def test_it_can_be_written_elsewhere(package, tmp_path):
+def test_signing_writes_to_other_target(package, tmp_path):
     before = package.read_bytes()
     sign(package, b"signed", tmp_path / "other.pt")
     assert package.read_bytes() == before
@@ -83,7 +83,7 @@ def test_it_can_be_written_elsewhere(package, tmp_path):
     assert (tmp_path / "other.pt").read_bytes() == package.read_bytes()
 
 
-def test_the_file_keeps_its_mode_and_links_to_it(package, tmp_path):
+def test_signing_keeps_mode_and_symlink(package, tmp_path):
     package.chmod(0o640)
     link = tmp_path / "link.pt"
     link.symlink_to(package)
@@ -93,8 +93,8 @@ def test_the_file_keeps_its_mode_and_links_to_it(package, tmp_path):
     assert records_of(package)[layout.SIGNATURE] == b"signed"
 
 
-def test_large_archives_are_written_in_zip64_form(package, monkeypatch):
-    """As if four kilobytes were four gigabytes."""
+def test_signing_large_archive_writes_zip64(package, monkeypatch):
+    """Zip64 structures, with a limit of four kilobytes instead of gigabytes."""
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 4096)
     once = records_of(package)
     sign(package, b"x" * 5000)
@@ -102,7 +102,7 @@ def test_large_archives_are_written_in_zip64_form(package, monkeypatch):
     assert records_of(package) == {**once, layout.SIGNATURE: b"y" * 5000}
 
 
-def test_a_signature_that_is_not_the_last_record_is_not_replaced(forge, record):
+def test_signing_rejects_signature_that_is_not_last(forge, record):
     path = forge(record(b"p/.data/modpack/signature.json", b"old"), record(b"p/more.txt", b"more"))
     before = path.read_bytes()
     with pytest.raises(ArchiveError, match="is not the last record in the form"):
@@ -110,14 +110,14 @@ def test_a_signature_that_is_not_the_last_record_is_not_replaced(forge, record):
     assert path.read_bytes() == before
 
 
-def test_a_signature_that_others_wrote_is_not_replaced(forge, record):
-    """Its line in the directory is longer than modpack's: something would stay of it."""
+def test_signing_rejects_noncanonical_signature_record(forge, record):
+    """Its directory header is longer than modpack's, so a part of it would remain."""
     padded = record(b"p/.data/modpack/signature.json", b"old", extra=b"FB\1\0\0")
     with pytest.raises(ArchiveError, match="is not the last record in the form"):
         sign(forge(padded), b"new")
 
 
-def test_what_would_not_be_one_package_any_more_is_not_written(forge, record):
+def test_signing_rejects_unreadable_result(forge, record):
     path = forge(record(b"p/.data/modpack/SIGNATURE.JSON", b"other"))
     before = path.read_bytes()
     with pytest.raises(ArchiveError):
@@ -126,7 +126,7 @@ def test_what_would_not_be_one_package_any_more_is_not_written(forge, record):
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_an_archive_that_was_replaced_meanwhile_is_not_overwritten(package, write_package):
+def test_signing_rejects_archive_replaced_meanwhile(package, write_package):
     with open_archive(package) as archive:
         os.replace(write_package({"pkg/other.py": b""}, "other.pt"), package)
         newer = package.read_bytes()
@@ -135,7 +135,7 @@ def test_an_archive_that_was_replaced_meanwhile_is_not_overwritten(package, writ
     assert package.read_bytes() == newer
 
 
-def test_a_failure_leaves_the_archive_as_it_was(package, monkeypatch):
+def test_signing_failure_keeps_archive(package, monkeypatch):
     before = package.read_bytes()
 
     def full(descriptor):
@@ -148,7 +148,7 @@ def test_a_failure_leaves_the_archive_as_it_was(package, monkeypatch):
     assert [each.name for each in package.parent.iterdir()] == [package.name]
 
 
-def test_large_archives_are_copied_in_pieces(package, monkeypatch):
+def test_signing_copies_large_archive_in_pieces(package, monkeypatch):
     records, before = records_of(package), package.read_bytes()
     sign(package, b"signed")
     at_once = package.read_bytes()
@@ -160,7 +160,7 @@ def test_large_archives_are_copied_in_pieces(package, monkeypatch):
 
 
 @pytest.mark.parametrize("copied", [None, 0, 700])
-def test_archives_are_copied_where_the_system_does_not_help(package, monkeypatch, copied):
+def test_signing_copies_without_copy_file_range(package, monkeypatch, copied):
     before = package.read_bytes()
     sign(package, b"signed")
     helped = package.read_bytes()
@@ -185,7 +185,7 @@ def test_archives_are_copied_where_the_system_does_not_help(package, monkeypatch
     assert package.read_bytes() == helped
 
 
-def test_a_signed_package_agrees_with_its_manifest(package):
+def test_signed_package_matches_manifest(package):
     from modpack.archive.manifest import find_damage
 
     sign(package, b"signed")
@@ -195,7 +195,7 @@ def test_a_signed_package_agrees_with_its_manifest(package):
         assert find_damage(archive, manifest, archive.names()) == {}
 
 
-def test_no_manifest_can_list_the_signature(package, write_package, monkeypatch):
+def test_manifest_listing_signature_is_rejected(package, write_package, monkeypatch):
     with ArchiveWriter(package) as writer:
         with pytest.raises(ArchiveError, match="the name is reserved for signatures"):
             writer.write(layout.SIGNATURE, b"forged")
@@ -212,7 +212,7 @@ def test_no_manifest_can_list_the_signature(package, write_package, monkeypatch)
         read_manifest(archive)
 
 
-def test_an_archive_without_a_manifest_has_no_signature(forge, record):
+def test_archive_without_manifest_has_no_signature(forge, record):
     path = forge(record(b"p/.data/modpack/signature.json", b"signed"))
     with open_archive(path) as archive, pytest.raises(ArchiveError, match="but no"):
         read_manifest(archive)

@@ -1,4 +1,4 @@
-"""Files that are no packages: each is told by what it is, with the call that opens it."""
+"""Errors for files that are not packages: they name the kind of file and the call that opens it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_load_of_another_file_names_kind_and_next_step(name, tmp_path):
+def test_load_of_other_file_names_kind_and_fix(name, tmp_path):
     content, remedy = CONTENTS[name]
     file = tmp_path / "net.pt"
     file.write_bytes(content)
@@ -91,7 +91,7 @@ def test_load_of_another_file_names_kind_and_next_step(name, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["cat\ndog\npig\n", "MZ is a tag of a zoo", "(do\n", "GG"])
-def test_text_that_begins_like_another_format_is_text(text, tmp_path):
+def test_open_text_like_other_format_reports_text(text, tmp_path):
     (tmp_path / "words").write_text(text)
     with pytest.raises(NotAPackageError, match="this is a text file"):
         open_archive(tmp_path / "words")
@@ -107,7 +107,7 @@ def test_text_that_begins_like_another_format_is_text(text, tmp_path):
         (("b.modpack", "a.modpack"), "Name one: 'a.modpack', 'b.modpack'"),
     ],
 )
-def test_load_of_another_folder_names_kind_and_next_step(files, remedy, tmp_path: Path):
+def test_load_of_other_folder_names_kind_and_fix(files, remedy, tmp_path: Path):
     for file in files:
         (tmp_path / file).write_bytes(b"")
     with pytest.raises(NotAPackageError) as failure:
@@ -135,14 +135,14 @@ def test_save_to_url_names_fsspec():
         modpack.save([1], "s3://bucket/net.modpack")
 
 
-def test_folder_that_is_named_like_a_url_is_opened(tmp_path, monkeypatch):
+def test_open_folder_named_like_url(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s3:").mkdir()
     modpack.save([1], "s3:/net.modpack")
     assert modpack.load("s3://net.modpack") == [1]
 
 
-def test_package_with_records_of_other_formats_is_opened(tmp_path):
+def test_open_package_with_records_of_other_formats(tmp_path):
     with modpack.PackageExporter(tmp_path / "net.modpack") as exporter:
         for name in ("data.pkl", "constants.pkl", "archive_format", "w.npy", "a.modpack"):
             exporter.save_binary("", name, b"x")

@@ -1,4 +1,4 @@
-"""Checksums are of the bytes that were written, even if memory changes while that is done."""
+"""Checksums match the written bytes, even if the memory changes meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 9_000_001
 
 @pytest.fixture
 def changing():
-    """Memory that another thread writes to all the time, as a training does."""
+    """Memory that another thread keeps changing, like training does."""
     memory, is_over = bytearray(SIZE), threading.Event()
 
     def change():
@@ -37,7 +37,7 @@ def changing():
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-def test_memory_may_change_while_it_is_written(changing, tmp_path, buffered):
+def test_large_record_may_change_while_written(changing, tmp_path, buffered):
     target = io.BytesIO() if buffered else tmp_path / "m.pt"
     with ArchiveWriter(target) as writer:
         writer.write(layout.VERSION, layout.VERSION_CONTENT)
@@ -63,14 +63,14 @@ def written(target, content):
 
 
 @pytest.mark.parametrize("size", [999, 1000, 1001, 12_345])
-def test_the_checksums_are_those_of_the_whole(monkeypatch, tmp_path, size):
+def test_large_record_has_checksums_of_all_pieces(monkeypatch, tmp_path, size):
     monkeypatch.setattr(body, "_LARGE_BYTES", 1)
     monkeypatch.setattr(body, "_PIECE_BYTES", 1000)
     content = memoryview(bytes(number % 251 for number in range(size)))
     assert written(tmp_path / "m.pt", content) == hashlib.sha256(content).hexdigest()
 
 
-def test_where_no_thread_can_be_started_all_is_done_at_once(monkeypatch):
+def test_writer_without_threads_hashes_inline(monkeypatch):
     def refused(thread):
         raise RuntimeError("can't start new thread")
 
@@ -82,7 +82,7 @@ def test_where_no_thread_can_be_started_all_is_done_at_once(monkeypatch):
     threads.close()
 
 
-def test_where_only_one_thread_can_be_started_no_piece_counts_twice(monkeypatch, tmp_path):
+def test_writer_with_one_thread_hashes_each_piece_once(monkeypatch, tmp_path):
     start, started = threading.Thread.start, []
 
     def refused(thread):

@@ -1,4 +1,4 @@
-"""Forked children inherit a writer, and nothing that becomes of them changes what it writes."""
+"""Forked children that inherit a writer do not change its output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def child_goes_on(writer):
 
 
 def fork(act, writer):
-    """What a child does, and how it ended: like any Python, it writes what is in its buffers."""
+    """Run ``act`` in a forked child, which flushes its buffers at exit; return the exit code."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -55,7 +55,7 @@ def fork(act, writer):
 
 @pytest.fixture(params=["file", "spooled in memory", "spooled on disk", "named"])
 def target(request, tmp_path, monkeypatch):
-    """Where an archive goes, and its file."""
+    """A target, and a file with its content."""
     file = tmp_path / "m.pt"
     if request.param == "file":
         yield file, request.param
@@ -67,7 +67,7 @@ def target(request, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("act", [child_ends_by_itself, child_lets_go, child_goes_on])
-def test_what_waits_in_the_buffer_is_written_once(tmp_path, target, act):
+def test_forked_child_does_not_flush_parent_buffer(tmp_path, target, act):
     where, way = target
     with ArchiveWriter(where) as writer:
         writer.write(layout.VERSION, layout.VERSION_CONTENT)
@@ -87,7 +87,7 @@ def test_what_waits_in_the_buffer_is_written_once(tmp_path, target, act):
         assert "pkg/child.txt" not in archive.names()
 
 
-def test_a_writer_that_has_not_begun_may_begin_in_a_child(tmp_path):
+def test_unused_writer_works_in_forked_child(tmp_path):
     writer = ArchiveWriter(tmp_path / "m.pt")
 
     def write(writer):
@@ -105,7 +105,7 @@ def test_a_writer_that_has_not_begun_may_begin_in_a_child(tmp_path):
         assert layout.VERSION in archive.names()
 
 
-def test_a_child_that_only_plans_goes_on():
+def test_planning_writer_works_in_forked_child():
     writer = ArchiveWriter(None)
     writer.write("a.txt", b"1")
     child = os.fork()

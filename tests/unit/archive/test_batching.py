@@ -1,4 +1,4 @@
-"""Checksums, deflating and syncing happen beside the writing: the result does not tell."""
+"""Batched hashing, deflating, and syncing, which do not change the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def content(number: int) -> bytearray:
 
 
 def write_all(target, after_each=lambda data: None):
-    """Write small and large records by turns; some are deflated."""
+    """Write small and large records alternately; some are deflated."""
     with ArchiveWriter(target) as writer:
         writer.write(".data/version", b"6\n")
         for number in range(len(SIZES)):
@@ -52,25 +52,25 @@ def check(target):
 
 @pytest.fixture(params=["waiting", "at once"])
 def way(request, monkeypatch):
-    """The ways in which checksums of records come about."""
+    """The ways to compute checksums."""
     if request.param == "at once":
         monkeypatch.setattr(body, "_MAX_PENDING_BYTES", 0)
     return request.param
 
 
-def test_all_records_are_there_in_order_with_their_digests(tmp_path, way):
+def test_batched_records_keep_order_and_digests(tmp_path, way):
     write_all(tmp_path / "m.pt")
     check(tmp_path / "m.pt")
 
 
-def test_a_buffer_gets_the_very_bytes_of_a_file(tmp_path, way):
+def test_buffer_and_file_have_same_bytes(tmp_path, way):
     buffer = io.BytesIO()
     write_all(buffer)
     write_all(tmp_path / "m.pt")
     assert buffer.getvalue() == (tmp_path / "m.pt").read_bytes()
 
 
-def test_memory_may_change_as_soon_as_it_is_written(tmp_path, way):
+def test_small_record_may_change_after_write(tmp_path, way):
     def change(data):
         data[:] = bytes(len(data))
 
@@ -78,7 +78,7 @@ def test_memory_may_change_as_soon_as_it_is_written(tmp_path, way):
     check(tmp_path / "m.pt")
 
 
-def test_what_is_rolled_back_while_its_checksums_are_pending_is_forgotten(tmp_path, way):
+def test_rollback_removes_pending_records(tmp_path, way):
     plain = tmp_path / "plain.pt"
     with ArchiveWriter(plain) as writer:
         writer.write_storage(".data/0.storage", memoryview(content(3)))
@@ -95,7 +95,7 @@ def test_what_is_rolled_back_while_its_checksums_are_pending_is_forgotten(tmp_pa
     assert (tmp_path / "m.pt").read_bytes() == plain.read_bytes()
 
 
-def test_a_small_package_starts_no_threads(tmp_path, monkeypatch):
+def test_small_package_starts_no_threads(tmp_path, monkeypatch):
     def no_threads(*args, **kwargs):
         raise AssertionError("a thread was started")
 
@@ -106,7 +106,7 @@ def test_a_small_package_starts_no_threads(tmp_path, monkeypatch):
         writer.commit()
 
 
-def test_not_more_than_some_megabytes_wait(tmp_path):
+def test_pending_records_are_bounded(tmp_path):
     with ArchiveWriter(tmp_path / "m.pt") as writer:
         for number in range(60):
             writer.write_storage(f".data/{number}.storage", memoryview(bytes(999_999)))
@@ -114,7 +114,7 @@ def test_not_more_than_some_megabytes_wait(tmp_path):
         assert temporary.stat().st_size > 30 << 20
 
 
-def test_a_disk_that_fails_leaves_the_target_as_it_was(tmp_path, monkeypatch):
+def test_failing_disk_keeps_target(tmp_path, monkeypatch):
     def fail(descriptor):
         raise OSError(5, "Input/output error")
 

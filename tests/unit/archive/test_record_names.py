@@ -26,14 +26,14 @@ SAFE += ["a" * 255, "é" * 127, "/".join("a" * 64), "/".join(["a" * 60] * 60)]
 
 
 @pytest.mark.parametrize("name", UNSAFE)
-def test_an_unsafe_name_is_told_alone_and_among_others(name):
+def test_check_record_name_rejects_unsafe_names(name):
     assert check_record_name(name)
     found = find_unsafe_name(["fine.py", name, "fine/too.py"])
     assert found is not None
     assert found[0] == name
 
 
-def test_ordinary_names_are_safe_alone_and_together():
+def test_check_record_name_accepts_ordinary_names():
     assert [check_record_name(name) for name in SAFE] == [None] * len(SAFE)
     assert find_unsafe_name(SAFE) is None
 
@@ -49,7 +49,7 @@ def test_ordinary_names_are_safe_alone_and_together():
         ("pkg/a/b/c", "PKG/A"),
     ],
 )
-def test_two_names_that_become_one_file_collide(first, second):
+def test_colliding_names_are_found(first, second):
     registry = NameRegistry()
     assert registry.add(first) is None
     assert registry.add(second)

@@ -1,4 +1,4 @@
-"""Where signatures lie, and whether one of somebody who is trusted is there."""
+"""Locations of signatures, and verification by trusted signers."""
 
 import os
 import zipfile
@@ -48,25 +48,25 @@ def test_find_signatures_returns_embedded_and_detached(package, alice):
 
 
 @pytest.mark.parametrize("embed", [True, False])
-def test_a_signature_of_somebody_who_is_trusted_is_enough(package, alice, bob, trusted, embed):
+def test_check_signatures_accepts_one_trusted_signer(package, alice, bob, trusted, embed):
     sign_package(package, alice, embed=embed)
     (found,) = held(package, trusted("bob", bob), trusted("alice", alice))
     assert (found.signer, found.key_id) == ("alice", alice.key_id)
     assert found.location == (EMBEDDED if embed else f"{package}.sig")
 
 
-def test_nobody_has_to_sign_if_nobody_is_asked_for(package):
+def test_check_signatures_without_signers_returns_empty(package):
     assert held(package) == ()
 
 
-def test_a_stripped_signature_is_told(package, alice, trusted):
+def test_check_signatures_rejects_stripped_signature(package, alice, trusted):
     reason = refused(package, trusted("alice", alice))
     assert reason.startswith("the package is not signed, and a signature of 'alice' is required")
     sign_package(package, alice, embed=False)
     assert "the package is not signed" in refused(package, trusted("alice", alice), at=False)
 
 
-def test_an_archive_of_torch_package_cannot_be_signed(tmp_path, alice, trusted):
+def test_check_signatures_rejects_torch_package_archive(tmp_path, alice, trusted):
     path = tmp_path / "old.pt"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("old/.data/version", b"6\n")
@@ -76,7 +76,7 @@ def test_an_archive_of_torch_package_cannot_be_signed(tmp_path, alice, trusted):
     assert reason.startswith("a signature of 'alice' is required, but torch.package archives")
 
 
-def test_one_signature_that_holds_is_enough(package, alice, bob, trusted):
+def test_check_signatures_needs_one_valid_signature(package, alice, bob, trusted):
     sign_package(package, alice)
     sidecar_path(package).write_bytes(b"junk")
     assert [each.signer for each in held(package, trusted("alice", alice))] == ["alice"]
@@ -85,26 +85,26 @@ def test_one_signature_that_holds_is_enough(package, alice, bob, trusted):
     assert f"{package}.sig is not a valid envelope" in reason
 
 
-def test_a_package_that_was_changed_and_manifested_anew_is_refused(write, alice, trusted):
+def test_check_signatures_rejects_new_manifest(write, alice, trusted):
     path = write("tea.modpack")
     sign_package(path, alice, embed=False)
     write("tea.modpack", **{"pkg/evil.py": b"import os"})
     assert "the package was changed after it was signed" in refused(path, trusted("alice", alice))
 
 
-def test_a_signature_moved_to_another_package_is_refused(write, alice, trusted):
+def test_check_signatures_rejects_moved_signature(write, alice, trusted):
     tea, coffee = write("tea.modpack"), write("coffee.modpack", **{"pkg/a.py": b""})
     sign_package(tea, alice, embed=False)
     sidecar_path(tea).replace(sidecar_path(coffee))
     assert "named 'tea.modpack'" in refused(coffee, trusted("alice", alice))
 
 
-def test_a_renamed_package_keeps_its_signature(package, alice, trusted, tmp_path):
+def test_check_signatures_accepts_renamed_package(package, alice, trusted, tmp_path):
     sign_package(package, alice)
     assert held(package.rename(tmp_path / "other.pt"), trusted("alice", alice))
 
 
-def test_a_damaged_manifest_is_told_as_such(package, alice, trusted, monkeypatch):
+def test_check_signatures_reports_damaged_manifest(package, alice, trusted, monkeypatch):
     sign_package(package, alice)
     monkeypatch.setattr("modpack.archive.layout.MANIFEST", ".data/modpack/tensors.json")
     with pytest.raises(ArchiveError):
@@ -117,7 +117,7 @@ def test_check_signatures_of_buffer_reads_embedded_only(package, alice, trusted)
         assert check_signatures(archive, [trusted("alice", alice)])
 
 
-def test_a_huge_signature_is_not_read(package, alice, trusted, monkeypatch):
+def test_huge_embedded_signature_is_not_read(package, alice, trusted, monkeypatch):
     with ArchiveWriter(package) as writer:
         writer.write(".data/version", b"6\n")
         writer.commit()
@@ -133,21 +133,21 @@ def test_a_huge_signature_is_not_read(package, alice, trusted, monkeypatch):
         find_signatures(archive)
 
 
-def test_a_huge_file_beside_is_not_read(package, alice, trusted):
+def test_huge_detached_signature_is_not_read(package, alice, trusted):
     with sidecar_path(package).open("wb") as file:
         file.truncate(1 << 40)
     assert "is larger than 1048576 bytes" in refused(package, trusted("alice", alice))
 
 
-def test_what_is_no_file_beside_is_told(package, alice, trusted):
-    os.mkfifo(sidecar_path(package))  # whoever opens it waits for ever
+def test_detached_signature_must_be_regular_file(package, alice, trusted):
+    os.mkfifo(sidecar_path(package))  # opening it blocks
     assert "is not a regular file" in refused(package, trusted("alice", alice))
     sidecar_path(package).unlink()
     sidecar_path(package).symlink_to("/dev/zero")
     assert "is not a regular file" in refused(package, trusted("alice", alice))
 
 
-def test_a_signature_record_with_damaged_content_is_told(package, alice, trusted):
+def test_damaged_signature_record_is_reported(package, alice, trusted):
     sign_package(package, alice)
     content = bytearray(package.read_bytes())
     content[content.rindex(b'"payloadType"') + 3] ^= 1
@@ -157,7 +157,7 @@ def test_a_signature_record_with_damaged_content_is_told(package, alice, trusted
     assert "CRC-32" in reason
 
 
-def test_the_file_beside_a_folder_bears_its_name(tmp_path, monkeypatch):
+def test_sidecar_path_of_folder_has_folder_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert sidecar_path("a/b/").name == "b.sig"
     assert sidecar_path(".") == Path(f"{tmp_path}.sig")

@@ -1,4 +1,4 @@
-"""All of a package's bytes are what modpack writes, or it is refused."""
+"""Packages in format 2 have exactly the bytes that modpack writes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def content(write_package) -> bytes:
 
 
 def damage(content: bytes) -> dict[str, str]:
-    """What comparing all of a package finds.
+    """Return the result of verifying all of a package.
 
     Raises:
         ArchiveError: it cannot be opened.
@@ -65,13 +65,13 @@ def is_refused(content: bytes) -> bool:
         return True
 
 
-def test_what_modpack_writes_is_its_own(content):
+def test_written_archive_is_canonical(content):
     assert damage(content) == {}
     assert rezipped(content, {}) == content
 
 
 @pytest.mark.parametrize("bit", range(8))
-def test_every_other_bit_is_refused(content, bit):
+def test_every_flipped_bit_is_rejected(content, bit):
     changed = bytearray(content)
     for place in range(len(content)):
         changed[place] ^= 1 << bit
@@ -79,7 +79,7 @@ def test_every_other_bit_is_refused(content, bit):
         changed[place] ^= 1 << bit
 
 
-def test_sizes_and_places_beyond_32_bits_have_one_form_too(write_package, monkeypatch):
+def test_zip64_numbers_have_one_canonical_form(write_package, monkeypatch):
     monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
     content = write_package({"small": b"1", **RECORDS}).read_bytes()
     monkeypatch.undo()
@@ -92,7 +92,7 @@ def test_sizes_and_places_beyond_32_bits_have_one_form_too(write_package, monkey
 
 
 @pytest.mark.parametrize("lines", [50, 300_000])
-def test_contents_that_are_deflated_otherwise_are_told(write_package, lines):
+def test_find_damage_reports_recompressed_record(write_package, lines):
     source = b"".join(b"x = %d\n" % number for number in range(lines))
     content = write_package({"a.py": source}, compress=True).read_bytes()
     assert damage(content) == {}
@@ -108,7 +108,7 @@ def test_contents_that_are_deflated_otherwise_are_told(write_package, lines):
     assert inflated(payload[:-1] + bytes([payload[-1] ^ 0x80])) == source
 
 
-def test_a_header_is_judged_when_its_record_is_read(content):
+def test_read_rejects_noncanonical_header(content):
     entry = dict(entries(content))["pkg/a.py"]
     date = entry.offset + 10
     changed = content[:date] + b"\1" + content[date + 1 :]
@@ -119,7 +119,7 @@ def test_a_header_is_judged_when_its_record_is_read(content):
             archive.read("pkg/a.py")
 
 
-def test_headers_of_others_are_consistent_and_not_its_own(content):
+def test_zipfile_headers_are_consistent_but_not_canonical(content):
     for name, entry in entries(content):
         header = zipformat.local_header(entry, align=layout.is_storage(name))
         assert content.startswith(header, entry.offset)
@@ -130,7 +130,7 @@ def test_headers_of_others_are_consistent_and_not_its_own(content):
         assert find_header_mismatch(entry, other, b"") == "the CRC-32"
 
 
-def test_what_lacks_records_is_told_as_such(content):
+def test_find_damage_reports_missing_records(content):
     assert damage(rezipped(content, {"pkg/a.py": None})) == {"pkg/a.py": "the record is missing"}
     told = damage(rezipped(content, {"pkg/b.py": b""}))
     assert told == {"pkg/b.py": "the manifest does not list the record"}
