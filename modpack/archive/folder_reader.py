@@ -185,8 +185,10 @@ class ReaderArchive(Archive):
         known = self._sizes.get(name)
         if known is None:
             get_size = getattr(self._reader, "get_record_size", None)  # missing in older torch
-            is_supported = get_size is not None and self.has(name)
-            known = int(get_size(name)) if is_supported else len(self._get(name))
+            if get_size is not None and self.has(name):
+                known = int(get_size(name))
+            else:
+                known = len(self._get(name))
             self._sizes[name] = known
         return known
 

@@ -294,9 +294,9 @@ class ZipArchive(Archive):
             descriptor = start[after:]
         else:
             descriptor = self._content.read_at(entry.offset + after, length - after)
-        reason = find_header_mismatch(entry, start[:header_length], descriptor)
-        if reason is not None:
-            raise ArchiveError(self.path, f"the headers contradict each other: {reason}", name)
+        mismatch = find_header_mismatch(entry, start[:header_length], descriptor)
+        if mismatch is not None:
+            raise ArchiveError(self.path, f"the headers contradict each other: {mismatch}", name)
         if self._must_be_canonical:
             self._reject_repacked(_OTHER_HEADER, name)
         self._noncanonical_record = name

@@ -75,9 +75,9 @@ def find_disagreements(
     for name in known.keys() - {name for name, _, _ in hooks}:
         yield HookDisagreement(name, "the pickle does not contain this hook")
     for name, kind, hook in hooks:
-        reason, pickled = _compare(hook, kind, known.get(name), sources)
-        if reason is not None:
-            yield HookDisagreement(name, reason, pickled)
+        difference, pickled = _compare(hook, kind, known.get(name), sources)
+        if difference is not None:
+            yield HookDisagreement(name, difference, pickled)
 
 
 def _compare(
