@@ -294,16 +294,17 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
             raise _wrong("an object", value)
         fields_by_name: dict[str, object] = {}
         for name, key, read_field, is_optional, old_key in fields:
-            if key not in value and old_key in value:
+            if key not in value:
+                if old_key not in value:
+                    if is_optional:
+                        continue
+                    raise MismatchError(f"has no {key!r}", quotes_key=False)
                 key = cast(str, old_key)
-            if key in value:
-                try:
-                    fields_by_name[name] = read_field(value[key])
-                except MismatchError as failure:
-                    failure.add_step(key)
-                    raise
-            elif not is_optional:
-                raise MismatchError(f"has no {key!r}", quotes_key=False)
+            try:
+                fields_by_name[name] = read_field(value[key])
+            except MismatchError as failure:
+                failure.add_step(key)
+                raise
         return kind(**fields_by_name)
 
     return read

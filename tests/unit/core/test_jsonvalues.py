@@ -1,4 +1,4 @@
-"""JSON of unknown origin: a value, or a reason, and never more memory than is allowed."""
+"""JSON of unknown origin: a value or an error, within a memory limit."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Packages that the report tests look at, made by modpack's own exporter."""
+"""Packages for the report tests, written by modpack's own exporter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Made:
-    """A package, and what it was made from."""
+    """A package, and its plan and project."""
 
     file: Path
     plan: Plan
@@ -73,7 +73,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 @pytest.fixture
 def rewritten(made: Made, tmp_path: Path) -> Callable[[Mapping[str, bytes]], Path]:
-    """A copy of the package with other contents for some records, its digests in order."""
+    """Copy the package with other contents for some records, and valid digests."""
 
     def write(changes: Mapping[str, bytes]) -> Path:
         copy = tmp_path / "changed.modpack"
@@ -123,7 +123,7 @@ VERIFY_SOURCES = {
 
 @pytest.fixture(scope="session")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A package with hooks, an optimizer, a stand-in, data, metadata and a self-test."""
+    """A package with hooks, an optimizer, a mock, data, metadata and a self-test."""
     project = tmp_path_factory.mktemp("verify-project")
     for name, text in VERIFY_SOURCES.items():
         (project / name).parent.mkdir(exist_ok=True)
@@ -153,7 +153,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def forge(good: Path, tmp_path: Path) -> Forge:
-    """Make the package again with other contents, and with a manifest that agrees.
+    """Copy the package with other contents, and a manifest that matches.
 
     ``forge({"byteorder": b"middle", ".data/0.storage": None})`` changes one record and leaves
     another one out; names that are not there yet are added.

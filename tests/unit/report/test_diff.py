@@ -1,4 +1,4 @@
-"""Comparing packages, tensors aside."""
+"""Comparison of packages, except tensors."""
 
 from __future__ import annotations
 

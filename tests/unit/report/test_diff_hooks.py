@@ -1,4 +1,4 @@
-"""Pairing hooks of two packages."""
+"""Comparison of hooks."""
 
 from __future__ import annotations
 

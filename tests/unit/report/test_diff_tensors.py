@@ -1,4 +1,4 @@
-"""Comparing the tensors of two packages."""
+"""Comparison of tensors."""
 
 from __future__ import annotations
 

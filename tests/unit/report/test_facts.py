@@ -1,4 +1,4 @@
-"""Facts about a plan are those of the package that it becomes."""
+"""Facts about a plan equal those about its package."""
 
 from modpack import PackageExporter
 from modpack.core.plan import PackagingErrorReason

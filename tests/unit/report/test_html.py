@@ -1,4 +1,4 @@
-"""The page as text: complete, closed to the outside, everything escaped."""
+"""The HTML report as text: complete, self-contained, and escaped."""
 
 from __future__ import annotations
 

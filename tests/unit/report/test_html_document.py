@@ -1,4 +1,4 @@
-"""What the page's scripts are given."""
+"""The data for the scripts of the HTML report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph as the page draws it."""
+"""The graph of the HTML report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sources that the page shows."""
+"""The sources in the HTML report."""
 
 from __future__ import annotations
 

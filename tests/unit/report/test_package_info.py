@@ -1,4 +1,4 @@
-"""Facts are read off package files, and only read."""
+"""Facts about package files, read without running code."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a bill of materials says, of audits that are made up."""
+"""Bills of materials of invented audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading what a package records of its tensors."""
+"""Recorded tensors of a package."""
 
 from __future__ import annotations
 

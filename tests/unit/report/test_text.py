@@ -1,4 +1,4 @@
-"""The text report: readable in a pipe, grouped, and harmless."""
+"""The text report: readable in a pipe, grouped, and escaped."""
 
 import io
 from dataclasses import replace
