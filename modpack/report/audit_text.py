@@ -34,7 +34,7 @@ _RISK_STYLES = {
     MockRisk.UNUSED: "green",
 }
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-_LATER = "not needed at once"
+_LATER = "not needed to load"
 _MAX_OF_A_NOTE = 4
 _SHOWN_PARTS = 5
 _SHOWN_PLACES = 8

@@ -160,7 +160,7 @@ def read_pickle(data: bytes) -> PickleContents:
     >>> [str(name) for name in contents.names]
     ['fractions.Fraction']
     >>> read_pickle(b"no pickle").unreadable
-    "b'n' is no opcode"
+    "b'n' is not an opcode"
     """
     return PickleReader().read(data)
 

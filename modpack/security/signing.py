@@ -68,7 +68,7 @@ def check_signatures(
 
     Args:
         archive: The package.
-        signers: Trusted signers, of whom one must have signed. If empty, nothing is verified.
+        signers: Trusted signers. One of them must have signed. If empty, nothing is verified.
         path: The package's file or folder, or None if it has none.
 
     Returns:

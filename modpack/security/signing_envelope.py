@@ -290,7 +290,7 @@ def check(
     Args:
         envelope: The envelope as JSON.
         digest: Package digest.
-        signers: Trusted signers, of whom one must have signed.
+        signers: Trusted signers. One of them must have signed.
         path: The package, for messages.
         place: The record or file of the envelope.
 

@@ -155,7 +155,7 @@ def without(shop, monkeypatch):
 def test_all_that_is_missing_is_told_at_once_and_what_can_wait_is_told_apart(without):
     told = warned(without)
     assert told.differences == (
-        ("envshop-cake", "3.0", "missing, not needed at once"),
+        ("envshop-cake", "3.0", "missing, not needed to load"),
         ("envshop-tea", "2.0", "missing"),
     )
     assert told.repair == "pip install 'envshop-cake==3.0' 'envshop-tea==2.0'"

@@ -137,8 +137,8 @@ def test_hooks_in_optimizer_state_are_rejected(plain):
             b"\x80\x04\x95" + struct.pack("<Q", 11) + b"\x95" + struct.pack("<Q", 2) + b"N.",
             "inside",
         ),
-        (b"\x80\x04\x95" + struct.pack("<Q", 99) + b"N.", "behind the pickle"),
-        (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"N.N", "before its frame does"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 99) + b"N.", "extends past the end"),
+        (b"\x80\x04\x95" + struct.pack("<Q", 3) + b"N.N", "ends inside a frame"),
     ],
 )
 def test_invalid_frames_are_rejected(plain, content, flaw):

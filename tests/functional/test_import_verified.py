@@ -80,8 +80,8 @@ def test_changed_tensors_are_named_before_anything_runs(package, clean_python, t
         print(canary.exists())
         """
     told, before, after = clean_python(code, file=package, canary=canary).stdout.splitlines()
-    assert "'.data/0.storage': its sha256 is not the declared one" in told
-    assert "'.data/2.storage': its sha256 is not the declared one" in told
+    assert "'.data/0.storage': the SHA-256 does not match the manifest" in told
+    assert "'.data/2.storage': the SHA-256 does not match the manifest" in told
     assert "'.data/1.storage'" not in told
     assert (before, after) == ("False", "True")
 

@@ -126,7 +126,7 @@ def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_
     assert optional == {"req-guarded", "req-late"}
 
     audit = CliRunner().invoke(cli, ["audit", str(path)], env={"COLUMNS": "200"}).output
-    marked = {line.split()[0] for line in audit.splitlines() if line.endswith("not needed at once")}
+    marked = {line.split()[0] for line in audit.splitlines() if line.endswith("not needed to load")}
     assert {"req-guarded==1.0", "req-late==1.0", "reqgone"} <= marked
     assert not {"req-first==1.0", "req-both==1.0", "reqneeded"} & marked
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)
