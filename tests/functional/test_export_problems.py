@@ -309,7 +309,9 @@ def astray(project, files, entry="shop.till"):
 @pytest.mark.parametrize("statement", ["from ... import x", "from ...desk import x"])
 def test_relative_import_beyond_the_top_is_a_problem(project, statement):
     found = astray(project, {"shop/till.py": f"y = 1\n{statement}\n"})
-    assert found == {"shop/till.py:2": f"{statement}: shop.till is not in a Python package above shop"}
+    assert found == {
+        "shop/till.py:2": f"{statement}: shop.till is not in a Python package above shop"
+    }
 
 
 def test_relative_import_in_a_module_without_a_package_is_a_problem(project):
