@@ -6,6 +6,7 @@ from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -87,8 +88,10 @@ class Diagnostic:
     @property
     def summary(self) -> str:
         """Location and message. Without a location, the subject, unless the message names it."""
-        where = self.location or ("" if self.subject in self.message else self.subject)
-        return f"{where}: {self.message}" if where else self.message
+        if self.location:
+            return f"{self.location}: {self.message}"
+        is_named = re.search(rf"(?<!\w){re.escape(self.subject)}(?!\w)", self.message)
+        return self.message if is_named else f"{self.subject}: {self.message}"
 
     def __str__(self) -> str:
         return with_hint(self.summary, self.hint)

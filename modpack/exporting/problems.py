@@ -290,10 +290,10 @@ class MissingModules:
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
         for importer in (edge.importer for edge in edges):
-            place = self._walker.locate(importer)
-            if place is None or not self._walker.is_loaded(root_of(importer)):
+            origin = self._walker.locate(importer)
+            if origin is None or not self._walker.is_loaded(root_of(importer)):
                 return False
-            if not (self._is_installed(importer) and portability.is_optional(location, place)):
+            if not (self._is_installed(importer) and portability.is_optional(location, origin)):
                 return False
         return True
 
@@ -507,7 +507,7 @@ def _externs_that_need_interned(
             how = "its code imports"
         if found is None:
             continue
-        needed_module, place = found
+        needed_module, where = found
         root, other = root_of(module), root_of(needed_module)
         if (root, other) not in reported:
             reported.add((root, other))
@@ -516,7 +516,7 @@ def _externs_that_need_interned(
                 module,
                 f"{module} is extern, but {how} {needed_module}, which is interned; in the loading "
                 f"environment, {module} uses another copy of {other}, or fails to import it",
-                place,
+                where,
                 hint=f"Intern {root} too, or extern {other}.",
             )
 

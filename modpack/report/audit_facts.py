@@ -113,7 +113,7 @@ def files_of(audit: AuditFacts) -> dict[str, str]:
     return files
 
 
-def place_in(files: Mapping[str, str], module: str, line: int | None) -> str:
+def location_in(files: Mapping[str, str], module: str, line: int | None) -> str:
     """Return ``file:line``, or the file without a line."""
     file = files.get(module, module.strip("<>"))
     return file if line is None else f"{file}:{line}"

@@ -28,7 +28,7 @@ from modpack.report.audit_facts import (
     MockFacts,
     files_of,
     importers_by_name,
-    place_in,
+    location_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
 from modpack.security.code_effects import import_effects, read_effects
@@ -114,7 +114,7 @@ def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
     more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
     text = f"{used_name(first)} is {how} in {where}{more}"
     return Diagnostic.from_code(
-        code, mock.module, text, place_in(files, first.importer, first.line)
+        code, mock.module, text, location_in(files, first.importer, first.line)
     )
 
 
@@ -173,10 +173,10 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         ]
         if not edges or any(is_within(each, module) for each in known):
             continue  # a namespace package, which has no code
-        place = place_in(files, edges[0].importer, edges[0].line)
+        location = location_in(files, edges[0].importer, edges[0].line)
         by = _listed(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
-        yield Diagnostic.from_code(code, module, text, place)
+        yield Diagnostic.from_code(code, module, text, location)
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
@@ -306,10 +306,8 @@ def pickle_findings(
         owner = hooks.get(record, record)
         is_own = owner == record or (archive.has(owner) and owner not in broken)
         if contents.unreadable is not None and is_own:  # hooks go on where their object ends
-            place = f"{record}, byte {contents.position}"
-            yield Diagnostic.from_code(
-                "pickle-malformed", record, f"{record}: {contents.unreadable}", place
-            )
+            location = f"{record}, byte {contents.position}"
+            yield Diagnostic.from_code("pickle-malformed", record, contents.unreadable, location)
         if manifest is not None and record not in known and not record.startswith(_SELF_TESTS):
             text = f"{record} is a pickle, but not a saved object of the package"
             yield Diagnostic.from_code("pickle-undeclared", record, text, record)
@@ -329,8 +327,8 @@ def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Diagnost
         for name in names:
             if is_dangerous(name.module, name.name):
                 text = f"{record} names {name}, which can run arbitrary code"
-                place = f"{record}, byte {name.position}"
-                yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, place)
+                location = f"{record}, byte {name.position}"
+                yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, location)
     for record, contents in listing.pickles.items():
         for source in contents.sources:
             yield from _function_effects(record, source)
@@ -354,12 +352,14 @@ def _module_effects(record: str, source: bytes) -> Iterator[Diagnostic]:
     """Yield the effects of importing a module that its source shows."""
     effects = read_effects(source)
     if isinstance(effects, ScanFailure):
-        place = f"{record}:{effects.line}" if effects.line is not None else record
+        location = f"{record}:{effects.line}" if effects.line is not None else record
         text = f"{record} cannot be parsed, so its imports are unknown: {effects.reason}"
-        yield Diagnostic.from_code("source-unparsable", record, text, place)
+        yield Diagnostic.from_code("source-unparsable", record, text, location)
         return
     for effect in effects:
         where = f" in {effect.within}" if effect.within else ""
         text = f"{record} calls {effect.call}{where} when it is imported"
-        place = f"{record}:{effect.line}"
-        yield Diagnostic.from_code(f"import-effect-{effect.kind.value}", effect.call, text, place)
+        location = f"{record}:{effect.line}"
+        yield Diagnostic.from_code(
+            f"import-effect-{effect.kind.value}", effect.call, text, location
+        )

@@ -22,7 +22,13 @@ from modpack.core.text import counted, human_size, listed, printable
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit import AuditResult
-from modpack.report.audit_facts import AuditFacts, MockFacts, files_of, importers_by_name, place_in
+from modpack.report.audit_facts import (
+    AuditFacts,
+    MockFacts,
+    files_of,
+    importers_by_name,
+    location_in,
+)
 from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.format import indented, relative, table, title
 from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
@@ -116,8 +122,8 @@ def _details(
 def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
-        place = relative(place_in(files, use.importer, use.line), folder)
-        rows.add_row(printable(place), printable(used_name(use)), printable(describe_use(use)))
+        location = relative(location_in(files, use.importer, use.line), folder)
+        rows.add_row(printable(location), printable(used_name(use)), printable(describe_use(use)))
     left = len(uses) - _SHOWN_USES
     if left > 0:
         rows.add_row("", f"{left} more", "--json lists them")
@@ -244,8 +250,8 @@ def _of_one_code(
     is_short = findings[0].severity is Severity.INFO and len(findings) > _MAX_OF_A_NOTE
     shown = findings[: _MAX_OF_A_NOTE if is_short else None]
     for each in shown:
-        place = f"{relative(each.location, folder)}: " if each.location else ""
-        yield indented(Text(printable(place + each.message)), 4)
+        location = f"{relative(each.location, folder)}: " if each.location else ""
+        yield indented(Text(printable(location + each.message)), 4)
         if not is_same:
             yield from hint_line(each.hint)
     if left := len(findings) - len(shown):

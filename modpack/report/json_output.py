@@ -388,13 +388,13 @@ def _mock_details(mock: MockFacts, files: Mapping[str, str]) -> MockDetails:
 
 
 def _use_facts(use: MockUse, files: Mapping[str, str]) -> UseFacts:
-    from modpack.report.audit_facts import place_in
+    from modpack.report.audit_facts import location_in
 
     return _pick(
         UseFacts,
         use,
         path=files.get(use.importer),
-        location=place_in(files, use.importer, use.line),
+        location=location_in(files, use.importer, use.line),
         live=use.is_live,
         called_later=use.is_called_later,
     )

@@ -227,9 +227,9 @@ def _refused_at_once(
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
     """Return the size of a file, or of all files in a folder; 0 if it cannot be read."""
-    place = Path(path)
+    target = Path(path)
     try:
-        files = [place] if place.is_file() else [f for f in place.rglob("*") if f.is_file()]
+        files = [target] if target.is_file() else [f for f in target.rglob("*") if f.is_file()]
         return sum(file.lstat().st_size for file in files)
     except OSError:  # deleted in the meantime
         return 0

@@ -594,8 +594,8 @@ def check_storages(
             used.add(storage)
             reason = _problem(archive, each, storage)
             if reason is not None:
-                place = f"{pickle}, byte {each.position}"
-                yield Diagnostic.from_code("storage-missing", pickle, reason, place)
+                location = f"{pickle}, byte {each.position}"
+                yield Diagnostic.from_code("storage-missing", pickle, reason, location)
     unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
     if unused:
         size = counted(sum(map(archive.size, unused)), "byte")

@@ -93,6 +93,7 @@ def test_diagnostic_as_text_starts_with_the_location_or_the_subject():
     assert text("shop", "changed", "shop.py:3") == "shop.py:3: changed"
     assert text("shop", "changed", hint="Do it.") == "shop: changed. Do it."
     assert text("shop", "shop changed") == "shop changed"
+    assert text("os", "closed") == "os: closed"
 
 
 def test_diagnostic_from_code_has_its_severity_and_hint():
