@@ -65,7 +65,7 @@ FLOATS = torch.FloatStorage
 
 
 @pytest.mark.parametrize(
-    ("pid", "told"),
+    ("pid", "message"),
     [
         (("surprise", 1, 2), "unknown persistent id"),
         (("storage", FLOATS), "unknown persistent id"),
@@ -85,9 +85,9 @@ FLOATS = torch.FloatStorage
         (("storage", FLOATS, ["0"], "cpu", 4), "invalid type|not in the package"),
     ],
 )
-def test_a_persistent_id_that_makes_no_sense_is_an_unpickling_error(tmp_path, pid, told):
+def test_a_persistent_id_that_makes_no_sense_is_an_unpickling_error(tmp_path, pid, message):
     storage = {".data/0.storage": bytes(16)}
-    with pytest.raises(UnpicklingError, match=told) as caught:
+    with pytest.raises(UnpicklingError, match=message) as caught:
         load_bytes(tmp_path, pickled(Pid(pid)), **storage)
     assert "m/obj.pkl" in str(caught.value)
 
@@ -122,7 +122,7 @@ def test_a_damaged_pickle_is_an_unpickling_error(tmp_path, data):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"cm\nThing\n.", r"m has no 'Thing', which the pickle refers to"),
         (b"cabsent.mod\nThing\n.", r"absent\.mod\.Thing"),
@@ -133,8 +133,8 @@ def test_a_damaged_pickle_is_an_unpickling_error(tmp_path, data):
         (b"csolid\nf.<locals>.g\n.", r"<locals>"),
     ],
 )
-def test_missing_class_raises_unpickling_error(tmp_path, data, told):
-    with pytest.raises(UnpicklingError, match=told):
+def test_missing_class_raises_unpickling_error(tmp_path, data, message):
+    with pytest.raises(UnpicklingError, match=message):
         load_bytes(tmp_path, data, **{"solid.py": b"class Thing: pass\ndef f(): pass\n"})
 
 
@@ -165,7 +165,7 @@ def test_newer_format_is_rejected_with_fix(packaged, tmp_path):
 
     digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
     (root / ".data" / "modpack" / "manifest.sha256").write_text(digest)
-    with pytest.raises(UnsupportedVersionError, match=r"format 999.*newer modpack"):
+    with pytest.raises(UnsupportedVersionError, match=r"format 999.*Install a newer version"):
         modpack.PackageImporter(root)
 
 
@@ -273,7 +273,7 @@ def test_constructor_arguments_of_the_wrong_type_are_named(packaged, tmp_path):
         modpack.PackageImporter(path, module_allowed="json")
     with pytest.raises(TypeError, match="namespace"):
         modpack.PackageImporter(path, namespace=1)
-    with pytest.raises(ValueError, match=r"namespace.*'private' or 'process'"):
+    with pytest.raises(ValueError, match="namespace must be 'auto', 'private', or 'process'"):
         modpack.PackageImporter(path, namespace="public")
     (tmp_path / "text").write_text("x")
     with (tmp_path / "text").open() as text, pytest.raises(TypeError, match="binary"):
@@ -334,7 +334,7 @@ def test_bytecode_in_a_package_is_not_imported(tmp_path, namespace):
     path = package_with(tmp_path, {"bytecode_shop/evil.pyc": bytecode})
     with (
         modpack.PackageImporter(path, namespace=namespace) as importer,
-        pytest.raises(ModuleNotFoundError, match=r"bytecode of it, .*evil\.pyc, which no package"),
+        pytest.raises(ModuleNotFoundError, match=r"only bytecode \(.*evil\.pyc\)"),
     ):
         importer.import_module("bytecode_shop.evil")
     assert not [name for name in sys.modules if name.endswith("bytecode_shop.evil")]
@@ -358,6 +358,6 @@ def test_an_element_type_is_looked_up_and_nothing_is_imported_for_it(tmp_path, n
     try:
         modpack.load_weights(path)
     except modpack.ModpackError as failure:
-        print("does not know" in str(failure), "torch._inductor" in set(sys.modules) - before)
+        print("does not support" in str(failure), "torch._inductor" in set(sys.modules) - before)
     """
     assert clean_python(code, path=str(path)).stdout == "True False\n"

@@ -370,7 +370,7 @@ def test_host_library_with_relative_names_is_not_restricted(packaged, installed)
     """
     user = packaged({"user.py": source}, dependencies=False).import_module("user")
     assert user.spec is None
-    with pytest.raises(ModuleNotFoundError, match=r"intern or extern 'plots\.lines'"):
+    with pytest.raises(ModuleNotFoundError, match=r"Intern or extern 'plots\.lines'"):
         user.load()
     declared = packaged({"user.py": source}, extern=["plots.**"]).import_module("user")
     assert declared.load().__name__ == declared.spec.name == "plots.lines"

@@ -312,6 +312,6 @@ def test_two_packages_with_different_names_share_a_process(packaged):
 
 def test_missing_submodule_in_process_namespace_raises(packaged):
     importer = packaged(library("one"), namespace="process")
-    with pytest.raises(ModuleNotFoundError, match=r"twin\.absent.*intern or extern") as caught:
+    with pytest.raises(ModuleNotFoundError, match=r"twin\.absent.*Intern or extern") as caught:
         importer.import_module("twin.absent")
     assert caught.value.name == "twin.absent"

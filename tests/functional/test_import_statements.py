@@ -255,7 +255,7 @@ def test_missing_submodule_raises_with_fix(packaged):
     user = importer.import_module("user")
     inside = importer.import_module("a.inside")
     for call in (user.absolute, user.from_import, user.dynamic, inside.relative):
-        with pytest.raises(ModuleNotFoundError, match=r"'a\.missing'.*intern or extern") as caught:
+        with pytest.raises(ModuleNotFoundError, match=r"'a\.missing'.*Intern or extern") as caught:
             call()
         assert caught.value.name == "a.missing"
 

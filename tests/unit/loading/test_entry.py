@@ -39,9 +39,7 @@ def test_find_entry_returns_only_object():
 
 def test_find_entry_lists_several_objects():
     entry = {"main": None, "pickles": [["m", "a.pkl"], ["n", "b.pkl"]]}
-    with pytest.raises(
-        ModpackError, match=r"several saved objects.*(\n.*)+Pass package and resource"
-    ) as caught:
+    with pytest.raises(ModpackError, match="several saved objects") as caught:
         find_entry(archive(entry))
     assert "package='m', resource='a.pkl'" in str(caught.value)
     assert "package='n', resource='b.pkl'" in str(caught.value)

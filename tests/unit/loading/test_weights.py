@@ -110,9 +110,7 @@ def test_load_weights_accepts_buffer_and_resource(tmp_path):
     with pytest.raises(modpack.ModpackError, match="several saved objects"):
         load_weights(buffer)
     buffer.seek(0)
-    with pytest.raises(
-        modpack.ModpackError, match=r"no tensors .* for 'a/three\.pkl', only for 'a/one"
-    ):
+    with pytest.raises(modpack.ModpackError, match=r"'a/three\.pkl', only for 'a/one"):
         load_weights(buffer, package="a", resource="three.pkl")
     with pytest.raises(TypeError, match="package and resource must be given together"):
         load_weights(buffer, package="a")
