@@ -55,7 +55,7 @@ def find_signatures(
     if path is not None:
         file = sidecar_path(path)
         contents.append((str(file), _read_detached(file, archive.path)))
-    return tuple(FoundSignature(place, each) for place, each in contents if each is not None)
+    return tuple(FoundSignature(location, each) for location, each in contents if each is not None)
 
 
 def check_signatures(

@@ -167,13 +167,13 @@ class Envelope(NamedTuple):
         return canonical_json(document) + b"\n"
 
 
-def read_envelope(content: bytes, path: str, place: str = "its signature") -> Envelope:
+def read_envelope(content: bytes, path: str, location: str = "its signature") -> Envelope:
     """Return the content of an envelope, of which only the form is checked.
 
     Args:
         content: The envelope as JSON.
         path: The package, for messages.
-        place: The record or file of the envelope, for messages.
+        location: The record or file of the envelope, for messages.
 
     Raises:
         SignatureError: If this is not an envelope of an in-toto statement.
@@ -185,7 +185,7 @@ def read_envelope(content: bytes, path: str, place: str = "its signature") -> En
             raise ValueError("no content")
         return _decode_envelope(_strict_json(content))
     except ValueError as failure:
-        raise SignatureError(path, f"{place} is not a valid envelope: {failure}") from failure
+        raise SignatureError(path, f"{location} is not a valid envelope: {failure}") from failure
 
 
 def _decode_envelope(document: object) -> Envelope:
@@ -283,7 +283,7 @@ def check(
     digest: str,
     signers: Sequence[Signer],
     path: str,
-    place: str = "its signature",
+    location: str = "its signature",
 ) -> tuple[ValidSignature, ...]:
     """Verify that at least one of the signers signed a package.
 
@@ -292,7 +292,7 @@ def check(
         digest: Package digest.
         signers: Trusted signers. One of them must have signed.
         path: The package, for messages.
-        place: The record or file of the envelope.
+        location: The record or file of the envelope.
 
     Returns:
         The valid signatures, in the order of ``signers``; at least one.
@@ -304,7 +304,7 @@ def check(
         ModpackError: If the extra ``sign`` is not installed.
     """
     try:
-        found = read_envelope(envelope, path, place)
+        found = read_envelope(envelope, path, location)
     except SignatureError as failure:
         hint = "Ask the publisher for the signature again (modpack sign)."
         raise SignatureError(path, failure.reason, hint=hint) from failure
@@ -314,9 +314,9 @@ def check(
         trusted[key_id(key)] = signer, key
     valid = [key_id for key_id, (_, key) in trusted.items() if _is_signed_by(found, key_id, key)]
     if not valid:
-        raise _no_valid_signature(found, path, place, trusted)
-    _require_subject(found, digest, path, place)
-    return tuple(ValidSignature(key_id, place, trusted[key_id][0].name) for key_id in valid)
+        raise _no_valid_signature(found, path, location, trusted)
+    _require_subject(found, digest, path, location)
+    return tuple(ValidSignature(key_id, location, trusted[key_id][0].name) for key_id in valid)
 
 
 def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
@@ -339,14 +339,14 @@ def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
 
 
 def _no_valid_signature(
-    envelope: Envelope, path: str, place: str, trusted: Mapping[str, tuple[Signer, bytes]]
+    envelope: Envelope, path: str, location: str, trusted: Mapping[str, tuple[Signer, bytes]]
 ) -> SignatureError:
     claimed = [each.key_id for each in envelope.signatures if each.key_id in trusted]
     if claimed:
         signer = trusted[claimed[0]][0]
         reason = (
-            f"{place} is invalid: it names the key of {signer.name!r} ({_short(claimed[0])}), but "
-            "that key did not sign this content. The content or the signature was changed"
+            f"{location} is invalid: it names the key of {signer.name!r} ({_short(claimed[0])}), "
+            "but that key did not sign this content. The content or the signature was changed"
         )
         return SignatureError(path, reason, hint="Ask the publisher for the package again.")
     others = [_short(each.key_id) or "an unnamed one" for each in envelope.signatures]
@@ -355,44 +355,46 @@ def _no_valid_signature(
         f"{signer.name!r} ({_short(key_id)})" for key_id, (signer, _) in trusted.items()
     )
     reason = (
-        f"{place} is not from a trusted signer: it was made with the {keys}, and the trusted keys "
-        f"are {known}"
+        f"{location} is not from a trusted signer: it was made with the {keys}, and the trusted "
+        f"keys are {known}"
     )
     return SignatureError(path, reason, hint="Trust that key if you know its owner.")
 
 
-def _require_subject(envelope: Envelope, digest: str, path: str, place: str) -> tuple[Subject, ...]:
+def _require_subject(
+    envelope: Envelope, digest: str, path: str, location: str
+) -> tuple[Subject, ...]:
     """Return the subjects of a statement, one of which must have this digest."""
     try:
         subjects = _decode_statement(envelope.payload)
     except ValueError as failure:
-        raise SignatureError(path, f"{place} is not for a package: {failure}") from failure
+        raise SignatureError(path, f"{location} is not for a package: {failure}") from failure
     if any(each.digest == digest for each in subjects):
         return subjects
     signed = ", ".join(f"{each.digest[:16]}..." for each in subjects)
     digests = f"the signed digest is {signed}, and the package digest is {digest[:16]}..."
     if Path(path).name in dict(subjects):
-        reason = f"the package was changed after it was signed: {digests} ({place})"
+        reason = f"the package was changed after it was signed: {digests} ({location})"
         raise SignatureError(path, reason)
     names = ", ".join(_shown(each.name) for each in subjects[:_MAX_SHOWN])
     more = ", ..." if len(subjects) > _MAX_SHOWN else ""
     raise SignatureError(
         path,
-        f"{place} is for another package, named {names}{more} when it was signed (or this package "
-        f"was renamed and changed): {digests}",
+        f"{location} is for another package, named {names}{more} when it was signed (or this "
+        f"package was renamed and changed): {digests}",
     )
 
 
 def _read_existing(existing: bytes, digest: str, path: str) -> Envelope:
     """Return an existing envelope if another signature can be added to it."""
-    place = "the existing signature"
+    location = "the existing signature"
     try:
-        envelope = read_envelope(existing, path, place)
-        subjects = _require_subject(envelope, digest, path, place)
+        envelope = read_envelope(existing, path, location)
+        subjects = _require_subject(envelope, digest, path, location)
         if envelope.payload != _encode_statement(*subjects[0]):
-            raise SignatureError(path, f"{place} has a statement that modpack does not write")
+            raise SignatureError(path, f"{location} has a statement that modpack does not write")
         if not all(each.key_id for each in envelope.signatures):
-            raise SignatureError(path, f"{place} does not name its key")
+            raise SignatureError(path, f"{location} does not name its key")
     except SignatureError as failure:
         hint = "Pass --replace to remove it and sign again."
         raise SignatureError(path, failure.reason, hint=hint) from failure
