@@ -258,7 +258,7 @@ def test_export_with_problems_exits_with_1(work):
     result = run("export", "clilib.net:make", "-o", "net.modpack", "--deny", "clispy")
     assert result.exit_code == 1
     assert "1 problem" in result.stdout and "clispy" in result.stdout
-    assert "reached through" not in result.stdout and "--debug" in result.stderr
+    assert "imported through" not in result.stdout and "--debug" in result.stderr
     assert not (work / "net.modpack").exists()
 
 
