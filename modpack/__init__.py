@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
+    from modpack.core.graph import CodeKind as CodeKind
     from modpack.core.graph import DependencyGraph as DependencyGraph
     from modpack.core.graph import Edge as Edge
+    from modpack.core.graph import Location as Location
     from modpack.core.hookspec import CallableSpec as CallableSpec
     from modpack.core.hookspec import HookSpec as HookSpec
     from modpack.core.names import Directory as Directory
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from modpack.core.plan import Plan as Plan
     from modpack.core.plan import PlannedDistribution as PlannedDistribution
     from modpack.core.plan import PlannedFile as PlannedFile
+    from modpack.core.plan import UseKind as UseKind
     from modpack.core.policy import Signer as Signer
     from modpack.core.policy import TrustPolicy as TrustPolicy
     from modpack.core.rules import Action as Action
+    from modpack.core.rules import Owner as Owner
     from modpack.core.rules import Rule as Rule
     from modpack.core.rules import RuleOrigin as RuleOrigin
     from modpack.core.scan import ImportKind as ImportKind
@@ -70,6 +74,7 @@ if TYPE_CHECKING:
 _DEFINED_IN = {
     "Action": "modpack.core.rules",
     "CallableSpec": "modpack.core.hookspec",
+    "CodeKind": "modpack.core.graph",
     "Decision": "modpack.core.plan",
     "DependencyGraph": "modpack.core.graph",
     "Diagnostic": "modpack.diagnostics",
@@ -86,12 +91,14 @@ _DEFINED_IN = {
     "HookStatus": "modpack.hooks.report",
     "ImportKind": "modpack.core.scan",
     "Importer": "modpack.discovery.importers",
+    "Location": "modpack.core.graph",
     "MockUse": "modpack.core.plan",
     "ModpackError": "modpack.errors",
     "ModpackWarning": "modpack.errors",
     "ObjMismatchError": "modpack.errors",
     "ObjNotFoundError": "modpack.errors",
     "OrderedImporter": "modpack.discovery.importers",
+    "Owner": "modpack.core.rules",
     "PackageExporter": "modpack.exporter",
     "PackageImporter": "modpack.importer",
     "PackagingError": "modpack.core.plan",
@@ -113,6 +120,7 @@ _DEFINED_IN = {
     "TrustError": "modpack.errors",
     "TrustPolicy": "modpack.core.policy",
     "UnpicklingError": "modpack.errors",
+    "UseKind": "modpack.core.plan",
     "__version__": "modpack._version",
     "analyze": "modpack",
     "current_importer": "modpack.api",
