@@ -73,7 +73,7 @@ def package(work) -> Path:
 # -- what it tells ---------------------------------------------------------------------------
 
 
-def test_risks_come_first_then_mocks_then_modules_then_totals(package):
+def test_audit_lists_findings_mocks_modules_and_totals_in_order(package):
     shown = run(package)
     assert shown.exit_code == 0
     order = [
@@ -100,7 +100,7 @@ def test_a_target_is_audited_without_writing_anything(work):
     assert list(work.glob("*.modpack")) == []
 
 
-def test_a_target_and_its_package_are_told_alike(package):
+def test_audit_of_target_equals_audit_of_its_package(package):
     of_package = json.loads(run(package, "--json").stdout)
     of_target = json.loads(run("tillapp.till:make", *RULES, "--json").stdout)
     told = [
@@ -148,19 +148,19 @@ def test_archives_of_torch_package_are_audited(archive):
         (["error,mock-called,dynamic-import,license:GPL*"], 0),
     ],
 )
-def test_a_gate_fails_the_audit_if_there_is_something_that_it_names(package, gates, status):
+def test_fail_on_fails_audit_with_matching_finding(package, gates, status):
     options = [word for gate in gates for word in ("--fail-on", gate)]
     assert run(package, *options).exit_code == status
 
 
-def test_the_gate_that_fired_is_told_with_what_made_it_fire(package):
+def test_audit_shows_gate_with_its_findings(package):
     shown = run(package, "--fail-on", "mock-reachable,dynamic-import")
     assert "--fail-on mock-reachable: 1 finding (tillspy)" in shown.stdout
     assert "--fail-on dynamic-import" not in shown.stdout
     assert shown.stdout.endswith("failed: 1 gate fired\n")
 
 
-def test_a_gate_that_does_not_exist_is_told_with_the_one_that_was_meant(package):
+def test_fail_on_unknown_code_suggests_closest(package):
     shown = run(package, "--fail-on", "mock-reachible")
     assert shown.exit_code == 2
     assert "Did you mean 'mock-reachable'?" in shown.stderr
@@ -180,14 +180,14 @@ def test_a_gate_that_does_not_exist_is_told_with_the_one_that_was_meant(package)
         (["tillapp.till:nobody"], "nobody"),
     ],
 )
-def test_a_mistake_is_told_with_status_2(package, arguments, told):
+def test_audit_rejects_invalid_arguments(package, arguments, told):
     shown = run(*arguments)
     assert shown.exit_code == 2
     assert told in shown.stderr
     assert "Traceback" not in shown.output
 
 
-def test_a_mistake_is_told_as_json_if_that_was_asked_for(package):
+def test_audit_json_reports_errors_as_json(package):
     shown = run("nowhere.modpack", "--json")
     assert shown.exit_code == 2
     assert "nowhere.modpack" in json.loads(shown.stdout)["error"]["message"]
@@ -202,7 +202,7 @@ def validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(schema)
 
 
-def test_the_json_of_packages_targets_and_old_archives_is_as_its_schema_says(package):
+def test_audit_json_follows_schema(package):
     of_audits = validator("audit")
     gates = ("--fail-on", "mock-reachable,self-test-missing,license:*")
     for arguments in (
@@ -261,7 +261,7 @@ def test_control_characters_from_a_package_never_reach_a_terminal(hostile):
     assert "\x1b" not in run(hostile, "--json").stdout
 
 
-def test_an_audit_of_a_package_imports_neither_torch_nor_the_package(package, clean_python):
+def test_audit_does_not_import_torch_or_package(package, clean_python):
     clean_python(
         """
         import sys

@@ -59,9 +59,7 @@ print(first(torch.ones(1)).item(), second(torch.ones(1)).item())
 """
 
 
-def test_packages_that_differ_in_tensors_alone_share_the_tree_and_what_was_compiled(
-    cache, tmp_path, monkeypatch, clean_python
-):
+def test_packages_with_equal_code_share_cache_entry(cache, tmp_path, monkeypatch, clean_python):
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sharednet.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    pass\n"
@@ -113,7 +111,7 @@ def checked(name, document):
     return document
 
 
-def test_sixteen_processes_load_while_others_prune(cache, package):
+def test_load_succeeds_while_other_processes_prune(cache, package):
     loading = [subprocess.Popen([sys.executable, "-c", LOADING, package]) for _ in range(16)]
     while any(process.poll() is None for process in loading):
         assert run("prune", "--all").returncode == 0
@@ -124,8 +122,8 @@ def test_sixteen_processes_load_while_others_prune(cache, package):
 
 def test_cache_list_verify_and_prune_report_counts(cache, package):
     loaded_elsewhere(package)
-    told = run("list")
-    assert "many.modpack" in told.stdout and str(cache) in told.stdout
+    listed = run("list")
+    assert "many.modpack" in listed.stdout and str(cache) in listed.stdout
     assert run("verify").stdout == "1 package verified, 0 damaged\n"
     assert run("prune", "--older-than", "1d").stdout.startswith("Removed 0 packages")
     assert run("prune", "--max-size", "0").stdout.startswith("Removed 1 package")
@@ -147,7 +145,7 @@ def test_cache_json_follows_schemas(cache, package):
     assert [each["digest"] for each in document["removed"]] == [tree["digest"]]
 
 
-def test_a_changed_module_is_not_run(cache, package):
+def test_load_does_not_run_changed_cached_module(cache, package):
     loaded_elsewhere(package)
     [file] = cache.rglob("m3.py")
     file.write_text("number = 8\n")
@@ -155,17 +153,17 @@ def test_a_changed_module_is_not_run(cache, package):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["prune", "--older-than", "soon"], "30d"),
         (["prune", "--max-size", "much"], "5G"),
         (["prune", "feedbeef"], "begins with 'feedbeef'"),
     ],
 )
-def test_cache_prune_rejects_invalid_arguments(cache, package, arguments, told):
+def test_cache_prune_rejects_invalid_arguments(cache, package, arguments, expected):
     loaded_elsewhere(package)
     done = run(*arguments)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and expected in done.stderr and "Traceback" not in done.stderr
 
 
 def test_cache_list_does_not_import_torch(cache):
@@ -174,7 +172,7 @@ def test_cache_list_does_not_import_torch(cache):
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ, capture_output=True)
 
 
-def test_bytecode_that_a_package_brings_along_does_not_run_in_place_of_its_sources(cache, tmp_path):
+def test_load_ignores_bytecode_in_package(cache, tmp_path):
     code = compile("number = 8", "many.py", "exec")
     unchecked = importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8)
     target = tmp_path / "many.modpack"
@@ -215,7 +213,7 @@ def compiled_for(package, *modules, **environment):
 
 
 @pytest.mark.parametrize("unwanted", ["", "1"])
-def test_a_module_is_compiled_once_whatever_python_does_with_bytecode(cache, package, unwanted):
+def test_import_compiles_module_once_with_and_without_bytecode(cache, package, unwanted):
     plain = {"PYTHONDONTWRITEBYTECODE": unwanted}
     assert compiled_for(package, "many.m1", "many.m2", **plain) == 3
     assert compiled_for(package, "many.m2", "many.m3", **plain) == 1
@@ -223,7 +221,7 @@ def test_a_module_is_compiled_once_whatever_python_does_with_bytecode(cache, pac
     assert list(cache.rglob("*.pyc")) == []
 
 
-def test_modules_that_functions_import_are_compiled_once(cache, tmp_path):
+def test_import_in_function_compiles_module_once(cache, tmp_path):
     target = tmp_path / "many.modpack"
     with modpack.PackageExporter(target) as exporter:
         exporter.intern("many.**")
@@ -234,7 +232,7 @@ def test_modules_that_functions_import_are_compiled_once(cache, tmp_path):
     assert compiled_for(target, "many.main") == 0
 
 
-def test_crowds_that_import_at_once_leave_code_for_all(cache, package):
+def test_concurrent_imports_cache_code_of_all_modules(cache, package):
     names = [f"many.m{each}" for each in range(20)]
     crowd = [
         subprocess.Popen([sys.executable, "-c", COMPILING, package, *names[number:]])
@@ -244,7 +242,7 @@ def test_crowds_that_import_at_once_leave_code_for_all(cache, package):
     assert compiled_for(package, *names) == 0
 
 
-def test_code_that_is_damaged_is_compiled_again(cache, package):
+def test_import_recompiles_damaged_code(cache, package):
     assert compiled_for(package, "many.m1") == 2
     [file] = cache.rglob("*.code")
     content = bytearray(file.read_bytes())
@@ -254,7 +252,7 @@ def test_code_that_is_damaged_is_compiled_again(cache, package):
     assert run("verify").returncode == 0, "the files that the package holds are as they were"
 
 
-def test_what_was_changed_while_a_process_ran_is_not_kept_as_code(cache, package):
+def test_import_of_file_changed_meanwhile_caches_no_code(cache, package):
     change = """
 import sys
 from pathlib import Path
