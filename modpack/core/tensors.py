@@ -1,4 +1,4 @@
-"""The named tensors of saved objects, and the parts of storages that they use. Needs no torch."""
+"""Named tensors of saved objects, and the parts of storages that they use, without torch."""
 
 from __future__ import annotations
 

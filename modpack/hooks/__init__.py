@@ -1,4 +1,4 @@
-"""Model hooks: captured from a live model, described as specs, registered again after loading.
+"""Model hooks: capture from a live model, description as specs, and restoration.
 
 Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,

@@ -1,4 +1,4 @@
-"""Comm hooks of DistributedDataParallel: saved with the module inside, in place of the wrapper.
+"""Comm hooks of DistributedDataParallel, saved with the module inside the wrapper.
 
 The wrapper itself belongs to a process group and cannot be saved. A loaded comm hook waits until
 the user wraps its module.

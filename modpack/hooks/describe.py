@@ -121,7 +121,7 @@ def _texts(
 
 
 def _source_location(texts: dict[FunctionType, FunctionText]) -> str | None:
-    """Return the location of the user's function, inside decorators from other files if possible.
+    """Return the location of the user's function, if possible inside decorators.
 
     The module is that of the code, because a decorator's wrapper copies the wrapped function's
     ``__module__``.

@@ -463,7 +463,7 @@ def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
 
 
 def combined_handle(hook: object, registered: Any, earlier: Any) -> Any:
-    """Return the handle of a hook that was registered again; an attachment has one for all parts.
+    """Return the handle of a restored hook; an attachment has one for all parts.
 
     Args:
         hook: The hook.

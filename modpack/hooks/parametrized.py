@@ -1,9 +1,9 @@
-"""Reduction of parametrized modules, which reject pickling, and names of ScriptModule tensors.
+"""Reduction of parametrized modules, and names of tensors in ScriptModules.
 
 ``torch.nn.utils.parametrize`` gives each parametrized module its own class, created at run time,
-with a property for each parametrized tensor. The original class and the module's state are saved,
-and torch's own functions re-create the class. Tensors of ScriptModules, which torch serializes
-itself, are saved by name so that hooks find them.
+with a property for each parametrized tensor. That class rejects pickling. The original class and
+the module's state are saved, and torch's own functions re-create the class. Tensors of
+ScriptModules, which torch serializes itself, are saved by name so that hooks find them.
 """
 
 from __future__ import annotations

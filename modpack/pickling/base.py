@@ -1,4 +1,4 @@
-"""Shared definitions of the picklers: reducer rows, script definitions, protocols, and problems.
+"""Shared definitions: reducer rows, script definitions, protocols, and problems.
 
 Plain pickle rejects some objects and silently breaks others. A row for a type either says how to
 reduce its objects, where that has one right meaning, or why they cannot be saved and what to do.

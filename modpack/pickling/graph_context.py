@@ -1,4 +1,4 @@
-"""The graph of objects that are saved together: their module attributes, and the order of sets.
+"""The graph of objects that are saved together: module attributes, and the order of sets.
 
 A set iterates in the order of its members' hashes, which for strings and most objects differ
 between processes. Packages must be reproducible, so members are sorted by their content.

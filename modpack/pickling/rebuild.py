@@ -1,4 +1,4 @@
-"""The format's vocabulary: all names of modpack that a package or a hook capture may refer to.
+"""The format's vocabulary: the names of modpack that packages and captures refer to.
 
 A pickle names ``modpack.pickling.rebuild.make_function``, wherever that function is defined. The
 functions may move: the table below finds them at load time. Names and signatures are part of the

@@ -165,9 +165,10 @@ def find_view(reduction: Any) -> tuple[torch.UntypedStorage, StorageView] | None
 
 
 def reduce_tensor(tensor: Any, protocol: int) -> Any:
-    """Return a tensor's reduction. It calls only torch's functions, so torch.package can load it.
+    """Return a tensor's reduction, which torch.package can load.
 
-    Tensors without memory are an exception; torch.package cannot load them anyway.
+    It calls only torch's functions. Tensors without memory are an exception; torch.package cannot
+    load them anyway.
 
     torch alone would turn parameters of a derived class into plain ones, give lazy parameters the
     dtype of the loading process, and lose ``requires_grad`` of sparse tensors.

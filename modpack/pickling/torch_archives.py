@@ -1,4 +1,4 @@
-"""Archives that torch itself writes, for ScriptModules and exported programs, made reproducible.
+"""Reproducible archives of ScriptModules and exported programs, written by torch.
 
 Graphs and code record the source lines that they come from, with the folders of this machine. A
 package records the path of the module instead, such as ``nets/layers.py``, or nothing.
