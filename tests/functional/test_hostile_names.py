@@ -164,5 +164,7 @@ def test_hooks_of_other_objects_are_rejected():
     target = SimpleNamespace(register_forward_hook=print)
     payload = {"hooks": [("h", "forward", target, {}, (0,), torch.relu)], "next_id": 0}
     nothing = {"dropped": [], "orders": [], "handles": []}
-    with pytest.raises(ModpackError, match="'h' of kind 'forward' is registered on a SimpleNamespace"):
+    with pytest.raises(
+        ModpackError, match="'h' of kind 'forward' is registered on a SimpleNamespace"
+    ):
         register_payload({**payload, **nothing}, lambda name: True, global_hooks=False)

@@ -173,7 +173,7 @@ def _reasons(child: Mapping[str, Any]) -> str:
     if "error" in document:
         return str(document["error"]["message"])
     errors = (each for each in document["findings"] if each["severity"] == "error")
-    return "; ".join(f"{each['code']} {each['subject']}: {each['text']}" for each in errors)
+    return "; ".join(f"{each['code']} {each['subject']}: {each['message']}" for each in errors)
 
 
 def _wrong_of_loader(archive: Hostile, name: str, told: Mapping[str, Any]) -> Iterator[str]:
