@@ -414,7 +414,7 @@ rules = [
     ("content", "expected"),
     [
         (b"[tool.modpack\n", "not valid TOML"),
-        (b"# modpack \xff\n", "no UTF-8"),
+        (b"# modpack \xff\n", "not valid UTF-8"),
         (b"[tool]\nmodpack = 3\n", "tool.modpack: must be a table, not an integer"),
         (b"[tool.modpack]\nrules = 3\n", "tool.modpack.rules: must be an array of tables"),
     ],
