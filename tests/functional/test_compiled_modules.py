@@ -176,7 +176,7 @@ def test_a_package_with_compiled_modules_is_refused_on_another_platform(
     fastshop, monkeypatch, there
 ):
     package, here = fastshop(), NativeTag.current()
-    monkeypatch.setattr(NativeTag, "here", staticmethod(lambda: there))
+    monkeypatch.setattr(NativeTag, "current", staticmethod(lambda: there))
     with pytest.raises(PlatformMismatchError) as caught:
         PackageImporter(package)
     assert str(here) in str(caught.value)

@@ -53,7 +53,9 @@ def test_every_kind_is_read_back():
 
 @pytest.mark.parametrize("version", [0, 2, "1", None, True])
 def test_another_version_is_refused(version):
-    with pytest.raises(ModpackError, match=f"version {version!r} are not supported, only version 1"):
+    with pytest.raises(
+        ModpackError, match=f"version {version!r} are not supported, only version 1"
+    ):
         specs_from_json({**record(), "version": version})
 
 

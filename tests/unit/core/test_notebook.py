@@ -14,7 +14,7 @@ def decided(module, action):
     return {module: Decision(module, action, rule)}
 
 
-def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule():
+def test_plan_html_shows_problems_warnings_and_rules():
     plan = Plan(
         {**decided("shop", Action.INTERN), **decided("spy", Action.MOCK)},
         problems=(
@@ -34,7 +34,7 @@ def test_a_plan_shows_its_problems_its_warnings_and_each_decision_with_its_rule(
     assert shown.index("till") < shown.index("interned: 1")
 
 
-def test_names_in_a_plan_are_no_markup():
+def test_plan_html_escapes_names():
     evil = "a<img src=x onerror=alert(1)>"
     plan = Plan(
         decided(evil, Action.EXTERN),
@@ -44,14 +44,14 @@ def test_names_in_a_plan_are_no_markup():
     assert "a&lt;img" in plan._repr_html_()
 
 
-def test_a_large_table_counts_what_it_leaves_out():
+def test_html_table_counts_omitted_rows():
     shown = html_table(["module"], [[f"m{number}"] for number in range(1000)])
     assert "m199<" in shown
     assert "m200<" not in shown
     assert "and 800 more" in shown
 
 
-def test_a_package_shows_its_modules_hooks_and_resources(packaged):
+def test_package_html_shows_modules_hooks_and_resources(packaged):
     importer = packaged({"shop/__init__.py": "import spy\n", "shop/prices.txt": "3"}, mock=["spy"])
     shown = importer._repr_html_()
     assert importer.filename in shown
@@ -60,13 +60,13 @@ def test_a_package_shows_its_modules_hooks_and_resources(packaged):
     assert "<img" not in shown
 
 
-def test_a_closed_package_shows_its_repr_only(packaged):
+def test_closed_package_has_no_html(packaged):
     importer = packaged({"shop/__init__.py": ""})
     importer.close()
     assert importer._repr_html_() is None
 
 
-def test_an_opened_buffer_is_shown_too(packaged):
+def test_package_from_buffer_has_html(packaged):
     import io
     from pathlib import Path
 

@@ -10,7 +10,7 @@ from modpack.core.plan import Decision, PackagingError, PackagingErrorReason, Pl
 from modpack.core.plan_json import plan_from_json, plan_to_json
 from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
-from modpack.diagnostics import Diagnostic
+from modpack.diagnostics import Diagnostic, Severity
 
 DENIED, ABSENT = PackagingErrorReason.DENIED, PackagingErrorReason.SOURCE_FILE_NOT_FOUND
 
@@ -89,14 +89,14 @@ def plan() -> Plan:
     return Plan({d.module: d for d in decisions}, (), notes, graph)
 
 
-def test_a_plan_lists_modules_warnings_and_chains(plan):
+def test_plan_lists_modules_warnings_and_chains(plan):
     assert plan.modules(Action.INTERN) == ["main", "pkg"]
     assert plan.modules(Action.MOCK) == []
     assert [note.code for note in plan.warnings()] == ["shadowed-rule"]
     assert plan.why("os") == ("main", "pkg", "os")
 
 
-def test_a_plan_is_shown_with_numbers_problems_and_notes(plan):
+def test_plan_as_text_shows_counts_problems_and_warnings(plan):
     shown = str(
         Plan(plan.decisions, (problem(DENIED, "a", "'a' is denied"),), plan.notes, plan.graph)
     )
@@ -110,12 +110,12 @@ def test_a_plan_is_shown_with_numbers_problems_and_notes(plan):
     ]
 
 
-def test_a_decision_says_why(plan):
+def test_decision_names_its_rule_and_hook(plan):
     assert plan.decisions["os"].why == "extern('**')"
     assert plan.decisions["pkg"].why == "intern('**'), overridden by hook hooks.change"
 
 
-def test_a_plan_survives_being_stored(plan):
+def test_plan_round_trips_through_json(plan):
     stored = plan_to_json(plan, {"/x/pkg.py:7": "pkg/__init__.py:7"})
     again = plan_from_json(stored)
     assert {m: (d.action, d.why) for m, d in again.decisions.items()} == {
@@ -127,7 +127,27 @@ def test_a_plan_survives_being_stored(plan):
     assert plan_to_json(again, {}) == stored
 
 
-def test_what_is_no_stored_plan_is_refused():
+def test_plan_from_json_rejects_invalid_records():
     for wrong in ({}, {"version": 1}, {"modules": 3, "edges": [], "roots": [], "notes": []}):
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
             plan_from_json(wrong)
+
+
+def test_plan_from_json_reads_notes_of_version_1(plan):
+    notes = [
+        {"kind": "absent", "subject": "fast", "text": "not here", "place": "pkg/__init__.py:7"},
+        {"kind": "live-changed", "subject": "net", "text": "changed"},
+    ]
+    again = plan_from_json({**plan_to_json(plan, {}), "version": 1, "notes": notes})
+    assert again.notes == (
+        Diagnostic(
+            Severity.INFO, "optional-import-missing", "fast", "not here", "pkg/__init__.py:7"
+        ),
+        Diagnostic(Severity.WARNING, "live-changed", "net", "changed"),
+    )
+
+
+def test_plan_from_json_rejects_codes_that_are_not_notes(plan):
+    note = {"code": "license", "subject": "a", "message": "b", "location": None, "hint": ""}
+    with pytest.raises(ValueError, match="'license' is not the code of a note"):
+        plan_from_json({**plan_to_json(plan, {}), "notes": [note]})

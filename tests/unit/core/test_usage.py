@@ -42,7 +42,7 @@ def test_the_worst_use_counts():
     assert risk_of([*uses, use(UseKind.FUNCTION_BODY)]) is MockRisk.REACHABLE
 
 
-def test_uses_come_back_from_a_package_as_they_were():
+def test_mock_uses_round_trip_through_json():
     uses = (
         MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", False, ("tools",)),
         MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
@@ -52,6 +52,6 @@ def test_uses_come_back_from_a_package_as_they_were():
     assert found.has_mock_uses
 
 
-def test_a_plan_that_does_not_tell_uses_comes_back_as_one():
+def test_has_mock_uses_round_trips_through_json():
     assert not plan_from_json(plan_to_json(Plan({}), {})).has_mock_uses
     assert plan_from_json(plan_to_json(Plan({}, has_mock_uses=True), {})).has_mock_uses
