@@ -53,7 +53,7 @@ class MismatchError(TypeError):
         self._problem = problem
         self._quotes_key = quotes_key
         self._steps: list[str | int] = []
-        self.what = ""
+        self.label = ""
 
     def add_step(self, step: str | int) -> None:
         """Add the key or index of the value in the enclosing object or list."""
@@ -64,7 +64,7 @@ class MismatchError(TypeError):
         names = [f"item {s}" if isinstance(s, int) else f"the {s:.60}" for s in self._steps]
         if self._quotes_key and self._steps and isinstance(self._steps[0], str):
             names[0] = f"{self._steps[0]!r:.60}"
-        return f"{' of '.join([*names, self.what])} {self._problem}"
+        return f"{' of '.join([*names, self.label])} {self._problem}"
 
 
 class _Keys(NamedTuple):
@@ -134,13 +134,13 @@ def record_to_json(record: object) -> dict[str, Json]:
     return cast("dict[str, Json]", to_json(record))
 
 
-def from_json(kind: type[T], value: object, what: str, *, as_row: bool = False) -> T:
+def from_json(kind: type[T], value: object, label: str, *, as_row: bool = False) -> T:
     """Read a record that :func:`to_json` returned. Unknown keys are ignored.
 
     Args:
         kind: Class of the record.
         value: The parsed JSON.
-        what: Name of the value, for the error.
+        label: Name of the value, for the error.
         as_row: Whether records are lists of their fields' values.
 
     Raises:
@@ -156,7 +156,7 @@ def from_json(kind: type[T], value: object, what: str, *, as_row: bool = False) 
     try:
         return cast(T, _reader(described, as_row)(value))
     except MismatchError as failure:
-        failure.what = what
+        failure.label = label
         raise
 
 

@@ -86,47 +86,47 @@ def _decode(text: str) -> object:
     return _DECODER.decode(text)  # json.loads would create a decoder for each text
 
 
-def as_text(value: object, what: str) -> str:
+def as_text(value: object, label: str) -> str:
     """Return a value that must be a string.
 
     >>> as_text("1.0", "a version")
     '1.0'
     """
     if not isinstance(value, str):
-        raise TypeError(f"{what} is not a string")
+        raise TypeError(f"{label} is not a string")
     return value
 
 
-def as_optional_text(value: object, what: str) -> str | None:
+def as_optional_text(value: object, label: str) -> str | None:
     """Return a value that must be a string or null."""
-    return None if value is None else as_text(value, what)
+    return None if value is None else as_text(value, label)
 
 
-def as_truth(value: Json, what: str) -> bool:
+def as_truth(value: Json, label: str) -> bool:
     """Return a value that must be true or false."""
     if not isinstance(value, bool):
-        raise TypeError(f"{what} is neither true nor false")
+        raise TypeError(f"{label} is neither true nor false")
     return value
 
 
-def as_number(value: Json, what: str) -> int:
+def as_number(value: Json, label: str) -> int:
     """Return a value that must be an integer."""
     if type(value) is not int:
-        raise TypeError(f"{what} is not an integer")
+        raise TypeError(f"{label} is not an integer")
     return value
 
 
-def as_list(value: Json, what: str) -> list[Json]:
+def as_list(value: Json, label: str) -> list[Json]:
     """Return a value that must be a list."""
     if not isinstance(value, list):
-        raise TypeError(f"{what} is not a list")
+        raise TypeError(f"{label} is not a list")
     return value
 
 
-def as_mapping(value: Json, what: str) -> dict[str, Json]:
+def as_mapping(value: Json, label: str) -> dict[str, Json]:
     """Return a value that must be an object."""
     if not isinstance(value, dict):
-        raise TypeError(f"{what} is not an object")
+        raise TypeError(f"{label} is not an object")
     return value
 
 

@@ -38,13 +38,13 @@ class _ElementComparer:
     def __init__(self, before: ComparedPackage, after: ComparedPackage, opened: ExitStack) -> None:
         self._before = before
         self._after = after
-        held_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
-        self._left_bytes = _FREE_BYTES + held_bytes * _READS_OF_ALL
+        package_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
+        self._left_bytes = _FREE_BYTES + package_bytes * _READS_OF_ALL
         self._is_same_order = _byteorder(before) == _byteorder(after)
         self._known: dict[tuple[object, ...], Values] = {}
         self._opened = opened
         self._files: dict[str, BinaryIO] = {}
-        self._held: dict[int, tuple[str, memoryview]] = {}
+        self._loaded: dict[int, tuple[str, memoryview]] = {}
 
     def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
         """Compare the elements of a tensor of the first package with one of the second.
@@ -94,11 +94,11 @@ class _ElementComparer:
         self._spend(length)
         extent = side.archive.data_range(record)
         if extent is None:  # compressed, or in a buffer
-            held = self._held.get(id(side))
-            if held is None or held[0] != record:
+            loaded = self._loaded.get(id(side))
+            if loaded is None or loaded[0] != record:
                 self._spend(side.archive.size(record))
-                held = self._held[id(side)] = record, side.archive.read_view(record)
-            return bytes(held[1][start : start + length])
+                loaded = self._loaded[id(side)] = record, side.archive.read_view(record)
+            return bytes(loaded[1][start : start + length])
         file = self._files.get(extent.path)
         if file is None:
             opened = Path(extent.path).open("rb")  # noqa: SIM115  # closed with the others

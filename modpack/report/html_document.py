@@ -374,7 +374,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
 
 
 def _decision(facts: ModuleFacts) -> dict[str, Json]:
-    """Return what the page shows about a module."""
+    """Return the entry of a module on the page."""
     return {
         "action": facts.action.value,
         "rule": _safe(facts.rule),
@@ -386,7 +386,7 @@ def _decision(facts: ModuleFacts) -> dict[str, Json]:
 
 
 def _mock(mock: MockFacts) -> Json:
-    """Return what the page shows about a mocked module."""
+    """Return the entry of a mocked module on the page."""
     uses = [{**record_to_json(use), "name": used_name(use)} for use in mock.uses]
     return {
         "risk": mock.risk.value,

@@ -6,7 +6,7 @@ schema number, keys are only added. A change that could mislead a reader of the 
 increments :data:`SCHEMA`.
 
 Types of other modules are imported for type checking only, so that printing one document does not
-import what the others are about.
+import the modules of all others.
 """
 
 from __future__ import annotations
