@@ -49,11 +49,8 @@ def describe_value(value: Any) -> str:
     if type(value) is tuple:
         return "another tuple"
     if is_constant(value):
-        return (
-            repr(value)
-            if len(repr(value)) <= _MAX_REPR_LENGTH
-            else f"another {type(value).__name__}"
-        )
+        text = repr(value)
+        return text if len(text) <= _MAX_REPR_LENGTH else f"another {type(value).__name__}"
     if is_a(value, FunctionType):
         return _describe_function(value)
     if is_a(value, BuiltinFunctionType):
@@ -313,9 +310,8 @@ class LiveModule:
         if kind == "is":
             return not scope.has_data or self._matches_literal(given[0], value, scope)
         if kind == "holds":
-            return (
-                not scope.has_data or given[0] == [] or _still_contains(_evaluate(given[0]), value)
-            )
+            is_kept = given[0] == [] or _still_contains(_evaluate(given[0]), value)
+            return is_kept or not scope.has_data
         return True
 
     def _is_class(self, value: Any, path: str) -> bool:
@@ -334,9 +330,8 @@ class LiveModule:
             return True
         if any(each.__globals__ is self.live and each.__code__.co_name == name for each in found):
             return True
-        makers = {
-            root_of(defining_module(resolve_name(str(each), self.live))) for each in decorators
-        }
+        named = (resolve_name(str(each), self.live) for each in decorators)
+        makers = {root_of(defining_module(each)) for each in named}
         return any(root_of(defining_module(each)) in makers for each in found)
 
     def _is_made_of(self, value: Any, name: str, scope: _Scope) -> bool:
@@ -419,17 +414,12 @@ def _class_scope(path: str, kind: type, body: Body, live: Mapping[str, Any]) -> 
     meta = type(kind)
     bases = kind.__mro__[1:-1]
     makes_subclasses = any("__init_subclass__" in vars(base) for base in bases)
-    is_special = bool(
-        meta not in _PLAIN_METACLASSES
-        or body.decorators
-        or makes_subclasses
-        or _is_named_tuple(kind)
-    )
+    has_data = meta in _PLAIN_METACLASSES and not _is_named_tuple(kind)
+    is_special = bool(not has_data or body.decorators or makes_subclasses)
     makers = {defining_module(base) for base in (*type.mro(meta)[:-1], *bases)}
     makers.update(defining_module(resolve_name(each, live)) for each in body.decorators)
     if not is_special:
         makers.discard(kind.__module__)
-    has_data = meta in _PLAIN_METACLASSES and not _is_named_tuple(kind)
     return _Scope(vars(kind), f"{path}.", frozenset(makers), is_special, has_data, not is_special)
 
 

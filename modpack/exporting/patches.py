@@ -48,16 +48,15 @@ def extern_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
             is_packaged = _is_packaged(defining_module(function), plan)
             # Checks for uses first, because reading the imports of torch takes longer.
             if not is_packaged and _is_used(name, plan, walker, classes):
-                if not _imports_library_of(walker, module, function):
+                if not _imports_from(walker, module, function):
                     yield _patch_note(f"{module}.{name}", function)
     for each in classes:
         origin = each.__module__
         if _is_packaged(origin, plan) or root_of(origin) in _STANDARD:
             continue
         for name, function in _foreign_functions(vars(each), root_of(origin)):
-            if not _is_packaged(defining_module(function), plan) and not _imports_library_of(
-                walker, origin, function
-            ):
+            is_packaged = _is_packaged(defining_module(function), plan)
+            if not is_packaged and not _imports_from(walker, origin, function):
                 yield _patch_note(f"{origin}.{each.__qualname__}.{name}", function)
 
 
@@ -108,7 +107,7 @@ def _pickled_classes(plan: Plan) -> Iterator[type]:
                 yield from (each for each in found if is_a(each, type))
 
 
-def _imports_library_of(walker: Walker, module: str, function: FunctionType) -> bool:
+def _imports_from(walker: Walker, module: str, function: FunctionType) -> bool:
     """Return whether a module's or its package's source imports a function's library."""
     root = root_of(defining_module(function))
     scans = (walker.scan(each) for each in (module, root_of(module)))

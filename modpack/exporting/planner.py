@@ -120,9 +120,8 @@ class Planner:
         """
         if not follow:
             self.walker.stop_at(module)
-        self.add_resource(
-            _ADDED_BY_NAME, [Edge(_ADDED_BY_NAME, module, ImportKind.EXPLICIT)], follow=True
-        )
+        edge = Edge(_ADDED_BY_NAME, module, ImportKind.EXPLICIT)
+        self.add_resource(_ADDED_BY_NAME, [edge], follow=True)
 
     def _decide_saved(self, module: str, why: str) -> bool:
         """Decide a module that the user saves by name; return whether it is interned."""

@@ -41,9 +41,8 @@ class ScriptExporter:
     def find(self, module: str) -> ScriptDefinitions | None:
         """Return a script, or None for other modules and for scripts with an explicit rule."""
         live = sys.modules.get(module) if module in self._names else None
-        if live is None or self._planner.has_explicit_rule(
-            "__main__" if module in SCRIPTS else module
-        ):
+        name = "__main__" if module in SCRIPTS else module
+        if live is None or self._planner.has_explicit_rule(name):
             return None
         key = id(vars(live))
         if key not in self._scripts:

@@ -49,10 +49,8 @@ def named_tensors(
         key_of: Returns the key of a storage that was stored with it, or None.
     """
     walk = _TensorWalk()
-    found = [
-        *walk.find("", obj),
-        *(each for name, x in extras.items() for each in walk.find(name, x)),
-    ]
+    roots = {"": obj, **extras}
+    found = [each for name, root in roots.items() for each in walk.find(name, root)]
     with torch._C.DisableTorchFunctionSubclass():
         described = [_describe(*each, key_of) for each in found]
     is_own = (TensorKind.PARAMETER, TensorKind.BUFFER)

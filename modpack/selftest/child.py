@@ -227,9 +227,8 @@ class _JobRunner:
         return text.replace(f"{self._importer.id()}.", "") if self._importer is not None else text
 
     def _describe(self, failure: BaseException) -> Failure:
-        trace = format_traceback(
-            failure, self._importer.tree if self._importer is not None else None
-        )
+        tree = self._importer.tree if self._importer is not None else None
+        trace = format_traceback(failure, tree)
         text = self._strip_namespace(format_exception(failure))
         return Failure(text, tuple(map(self._strip_namespace, trace)))
 

@@ -215,10 +215,8 @@ class Case(NamedTuple):
         """
         if tensor_versions(self.model) != self.versions:
             return []
-        with (
-            restore_random_states(self.conditions),
-            preserve_tensors(self.model, self.restore_saved),
-        ):
+        random_states = restore_random_states(self.conditions)
+        with random_states, preserve_tensors(self.model, self.restore_saved):
             again = flatten_output(_call_model(self.model, self.example, self.resource))
         return compare(self.leaves, again)
 
