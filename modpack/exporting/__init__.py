@@ -1,1 +1,1 @@
-"""The exporting side: rules and match hooks over the walk, and what goes into the archive."""
+"""The export: rules and match hooks applied to the walk, and the contents of the archive."""

@@ -167,7 +167,7 @@ CHANGES = {
 EACH = """
 import importlib, json, sys, warnings
 import modpack, patches, torch
-told = {{}}
+reported = {{}}
 for change in {changes!r}:
     sys.modules.pop("net", None)
     net = importlib.import_module("net")
@@ -175,13 +175,13 @@ for change in {changes!r}:
     exporter = modpack.PackageExporter(None)
     exporter.use_preset("pinned")
     exporter.save_model("__model__", "model.pkl", net.N(2, 2))
-    told[change] = [str(note) for note in exporter.plan().warnings()]
-print(json.dumps(told))
+    reported[change] = [str(note) for note in exporter.plan().warnings()]
+print(json.dumps(reported))
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory) -> dict[str, list[str]]:
+def reported(tmp_path_factory) -> dict[str, list[str]]:
     """Return the warnings of a plan after each change to a freshly imported module."""
     root = tmp_path_factory.mktemp("project")
     (root / "net.py").write_text(textwrap.dedent(NET))
@@ -193,8 +193,8 @@ def told(tmp_path_factory) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_change_from_outside_is_reported_with_location(told, change):
-    (note,) = told[change]
+def test_change_from_outside_is_reported_with_location(reported, change):
+    (note,) = reported[change]
     lines = textwrap.dedent(NET).split("\n")
     expected = f"net differs from its source in this process: {CHANGES[change]}"
     assert expected in _without_lines(note)
@@ -205,8 +205,8 @@ def test_change_from_outside_is_reported_with_location(told, change):
     assert "the package follows the source" in note
 
 
-def test_unchanged_module_has_no_diagnostic(told):
-    assert told["pass"] == []
+def test_unchanged_module_has_no_diagnostic(reported):
+    assert reported["pass"] == []
 
 
 def _without_lines(text: str) -> str:
@@ -275,7 +275,7 @@ except modpack.SelfTestError as failure:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (
             "torch.relu = patches.relu",
@@ -286,9 +286,9 @@ except modpack.SelfTestError as failure:
         ("torch.nn.functional.linear = patches.relu", "functional.linear was replaced in"),
     ],
 )
-def test_replaced_extern_function_is_reported(project, change, told):
+def test_replaced_extern_function_is_reported(project, change, reported):
     said = warnings_of(project, change)
-    assert told in said
+    assert reported in said
     assert "but it is extern" in said
 
 

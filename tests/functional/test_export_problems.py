@@ -272,7 +272,7 @@ def test_two_records_with_one_name_are_a_problem(project):
         exporter.intern("pkg_twice.**")
         exporter.mock("pkg_mocked.**")
         exporter.save_text("pkg_twice", "data.py", "not the module")
-        exporter.save_text("pkg_mocked", "m.py", "not the stand-in")
+        exporter.save_text("pkg_mocked", "m.py", "not the mock")
         exporter.save_source_string("starts", "import pkg_twice, pkg_mocked.m")
 
     assert reasons(failure_of(fill)) == {

@@ -332,13 +332,13 @@ def test_self_test_hides_files_of_this_machine(make, target):
 
 
 def test_package_that_fails_can_be_written_with_a_warning(make, target):
-    forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
-    with pytest.warns(ModpackWarning, match="not here"):
+    forward = "if not sys.argv[0]: raise RuntimeError('no till')\nreturn self.layer(x)"
+    with pytest.warns(ModpackWarning, match="no till"):
         modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
     self_test = self_test_of(target)
-    assert not self_test.passed and "not here" in (self_test.failure or "")
+    assert not self_test.passed and "no till" in (self_test.failure or "")
     outcome = modpack.self_test(target)
-    assert not outcome.passed and "not here" in outcome.reason
+    assert not outcome.passed and "no till" in outcome.reason
 
 
 def test_failing_live_model_raises_example_error(make, target):
@@ -534,12 +534,12 @@ def test_command_line_repeats_the_self_test(project, target):
 
 
 def test_command_line_exits_with_finding_on_failure(make, target):
-    forward = "if not sys.argv[0]: raise RuntimeError('not here')\nreturn self.layer(x)"
-    with pytest.warns(ModpackWarning, match="not here"):
+    forward = "if not sys.argv[0]: raise RuntimeError('no till')\nreturn self.layer(x)"
+    with pytest.warns(ModpackWarning, match="no till"):
         modpack.save(make(net(forward)), target, example_inputs=(ONE,), self_test="warn")
     repeated = run(["self-test", target], target.parent)
     assert repeated.returncode == 1
-    assert repeated.stdout.startswith("failed: RuntimeError: not here\n  at shop/net.py:")
+    assert repeated.stdout.startswith("failed: RuntimeError: no till\n  at shop/net.py:")
 
 
 def test_command_line_reports_missing_self_test(target):
