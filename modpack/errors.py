@@ -510,8 +510,9 @@ class TrustError(ModpackError):
         shown = problems[:_MAX_LISTED_PROBLEMS]
         more = len(problems) - len(shown)
         lines = [*shown, f"and {more} more"] if more else shown
-        listed = f" {shown[0]}" if len(problems) == 1 else "".join(f"\n* {each}" for each in lines)
-        super().__init__(f"{path}: rejected by the trust policy:{listed}")
+        listed = "".join(f"\n* {each}" for each in lines)
+        text = shown[0] if len(problems) == 1 else f"the trust policy rejects this package:{listed}"
+        super().__init__(f"{path}: {text}")
 
 
 _MAX_LISTED_PROBLEMS = 50

@@ -252,7 +252,7 @@ class ModuleIndex(NamedTuple):
         from modpack.core.policy import import_violation  # not needed by most loads
 
         problem = str(import_violation(self.policy, module))
-        _log.warning("%s: import rejected by the trust policy: %s", path, problem)
+        _log.warning("%s: import failed: %s", path, problem)
         raise UntrustedImportError(path, module, problem)
 
 
