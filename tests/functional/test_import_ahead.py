@@ -116,7 +116,7 @@ def test_packages_behave_the_same_with_a_helper(
 ):
     helped = answers_of(package, namespace=namespace)
     assert len(started) == 1 and len(compiled) < 20
-    assert answers_of(package, namespace=namespace) == helped  # of what was kept
+    assert answers_of(package, namespace=namespace) == helped  # from stored code
     assert len(compiled) < 20
     monkeypatch.setenv("MODPACK_CACHE_DIR", f"{cache}-alone")
     monkeypatch.setenv("MODPACK_WORKERS", "0")
@@ -134,8 +134,8 @@ def test_opening_and_inspecting_start_no_helper(many, started):
 
 def test_policy_rejects_the_same_with_helper(tmp_path, started):
     target = tmp_path / "asking.pt"
-    told = pytest.warns(modpack.ModpackWarning, match="computed at run time")
-    with told, modpack.PackageExporter(target) as exporter:
+    warned = pytest.warns(modpack.ModpackWarning, match="computed at run time")
+    with warned, modpack.PackageExporter(target) as exporter:
         exporter.save_source_string("app", "", is_package=True)
         for name, source in sources().items():
             exporter.save_source_string(name, source, dependencies=False)
@@ -193,15 +193,15 @@ def processes_at_work(file):
 
 
 def test_concurrent_processes_import_the_same(many, cache):
-    told = [process.communicate(timeout=120) for process in processes_at_work(many)]
-    assert len({out for out, _ in told}) == 1
-    assert {err for _, err in told} == {""}
+    outputs = [process.communicate(timeout=120) for process in processes_at_work(many)]
+    assert len({out for out, _ in outputs}) == 1
+    assert {err for _, err in outputs} == {""}
     kept = [file.name for file in (cache / "trees").rglob("code/*/*")]
     assert kept and all(name.endswith(".code") for name in kept)
     again = subprocess.run(
         [sys.executable, "-c", LOADING, str(many)], capture_output=True, text=True, check=True
     )
-    assert again.stdout == told[0][0]
+    assert again.stdout == outputs[0][0]
 
 
 @pytest.mark.skipif(not hasattr(os, "pread"), reason="no helpers here")
@@ -282,8 +282,8 @@ def taking(self, key):
 compileahead._Helper.take = taking
 importer = modpack.PackageImporter(sys.argv[1])
 importer.import_module("app.main")
-told = [sum(importer.import_module("app.base").answers()), started, sum(helped)]
-open({str(result)!r}, "w").write(json.dumps(told))
+counts = [sum(importer.import_module("app.base").answers()), started, sum(helped)]
+open({str(result)!r}, "w").write(json.dumps(counts))
 """
     subprocess.run([sys.executable, "-c", code, str(many)], check=True, timeout=120)
     total, started, helped = json.loads(result.read_text())

@@ -23,7 +23,7 @@ def library(version):
         import twin
         class Core:
             version = {version!r}
-            def told(self):
+            def versions(self):
                 import twin.late
                 return twin.version, twin.late.version
         """,
@@ -34,7 +34,7 @@ def library(version):
 def test_two_versions_of_a_library_live_side_by_side(packaged):
     one, two = packaged(library("one")), packaged(library("two"))
     cores = [importer.import_module("twin").Core for importer in (one, two)]
-    assert [core().told() for core in cores] == [("one", "one"), ("two", "two")]
+    assert [core().versions() for core in cores] == [("one", "one"), ("two", "two")]
     assert cores[0] is not cores[1]
     assert not isinstance(cores[0](), cores[1])
     assert "twin" not in sys.modules
@@ -47,7 +47,7 @@ def test_a_package_loaded_twice_has_two_sets_of_modules(packaged):
         assert first.id() != second.id()
         assert first.import_module("twin") is not second.import_module("twin")
         first.import_module("twin").version = "changed"
-        assert second.import_module("twin.core").Core().told() == ("one", "one")
+        assert second.import_module("twin.core").Core().versions() == ("one", "one")
 
 
 def test_a_module_is_imported_once(packaged):
@@ -220,7 +220,7 @@ def test_the_process_namespace_uses_real_names(packaged):
     twin = importer.import_module("twin")
     assert sys.modules["twin"] is twin
     assert twin.Core.__module__ == "twin.core"
-    assert twin.Core().told() == ("one", "one")
+    assert twin.Core().versions() == ("one", "one")
     assert importlib.import_module("twin.late").version == "one"
     assert modpack.is_from_package(twin.Core)
     assert pickle.loads(pickle.dumps(twin.Core())).version == "one"

@@ -322,9 +322,9 @@ def with_note(tensor):
 def facts(tensor):
     """What a tensor is, without a look at what it has: torch would crash for one without memory."""
     names = ("dtype", "shape", "requires_grad", "is_leaf", "__class__")
-    told = {name: getattr(tensor, name) for name in names}
+    flags = {name: getattr(tensor, name) for name in names}
     place = tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()
-    return told, place, tensor.is_conj(), getattr(tensor, "note", None)
+    return flags, place, tensor.is_conj(), getattr(tensor, "note", None)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_freed_tensor_loads_without_memory(make):
 def test_a_quantized_tensor_whose_memory_was_freed_is_refused():
     tensor = torch.quantize_per_tensor(torch.ones(4), 0.5, 1, torch.quint8)
     tensor.untyped_storage().resize_(0)
-    with pytest.raises(modpack.PicklingError, match="its memory was freed"):
+    with pytest.raises(modpack.PicklingError, match="memory of the tensor was freed"):
         round_trip(tensor)
 
 

@@ -123,7 +123,7 @@ def test_a_refused_package_leaves_nothing_in_the_process(busy, monkeypatch, tmp_
 def test_undeclared_import_is_rejected_at_import(tmp_path, clean_python, namespace, statement):
     with PackageExporter(tmp_path / "sly.modpack") as exporter:
         exporter.save_source_string("sly", statement + "\n", dependencies=False)
-    told = clean_python(
+    printed = clean_python(
         f"""
         import modpack
         allowed = ("importlib.**", "pkgutil", "xml")
@@ -136,9 +136,9 @@ def test_undeclared_import_is_rejected_at_import(tmp_path, clean_python, namespa
         """,
         package=tmp_path / "sly.modpack",
     ).stdout
-    assert told.startswith("UntrustedImportError True")
-    assert "is not allowed by the trust policy" in told
-    assert "'socketserver'" in told or "'xml.dom'" in told
+    assert printed.startswith("UntrustedImportError True")
+    assert "is not allowed by the trust policy" in printed
+    assert "'socketserver'" in printed or "'xml.dom'" in printed
 
 
 def test_rejected_optional_import_is_logged(packaged, caplog):
@@ -168,7 +168,7 @@ def test_extern_below_interned_package_is_rejected(tmp_path, project, clean_pyth
         exporter.extern("shop.fast")
         exporter.intern("shop.**")
         exporter.save_module("shop.till")
-    told = clean_python(
+    printed = clean_python(
         f"""
         import sys, modpack
         sys.path.append(str(root))
@@ -185,7 +185,9 @@ def test_extern_below_interned_package_is_rejected(tmp_path, project, clean_pyth
         package=tmp_path / "shop.modpack",
         root=root,
     ).stdout
-    assert told.startswith("imported\n") and "extern module 'shop.fast' is not allowed" in told
+    assert (
+        printed.startswith("imported\n") and "extern module 'shop.fast' is not allowed" in printed
+    )
 
 
 def test_imports_of_extern_modules_are_not_restricted(packaged):
@@ -206,7 +208,7 @@ def test_a_package_with_code_is_refused_before_anything_is_unpickled(
     with PackageExporter(path) as exporter:
         exporter.save_pickle("a", "a.pkl", [ByCalling(os.mkdir, str(canary)), torch.ones(2)])
         exporter.save_pickle("b", "b.pkl", ByCalling(eval, f"open({str(canary)!r}, 'w')"))
-    told = clean_python(
+    printed = clean_python(
         """
         import modpack
         try:
@@ -216,9 +218,9 @@ def test_a_package_with_code_is_refused_before_anything_is_unpickled(
         """,
         package=path,
     ).stdout
-    assert f"a/a.pkl names {os.mkdir.__module__}.mkdir" in told
-    assert "b/b.pkl names builtins.eval" in told
-    assert "set allow_code to true and name trusted signers" in told
+    assert f"a/a.pkl names {os.mkdir.__module__}.mkdir" in printed
+    assert "b/b.pkl names builtins.eval" in printed
+    assert "set allow_code to true and name trusted signers" in printed
     assert not canary.exists()
 
 

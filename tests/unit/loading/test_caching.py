@@ -221,8 +221,8 @@ def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
 def test_last_use_in_the_future_counts_as_now(cache, used):
     file = tree.trees_folder(cache) / A / "used"
     os.utime(file, (used, used))
-    [told] = [each.used for each in caching.list_trees(cache) if each.digest == A]
-    assert told == (0 if used < 0 else pytest.approx(time.time(), abs=60))
+    [last_use] = [each.used for each in caching.list_trees(cache) if each.digest == A]
+    assert last_use == (0 if used < 0 else pytest.approx(time.time(), abs=60))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])

@@ -155,7 +155,7 @@ ODDLY_WRITTEN = {
     "at the end": "def f():\n    import mine",
     "a name of other letters": "def f():\n    import größe\n",
     "after an example": 'def f():\n    """\n    >>> import json\n    """\n    import mine\n',
-    "no package of anybody": "def f():\n    import mine\n",
+    "a plain import": "def f():\n    import mine\n",
 }
 
 

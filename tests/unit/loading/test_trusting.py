@@ -79,9 +79,9 @@ def test_data_loads_with_a_policy_that_allows_no_code(tmp_path):
 
 def test_a_model_is_refused_before_anything_of_it_is_unpickled(tmp_path):
     modpack.save(torch.nn.Linear(2, 2), tmp_path / "a.modpack")
-    with pytest.raises(TrustError, match=r"torch\.nn\.modules\.linear\.Linear") as told:
+    with pytest.raises(TrustError, match=r"torch\.nn\.modules\.linear\.Linear") as caught:
         modpack.load(tmp_path / "a.modpack", policy=TrustPolicy())
-    assert "set allow_code to true" in str(told.value)
+    assert "set allow_code to true" in str(caught.value)
 
 
 def test_unlisted_pickle_is_loaded_as_data(tmp_path):

@@ -165,9 +165,9 @@ def test_load_weights_rejects_forged_tensor_record(path, tmp_path, change):
             elif "manifest" not in name:
                 writer.write(name, content)
         writer.commit()
-    with pytest.raises(modpack.ModpackError) as told:
+    with pytest.raises(modpack.ModpackError) as caught:
         load_weights(forged)
-    assert str(told.value).isprintable()
+    assert str(caught.value).isprintable()
 
 
 def test_shared_storage_of_other_byte_order_is_swapped_once(tmp_path):
