@@ -181,7 +181,7 @@ def test_a_policy_allows_what_it_names_and_no_more(version):
     with pytest.raises(modpack.TrustError, match="hook"):
         modpack.load(package, policy=no_hooks)
     signer = modpack.Signer("gold", (FOLDER / version / "signer.pub").read_text())
-    with pytest.raises(modpack.errors.SignatureError, match="'gold' is demanded"):
+    with pytest.raises(modpack.errors.SignatureError, match="'gold' is required"):
         modpack.load(
             package, policy=modpack.TrustPolicy(allow_code=True, require_signature_from=signer)
         )
