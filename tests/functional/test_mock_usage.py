@@ -108,7 +108,7 @@ def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_tha
     assert [touch for touch in self_test.mock_events if touch.kind is MockEventKind.USED] == [used]
     (message,) = [str(each.message) for each in told if "mutrack" in str(each.message)]
     assert "mutrack.log was called at mushop/net.py:7" in message
-    assert "intern or extern 'mutrack'" in message
+    assert "Intern or extern 'mutrack'" in message
 
 
 def test_a_self_test_tells_apart_what_was_imported_and_what_was_named(saved):
