@@ -230,6 +230,7 @@ def settled(text: str) -> str:
     """Text without what differs from one machine to another."""
     text = re.sub(r"(?m)^( *made with ).*$", r"\1HERE", text)
     text = re.sub(r"\d+(\.\d+)? (k?B|MB)\b", "SIZE", text)
+    text = re.sub(r"\b\d:\d\d:\d\d\b", "TIME", text)
     text = re.sub(r"(?<==)[\d.]+\b|\b\d+\.\d+\.\d+(\+\w+)?", "VERSION", text)
     return re.sub(r"\b(modpack_)?[0-9a-f]{12,}(_\d+)?", "DIGEST", text)
 
