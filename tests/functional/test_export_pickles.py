@@ -91,7 +91,8 @@ def test_unpicklable_value_is_named_by_attribute_path(obj, path):
         save(obj)
     assert failure.value.path == path
     assert failure.value.resource == "res/obj.pkl"
-    assert str(failure.value).startswith(f"cannot save res/obj.pkl (at {path}): a regular expression match")
+    start = f"cannot save res/obj.pkl (at {path}): a regular expression match"
+    assert str(failure.value).startswith(start)
 
 
 def test_path_uses_module_attribute_names():

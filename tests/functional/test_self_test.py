@@ -562,9 +562,9 @@ self.register_buffer("ragged", torch.nested.nested_tensor([torch.ones(2, 3), tor
 
 
 def test_deep_import_chain_fits_in_the_self_test(project, target, clean_python):
-    """A hundred and twenty modules deep, some frames short of Python's limit."""
-    chain = {f"link{n}.py": f"import link{n + 1}\n" for n in range(120)}
-    files = {**net("return self.layer(x)", more="import link0"), **chain, "link120.py": ""}
+    """The chain is 119 modules deep, a few frames short of Python's recursion limit."""
+    chain = {f"link{n}.py": f"import link{n + 1}\n" for n in range(119)}
+    files = {**net("return self.layer(x)", more="import link0"), **chain, "link119.py": ""}
     code = """
     import sys
     sys.path.insert(0, str(folder))
