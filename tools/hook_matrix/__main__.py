@@ -1,6 +1,6 @@
-"""The matrix of hooks: every kind in every shape, packaged and loaded again.
+"""Hook matrix: package and reload every kind of hook with every form of callable.
 
-``python tools/hook_matrix`` prints the page that holds the table, ``--write`` writes it to
+``python tools/hook_matrix`` prints the page with the table, ``--write`` writes it to
 ``docs/reference/hook-matrix.md``. It takes about half a minute.
 """
 
@@ -48,13 +48,13 @@ Not in the table, because they take no callable or need a live process group, an
 
 @dataclass(frozen=True)
 class Cell:
-    """What came of one kind of hook in one shape.
+    """The outcome for one kind of hook with one form of callable.
 
     Attributes:
-        row: the kind, with flags.
-        shape: the shape of the callables.
-        outcome: ``yes``, or in a few words what is wrong.
-        refused: torch's reason, if torch refuses to register it in the first place.
+        row: The kind, with flags.
+        shape: The form of the callables.
+        outcome: ``yes``, or a short description of the problem.
+        refused: torch's reason if torch rejects the hook on the live model.
     """
 
     row: str
@@ -64,7 +64,7 @@ class Cell:
 
 
 def main() -> int:
-    """Run it; the exit status is 1 if anything came out otherwise than it should."""
+    """Run the matrix; return 1 if any cell fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     write = parser.parse_args().write
@@ -82,7 +82,7 @@ def run() -> list[Cell]:
     """Package every cell in one process, load it there and in a clean one, and compare.
 
     Raises:
-        subprocess.CalledProcessError: one of the two processes failed; its stderr was shown.
+        subprocess.CalledProcessError: If one of the two processes failed; stderr shows why.
     """
     with tempfile.TemporaryDirectory() as folder:
         package, notes, results = (
@@ -115,7 +115,7 @@ def _cell(name: str, note: dict[str, Any], clean: dict[str, Any]) -> Cell:
 
 
 def rendered(cells: Sequence[Cell]) -> str:
-    """The page, in Markdown."""
+    """Return the page in Markdown."""
     reasons = list(dict.fromkeys(cell.refused for cell in cells if cell.refused))
     return "\n".join([HEAD, *_table(cells, reasons), "", *_notes(cells, reasons)]) + TAIL
 
