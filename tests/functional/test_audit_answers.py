@@ -157,24 +157,24 @@ def modules(audit) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("module", DECISIONS)
-def test_an_audit_tells_what_happens_to_a_module_and_by_which_rule(modules, module):
+def test_audit_lists_action_and_rule_of_module(modules, module):
     found = modules[module]
     assert (found["action"], found["rule"]) == DECISIONS[module]
 
 
-def test_an_audit_tells_which_hook_overrode_a_rule(modules):
+def test_audit_lists_hook_that_overrides_rule(modules):
     assert modules["clockwork"]["overridden_by"].endswith("keep_the_clock")
     assert [m for m, found in modules.items() if found["overridden_by"]] == ["clockwork"]
 
 
 @pytest.mark.parametrize("module", DISTRIBUTIONS)
-def test_an_audit_tells_distribution_version_and_license(modules, module):
+def test_audit_lists_distribution_version_and_license(modules, module):
     found = modules[module]
     told_of = (found["distribution"], found["version"], found["license"])
     assert told_of == DISTRIBUTIONS[module]
 
 
-def test_only_what_can_ever_run_is_part_of_the_package(modules):
+def test_audit_lists_only_modules_that_can_run(modules):
     own = {name for name in modules if name.partition(".")[0] == "scout"}
     files = {file.stem for file in (FIXTURE / "project" / "scout").glob("*.py")}
     assert own == {"scout"} | {f"scout.{name}" for name in files - {"__init__", "typing_only"}}
@@ -182,7 +182,7 @@ def test_only_what_can_ever_run_is_part_of_the_package(modules):
     assert not {"warpdrive", "gridfast", "gridfast.kernels"} & set(modules)
 
 
-def test_what_stays_absent_is_a_note_and_no_error(audit):
+def test_audit_reports_absent_optional_module_as_note(audit):
     absent = {
         each["subject"]: each
         for each in audit["findings"]
@@ -193,12 +193,12 @@ def test_what_stays_absent_is_a_note_and_no_error(audit):
     assert "missing-module" not in _codes(audit)
 
 
-def test_an_audit_tells_how_large_each_source_is(modules):
+def test_audit_lists_source_sizes(modules):
     file = FIXTURE / "project" / "scout" / "net.py"
     assert modules["scout.net"]["size_bytes"] == file.stat().st_size
 
 
-def test_editable_installs_are_told_apart(modules):
+def test_audit_marks_editable_installs(modules):
     assert [name for name, found in modules.items() if found["editable"]] == ["draftlib"]
 
 
@@ -356,29 +356,29 @@ def _expected(use: Use) -> tuple:
     return (use.name, importer, number, use.kind, use.scope, use.is_live, use.via)
 
 
-def test_every_mock_is_told_and_nothing_else(mocks):
+def test_audit_lists_exactly_the_mocks(mocks):
     assert set(mocks) == set(MOCKS) | {"telemetry", "telemetry.boards", "telemetry.logs"}
 
 
 @pytest.mark.parametrize("module", MOCKS)
-def test_an_audit_tells_who_imports_a_mock_where_and_how(mocks, module):
+def test_audit_lists_importers_of_mock(mocks, module):
     found = {(each["path"], each["line"]): each["kind"] for each in mocks[module]["importers"]}
     imported = MOCKS[module].imported
     assert found == {(file, line(file, text)): kind for (file, text), kind in imported.items()}
 
 
 @pytest.mark.parametrize("module", MOCKS)
-def test_an_audit_tells_where_names_of_a_mock_are_used(mocks, module):
+def test_audit_lists_uses_of_mock(mocks, module):
     assert _uses(mocks[module]) == [_expected(use) for use in MOCKS[module].uses]
 
 
 @pytest.mark.parametrize("module", MOCKS)
-def test_an_audit_tells_how_much_a_mock_will_hurt(mocks, module):
+def test_audit_rates_risk_of_mock(mocks, module):
     assert mocks[module]["risk"] == MOCKS[module].risk
 
 
 @pytest.mark.parametrize("module", MOCKS)
-def test_an_audit_tells_what_the_self_test_did_with_a_mock(mocks, module):
+def test_audit_lists_self_test_events_of_mock(mocks, module):
     kinds = {touch["kind"] for touch in mocks[module]["touches"]}
     expected = MOCKS[module].touch
     strongest = next((kind for kind in (USED, NAMED, LOADED) if kind in kinds), None)
@@ -386,7 +386,7 @@ def test_an_audit_tells_what_the_self_test_did_with_a_mock(mocks, module):
     assert mocks[module]["tried"]
 
 
-def test_a_mock_in_annotations_only_hurts_nobody_who_imports_it(mocks):
+def test_mock_used_only_in_annotations_is_import_time_risk(mocks):
     found = mocks["telemetry.boards"]
     assert found["risk"] == "import-time"
     assert {use["kind"] for use in found["uses"]} == {"annotation"}
@@ -397,7 +397,7 @@ def test_a_mock_in_annotations_only_hurts_nobody_who_imports_it(mocks):
     }
 
 
-def test_what_a_mock_gave_at_import_time_is_followed_to_the_function_that_uses_it(mocks):
+def test_audit_follows_mock_value_to_the_function_that_uses_it(mocks):
     found = mocks["telemetry.logs"]
     kinds = {(use["line"], use["kind"]) for use in found["uses"]}
     assert (line("scout/talking.py", "logs.get_logger("), "call") in kinds
@@ -405,7 +405,7 @@ def test_what_a_mock_gave_at_import_time_is_followed_to_the_function_that_uses_i
     assert found["risk"] == "reachable"
 
 
-def test_a_package_that_is_mocked_for_its_submodules_only_is_unused(mocks):
+def test_parent_mocked_only_for_submodules_is_unused(mocks):
     found = mocks["telemetry"]
     assert found["risk"] == "unused"
     assert found["uses"] == []
@@ -413,12 +413,12 @@ def test_a_package_that_is_mocked_for_its_submodules_only_is_unused(mocks):
     assert importers == {"scout.net", "scout.debugging", "scout.seeding", "scout.talking"}
 
 
-def test_the_worst_mocks_come_first(audit):
+def test_audit_sorts_mocks_by_risk(audit):
     risks = [each["risk"] for each in audit["mocks"]]
     assert risks == sorted(risks, key=["reachable", "import-time", "unused"].index)
 
 
-def test_a_mock_that_the_self_test_used_is_told_with_its_place_although_it_passed(mocks):
+def test_audit_locates_mock_used_in_passed_self_test(mocks):
     (touch,) = [each for each in mocks["telemetry.live"]["touches"] if each["kind"] == USED]
     assert touch["name"] == "telemetry.live.beat"
     assert touch["operation"] == "was called"
@@ -433,22 +433,22 @@ def _codes(audit: dict, subject: str | None = None) -> set[str]:
     return {each["code"] for each in findings if subject in (None, each["subject"])}
 
 
-def test_an_error_fails_the_audit_without_any_gate(first):
+def test_audit_with_error_fails_without_gate(first):
     assert asked("audit", first).exit_code == 1
 
 
-def test_a_mock_that_the_self_test_really_called_is_an_error(audit):
+def test_mock_called_in_self_test_is_error(audit):
     (error,) = [each for each in audit["findings"] if each["severity"] == "error"]
     assert (error["code"], error["subject"]) == ("mock-called", "telemetry.live")
     assert error["location"] == place("scout/net.py", "live.beat(")
 
 
-def test_errors_come_before_warnings_and_those_before_notes(audit):
+def test_audit_sorts_findings_by_severity(audit):
     severities = [each["severity"] for each in audit["findings"]]
     assert severities == sorted(severities, key=["error", "warning", "info"].index)
 
 
-def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
+def test_each_mock_has_finding_of_its_risk(audit, mocks):
     for module, found in mocks.items():
         codes = _codes(audit, module)
         assert ("mock-reachable" in codes) == (found["risk"] == "reachable")
@@ -464,7 +464,7 @@ def test_every_mock_has_the_finding_of_its_risk(audit, mocks):
         ("star-import-of-mock", "telemetry.names", ("scout/stars.py", "import *")),
     ],
 )
-def test_hazards_of_the_plan_are_findings(audit, code, subject, where):
+def test_audit_includes_hazards_of_plan(audit, code, subject, where):
     (found,) = [each for each in audit["findings"] if each["code"] == code]
     assert found["subject"] == subject
     assert found["location"] == (place(*where) if where else None)
@@ -515,7 +515,7 @@ GATES = {
 
 
 @pytest.mark.parametrize("gate", GATES)
-def test_a_gate_fires_on_what_it_is_for_and_on_nothing_else(first, gate):
+def test_gate_fires_only_on_its_findings(first, gate):
     document = told("audit", first, "--fail-on", gate, status=None)
     (judged,) = document["gates"]
     assert {each["subject"] for each in judged["findings"]} == GATES[gate]
@@ -529,14 +529,14 @@ def _fired(document: dict) -> list[str]:
 CALM_GATES = ["info", "mock-unused", "extern-unpinned", "license-unknown", "license:GPL*"]
 
 
-def test_a_package_without_findings_passes_all_gates(site):
+def test_package_without_findings_passes_all_gates(site):
     calm = site.packages / "calm.modpack"
     document = told("audit", calm, "--fail-on", ",".join(CALM_GATES))
     assert document["findings"] == []
     assert document["mocks"] == []
 
 
-def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
+def test_package_without_self_test_fails_only_its_gate(site):
     untried = site.packages / "untried.modpack"
     document = told("audit", untried)
     assert {each["severity"] for each in document["findings"]} <= {"warning", "info"}
@@ -547,7 +547,7 @@ def test_a_package_that_was_never_tried_has_no_errors_but_a_gate_for_that(site):
     assert not any(each["tried"] for each in document["mocks"])
 
 
-def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
+def test_audit_lists_all_gates_that_fire(site):
     untried = site.packages / "untried.modpack"
     gates = ["--fail-on", "license:GPL*,self-test-failed", "--fail-on", "mock-reachable"]
     document = told("audit", untried, *gates, status=1)
@@ -558,7 +558,7 @@ def test_several_gates_can_be_given_and_each_that_fires_is_told(site):
     assert "mock-reachable" in text.output
 
 
-def test_a_package_that_failed_its_self_test_tells_which_mock_was_called(site):
+def test_audit_of_failed_self_test_names_called_mock(site):
     document = told("audit", site.packages / "failing.modpack", status=1)
     assert "self-test-failed" in _codes(document)
     assert "mock-called" in _codes(document, "telemetry.gauges")
@@ -567,13 +567,13 @@ def test_a_package_that_failed_its_self_test_tells_which_mock_was_called(site):
     assert touch["location"] == place("scout/net.py", "gauges.record(")
 
 
-def test_an_unknown_gate_is_refused_with_the_one_that_was_meant(first):
+def test_unknown_gate_is_rejected_with_suggestion(first):
     result = asked("audit", first, "--fail-on", "mock-reachabel")
     assert result.exit_code == 2
     assert "mock-reachable" in result.output
 
 
-def test_problems_and_risks_come_first_for_people(first):
+def test_audit_text_starts_with_problems_and_risks(first):
     text = asked("audit", first).output
     first_module = text.index("gridkit.cells")
     assert text.index("telemetry.live") < first_module
@@ -593,7 +593,7 @@ def _from_project(site: Site, *arguments: str) -> subprocess.CompletedProcess[st
     return site.python("-m", "modpack", *arguments)
 
 
-def test_a_dry_run_gives_the_same_answers_as_the_package(site, mocks):
+def test_audit_of_target_equals_audit_of_package(site, mocks):
     done = _from_project(site, "audit", "scout.net:make", *RULES, "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -609,7 +609,7 @@ def test_a_dry_run_gives_the_same_answers_as_the_package(site, mocks):
         assert told_of == DISTRIBUTIONS[module], module
 
 
-def test_a_gate_fires_before_anything_is_exported(site):
+def test_gate_fires_for_audit_of_target(site):
     done = _from_project(site, "audit", "scout.net:make", *RULES, "--fail-on", "mock-reachable")
     assert done.returncode == 1, done.stderr
     assert "scout/net.py" in done.stdout
@@ -656,13 +656,13 @@ def _known(chain: list[tuple]) -> list[tuple]:
     return known
 
 
-def test_why_gives_the_shortest_chain_with_places_and_kinds(first):
+def test_why_shows_shortest_chain_with_locations_and_kinds(first):
     document = told("why", first, "gridkit.cells")
     assert [_steps(chain) for chain in document["chains"]] == [_known(SHORTEST)]
     assert document["rule"] == "intern('gridkit.**')"
 
 
-def test_why_gives_all_chains_in_order_of_length_though_there_is_a_cycle(first):
+def test_why_all_sorts_chains_by_length_despite_cycle(first):
     document = told("why", first, "gridkit.cells", "--all")
     chains = [_steps(chain) for chain in document["chains"]]
     assert chains[0] == _known(SHORTEST)
@@ -679,12 +679,12 @@ def test_why_gives_all_chains_in_order_of_length_though_there_is_a_cycle(first):
         ("telemetry.live", "required"),
     ],
 )
-def test_why_tells_how_the_last_step_imports(first, module, kind):
+def test_why_shows_kind_of_last_import(first, module, kind):
     (chain,) = told("why", first, module)["chains"]
     assert chain["links"][-1]["kind"] == kind
 
 
-def test_why_tells_which_hook_overrode_the_rule(first):
+def test_why_shows_hook_that_overrides_rule(first):
     document = told("why", first, "clockwork")
     assert document["rule"] == MOCK_RULE
     assert document["overridden_by"].endswith("keep_the_clock")
@@ -692,14 +692,14 @@ def test_why_tells_which_hook_overrode_the_rule(first):
 
 
 @pytest.mark.parametrize("module", ["scout.typing_only", "telemetry.protocols"])
-def test_why_tells_that_only_type_checking_leads_to_a_module(first, module):
+def test_why_reports_module_imported_only_for_type_checking(first, module):
     text = asked("why", first, module).output
     assert "TYPE_CHECKING" in text
     text_on_line = "import Shape" if module == "scout.typing_only" else "import Sink"
     assert place("scout/net.py", text_on_line) in text
 
 
-def test_why_of_an_unknown_module_names_the_one_that_was_meant(first):
+def test_why_of_unknown_module_suggests_similar_name(first):
     result = asked("why", first, "scout.block")
     assert result.exit_code == 2
     assert "scout.blocks" in result.output
@@ -708,7 +708,7 @@ def test_why_of_an_unknown_module_names_the_one_that_was_meant(first):
 # -- suggest ----------------------------------------------------------------------------------
 
 
-def test_suggest_gives_one_rule_for_each_root_that_nothing_decides(site):
+def test_suggest_prints_one_rule_per_undecided_root(site):
     done = _from_project(site, "suggest", "scout.net:make", "--json")
     assert done.returncode in (0, 1), done.stderr
     suggestions = json.loads(done.stdout)["suggestions"]
@@ -718,7 +718,7 @@ def test_suggest_gives_one_rule_for_each_root_that_nothing_decides(site):
     assert "scout.typing_only" not in covered
 
 
-def test_what_is_suggested_decides_everything_when_it_is_pasted(site):
+def test_suggested_rules_decide_every_module(site):
     done = _from_project(site, "suggest", "scout.net:make", "--json")
     suggestions = json.loads(done.stdout)["suggestions"]
     pasted = []
@@ -737,7 +737,7 @@ def test_what_is_suggested_decides_everything_when_it_is_pasted(site):
     assert actions["atlas.south"] == "extern"
 
 
-def test_suggest_says_nothing_where_rules_decide_everything(site):
+def test_suggest_without_undecided_modules_prints_no_rules(site):
     rules = ["--extern", "**"]
     done = _from_project(site, "suggest", "scout.net:make", *rules, "--json")
     assert done.returncode == 0, done.stderr
@@ -760,40 +760,38 @@ def _pins(text: str) -> set[str]:
     return {each for each in lines if each}
 
 
-def test_requirements_pin_what_must_be_installed_and_torch(first):
+def test_requirements_pin_torch_and_extern_distributions(first):
     result = asked("requirements", first)
     assert result.exit_code == 0
     (torch,) = _pins(result.stdout) - PINS
     assert torch.startswith("torch==")
 
 
-def test_requirements_tell_what_cannot_be_pinned_in_comments(first):
+def test_requirements_list_unpinnable_modules_in_comments(first):
     comments = [each for each in asked("requirements", first).stdout.splitlines() if "#" in each]
     assert any("draftlib" in each and "editable" in each for each in comments)
     assert any("looselib" in each for each in comments)
     assert not any("gridkit" in each or "telemetry" in each for each in comments)
 
 
-def test_a_lock_pins_what_the_externs_require_in_turn(first):
+def test_lock_pins_transitive_requirements(first):
     pins = _pins(asked("requirements", first, "--lock").stdout)
     assert {"deepdep==7.0", *PINS} <= pins
 
 
-def test_the_present_environment_lacks_them_all(first):
+def test_requirements_check_lists_missing_distributions(first):
     result = asked("requirements", first, "--check")
     assert result.exit_code == 1
     for pin in PINS:
         assert pin in result.output
 
 
-def test_the_environment_where_it_was_made_lacks_nothing(site, first):
+def test_requirements_check_passes_in_export_environment(site, first):
     done = site.python("-m", "modpack", "requirements", first, "--check")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_newer_version_is_told_with_both_numbers_and_the_command_that_repairs_it(
-    site, first, second
-):
+def test_requirements_check_shows_both_versions_and_install_command(site, first, second):
     later = second.parents[1]
     paths = os.pathsep.join([str(later / "site-packages"), str(later / "drafts")])
     there = Site(site.packages, later / "project", {**site.variables, "PYTHONPATH": paths})
@@ -822,7 +820,7 @@ for each in told:
 """
 
 
-def test_an_identical_environment_is_silent_and_loads_strictly(site, first, clean_python, canary):
+def test_load_in_equal_environment_does_not_warn(site, first, clean_python, canary):
     paths = [*site.variables["PYTHONPATH"].split(os.pathsep), str(site.project)]
     done = clean_python(LOAD, paths=paths, file=first, on_mismatch="error")
     assert done.stdout == ""
@@ -831,9 +829,7 @@ def test_an_identical_environment_is_silent_and_loads_strictly(site, first, clea
     canary.unlink()
 
 
-def test_everything_that_is_missing_is_told_at_once_before_any_code_runs(
-    first, clean_python, canary
-):
+def test_load_lists_all_missing_modules_before_code_runs(first, clean_python, canary):
     done = clean_python(LOAD, paths=[], file=first, on_mismatch="error")
     assert "EnvironmentMismatchError" in done.stdout
     for name in ("mathbits", "plainbox", "atlas-north", "atlas-south", "clockwork"):
@@ -848,7 +844,7 @@ def differences(first, second) -> dict:
     return told("diff", first, second, status=1)
 
 
-def test_a_package_does_not_differ_from_itself(first):
+def test_diff_of_package_with_itself_is_empty(first):
     assert told("diff", first, first)["identical"] is True
 
 
@@ -856,7 +852,7 @@ def _changes(rows: list[dict], name: str) -> dict[str, str]:
     return {each[name]: each["change"] for each in rows}
 
 
-def test_diff_tells_which_modules_came_went_and_changed(differences):
+def test_diff_lists_added_removed_and_changed_modules(differences):
     assert _changes(differences["modules"], "module") == {
         "mathbits": "changed",
         "plainbox": "removed",
@@ -865,7 +861,7 @@ def test_diff_tells_which_modules_came_went_and_changed(differences):
     }
 
 
-def test_diff_tells_what_changed_in_a_source(differences):
+def test_diff_shows_changed_source_lines(differences):
     modules = {each["module"]: each for each in differences["modules"]}
     unified = modules["scout.blocks"]["source"]["unified"]
     changed = [each for each in unified if each[:1] in "+-" and each[1:2] not in "+-"]
@@ -879,14 +875,14 @@ def test_diff_tells_what_changed_in_a_source(differences):
     assert modules["mathbits"]["source"] is None
 
 
-def test_diff_tells_which_versions_changed(first, second, differences):
+def test_diff_lists_changed_versions(first, second, differences):
     distributions = _changes(differences["distributions"], "name")
     assert distributions == {"mathbits": "changed", "plainbox": "removed"}
     text = asked("diff", first, second).output
     assert "1.4.0 -> 1.5.0" in text
 
 
-def test_diff_tells_the_hook_that_came(differences):
+def test_diff_lists_added_hook(differences):
     (hook,) = differences["hooks"]
     assert hook["change"] == "added"
     assert hook["after"]["kind"] == "forward"
@@ -894,7 +890,7 @@ def test_diff_tells_the_hook_that_came(differences):
     assert hook["after"]["callable"]["name"] == "scout.clipping.clip"
 
 
-def test_diff_tells_which_tensors_differ_tied_ones_by_both_names(differences):
+def test_diff_lists_changed_tensors_with_all_names(differences):
     tensors = {each["name"]: each for each in differences["tensors"]}
     assert _changes(differences["tensors"], "name") == {
         "linear.weight": "changed",
@@ -905,7 +901,7 @@ def test_diff_tells_which_tensors_differ_tied_ones_by_both_names(differences):
     assert tensors["history"]["after"]["shape"] == [3]
 
 
-def test_diff_of_another_order_tells_the_opposite(first, second):
+def test_diff_in_reverse_order_is_inverted(first, second):
     modules = _changes(told("diff", second, first, status=1)["modules"], "module")
     assert modules["scout.clipping"] == "removed"
     assert modules["plainbox"] == "added"
@@ -933,7 +929,7 @@ COMPONENTS = {
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_the_bill_has_every_distribution_with_version_and_license(bill, name):
+def test_sbom_lists_every_distribution_with_version_and_license(bill, name):
     (found,) = [each for each in bill["components"] if each["name"] == name]
     version, license = COMPONENTS[name]
     assert found["version"] == version
@@ -941,7 +937,7 @@ def test_the_bill_has_every_distribution_with_version_and_license(bill, name):
     assert (license in licenses) if license else not found.get("licenses")
 
 
-def test_the_bill_has_torch_and_the_model_and_no_mocked_code_as_required(bill):
+def test_sbom_requires_torch_and_no_mocked_code(bill):
     names = {each["name"] for each in bill["components"]}
     assert "torch" in names
     assert bill["metadata"]["component"]["type"] == "machine-learning-model"
@@ -949,7 +945,7 @@ def test_the_bill_has_torch_and_the_model_and_no_mocked_code_as_required(bill):
     assert all(each.get("scope") == "excluded" for each in mocked)
 
 
-def test_the_bill_says_what_requires_what(bill):
+def test_sbom_lists_dependencies_of_components(bill):
     references = {each["name"]: each["bom-ref"] for each in bill["components"]}
     needs = {each["ref"]: each.get("dependsOn", []) for each in bill["dependencies"]}
     if "deepdep" in references:
@@ -975,7 +971,7 @@ def test_the_bill_says_what_requires_what(bill):
     ],
     ids=" ".join,
 )
-def test_no_question_imports_torch_or_runs_packaged_code(
+def test_commands_do_not_import_torch_or_run_packaged_code(
     first, second, tmp_path, clean_python, command
 ):
     given = {"OTHER": str(second), "PAGE": str(tmp_path / "audit.html")}

@@ -100,9 +100,7 @@ def environment(package: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_compiled_modules_run_where_their_distribution_is_not_installed(
-    fastshop, clean_python, namespace
-):
+def test_native_extensions_run_without_their_distribution(fastshop, clean_python, namespace):
     done = clean_python(
         """
         import modpack
@@ -119,9 +117,7 @@ def test_compiled_modules_run_where_their_distribution_is_not_installed(
     assert done.stdout == f"4 6\n{named}\nTrue\n"
 
 
-def test_what_compiled_code_imports_by_real_names_is_found_in_the_process_namespace(
-    fastshop, clean_python
-):
+def test_native_code_imports_by_real_names_in_process_namespace(fastshop, clean_python):
     done = clean_python(
         """
         import modpack
@@ -133,7 +129,7 @@ def test_what_compiled_code_imports_by_real_names_is_found_in_the_process_namesp
     assert done.stdout == "helper\n"
 
 
-def test_the_plan_tells_the_compiled_files_and_the_package_what_they_were_built_for(fastshop):
+def test_plan_lists_native_files_and_package_records_platform(fastshop):
     package = fastshop()
     with zipfile.ZipFile(package) as archive:
         names = {name.partition("/")[2] for name in archive.namelist()}
@@ -148,14 +144,14 @@ def test_the_plan_tells_the_compiled_files_and_the_package_what_they_were_built_
     assert environment(package)["native"] == NativeTag.current()._asdict()
 
 
-def test_without_the_option_a_compiled_distribution_stays_where_it_is_installed(fastshop):
+def test_native_distribution_is_extern_by_default(fastshop):
     package = fastshop(intern_native=False)
     assert "native" not in environment(package)
     with PackageImporter(package) as importer:
         assert "fastshop" in importer.extern_modules
 
 
-def test_without_the_option_a_rule_that_interns_a_compiled_module_is_a_problem(installed, binaries):
+def test_interning_native_module_by_rule_is_a_problem_by_default(installed, binaries):
     installed("fastshop", {**LIBRARY, **{f"fastshop/{n}": c for n, c in binaries.items()}})
     with pytest.raises(PackagingError) as caught, PackageExporter(None) as exporter:
         exporter.intern("fastshop.**")
@@ -172,9 +168,7 @@ def test_without_the_option_a_rule_that_interns_a_compiled_module_is_a_problem(i
         NativeTag("linux", "x86_64", "cpython-313-x86_64-linux-gnu", "glibc"),
     ],
 )
-def test_a_package_with_compiled_modules_is_refused_on_another_platform(
-    fastshop, monkeypatch, there
-):
+def test_package_for_another_platform_is_rejected(fastshop, monkeypatch, there):
     package, here = fastshop(), NativeTag.current()
     monkeypatch.setattr(NativeTag, "current", staticmethod(lambda: there))
     with pytest.raises(PlatformMismatchError) as caught:
@@ -184,7 +178,7 @@ def test_a_package_with_compiled_modules_is_refused_on_another_platform(
     assert "intern_native" in str(caught.value)
 
 
-def test_the_stable_abi_runs_on_any_later_python():
+def test_stable_abi_runs_on_later_python():
     tag = NativeTag.for_files(["pkg/_fast.abi3.so"])
     assert tag.abi == "abi3"
     later = NativeTag(tag.platform, tag.machine, "cpython-399-x86_64-linux-gnu", tag.libc)
@@ -192,7 +186,7 @@ def test_the_stable_abi_runs_on_any_later_python():
     assert not NativeTag.for_files(["pkg/_fast.cpython-311-x86_64-linux-gnu.so"]).runs_on(later)
 
 
-def test_a_cache_from_which_nothing_may_be_executed_is_named(fastshop, monkeypatch):
+def test_noexec_cache_is_named(fastshop, monkeypatch):
     with PackageImporter(fastshop()) as importer:
         file = importer._tree / f"fastshop/_one{EXTENSION_SUFFIXES[0]}"
         file.write_bytes(b"not to be mapped")
@@ -202,9 +196,7 @@ def test_a_cache_from_which_nothing_may_be_executed_is_named(fastshop, monkeypat
         file.unlink()
 
 
-def test_compiled_modules_go_along_again_when_a_loaded_package_is_exported(
-    fastshop, clean_python, tmp_path
-):
+def test_reexport_keeps_native_extensions(fastshop, clean_python, tmp_path):
     importer, again = PackageImporter(fastshop()), tmp_path / "again.pt"
     with PackageExporter(again, importer=[importer, sys_importer]) as exporter:
         exporter.use_preset("hermetic", intern_native=True)

@@ -123,23 +123,19 @@ ANSWERS = {
 
 @NAMESPACES
 @pytest.mark.parametrize("library", ["importlib.metadata", "importlib_metadata"])
-def test_every_question_about_an_interned_distribution_is_answered_by_the_package(
-    shop, clean_python, library, namespace
-):
+def test_interned_distribution_answers_every_metadata_query(shop, clean_python, library, namespace):
     package = shop(ASKS.format(library=library), requires=["torch"])
     assert answers(clean_python, package, namespace) == ANSWERS
 
 
-def test_an_interned_copy_of_importlib_metadata_answers_in_the_same_way(shop, clean_python):
+def test_interned_importlib_metadata_gives_the_same_answers(shop, clean_python):
     code = ASKS.format(library="importlib_metadata")
     package = shop(code, ("importlib_metadata.**", "zipp.**"), requires=["torch"])
     assert answers(clean_python, package) == ANSWERS
 
 
 @NAMESPACES
-def test_the_package_answers_before_another_version_that_is_installed(
-    shop, installed, clean_python, namespace
-):
+def test_packaged_metadata_precedes_installed_version(shop, installed, clean_python, namespace):
     package = shop("import importlib.metadata as m\nanswers = {'v': m.version('my-shop')}\n")
     installed("my-shop", {**LIBRARY, "my_shop/plugins.py": "raise ImportError"}, version="2.0")
     importer = PackageImporter(package, namespace=namespace)
@@ -147,7 +143,7 @@ def test_the_package_answers_before_another_version_that_is_installed(
     importer.close()
 
 
-def test_the_host_does_not_see_what_a_private_namespace_holds(shop, clean_python):
+def test_private_metadata_is_hidden_from_host(shop, clean_python):
     done = clean_python(
         """
         import importlib.metadata, modpack
@@ -163,7 +159,7 @@ def test_the_host_does_not_see_what_a_private_namespace_holds(shop, clean_python
     assert done.stdout == "not there\n"
 
 
-def test_everybody_sees_what_the_process_namespace_holds_until_it_is_closed(shop, clean_python):
+def test_process_metadata_is_visible_to_host_until_close(shop, clean_python):
     done = clean_python(
         """
         import importlib.metadata as m, modpack
@@ -178,9 +174,7 @@ def test_everybody_sees_what_the_process_namespace_holds_until_it_is_closed(shop
 
 
 @NAMESPACES
-def test_what_packaged_code_cannot_import_does_not_look_installed(
-    shop, installed, tmp_path, namespace
-):
+def test_unimportable_distribution_does_not_look_installed(shop, installed, tmp_path, namespace):
     installed("bank", {"bank.py": ""})
     package = shop(
         "from importlib import metadata, util\n"
@@ -196,7 +190,7 @@ def test_what_packaged_code_cannot_import_does_not_look_installed(
         assert importer.import_module("asks").answers == [True, False, False]
 
 
-def test_what_an_extern_distribution_requires_looks_installed(installed, tmp_path):
+def test_requirement_of_extern_distribution_looks_installed(installed, tmp_path):
     installed("coins", {"coins.py": ""}, version="3.0")
     site = installed("till", {"till.py": ""}, requires=["coins>=2; python_version > '3'"])
     (site / "mine.py").write_text(
@@ -209,7 +203,7 @@ def test_what_an_extern_distribution_requires_looks_installed(installed, tmp_pat
         assert importer.import_module("mine").coins == "3.0"
 
 
-def test_a_distribution_sees_the_versions_of_what_it_requires(shop, installed, clean_python):
+def test_distribution_sees_versions_of_its_requirements(shop, installed, clean_python):
     installed("coins", {"coins.py": ""}, version="3.0")
     package = shop(
         "from importlib import metadata\n"
@@ -220,7 +214,7 @@ def test_a_distribution_sees_the_versions_of_what_it_requires(shop, installed, c
     assert answers(clean_python, package) == {"coins": "3.0", "group": []}
 
 
-def test_metadata_travels_without_what_only_tells_of_this_machine(shop):
+def test_packaged_metadata_omits_machine_specific_files(shop):
     with zipfile.ZipFile(shop()) as archive:
         names = [name.partition("/")[2] for name in archive.namelist()]
         record = archive.read(next(n for n in archive.namelist() if n.endswith("/RECORD")))
@@ -235,7 +229,7 @@ def test_metadata_travels_without_what_only_tells_of_this_machine(shop):
     assert listed == {name for name in names if "my_shop" in name}
 
 
-def test_an_editable_install_travels_with_its_name_and_version(installed, project, tmp_path):
+def test_editable_install_is_packaged_with_name_and_version(installed, project, tmp_path):
     root = project(
         {"mine/__init__.py": "from importlib.metadata import version\nv = version('mine')"}
     )
@@ -257,7 +251,7 @@ def test_an_editable_install_travels_with_its_name_and_version(installed, projec
         assert importer.import_module("mine").v == "0.3"
 
 
-def test_metadata_travels_again_when_a_loaded_package_is_exported(shop, tmp_path):
+def test_reexport_keeps_metadata(shop, tmp_path):
     importer = PackageImporter(shop("answers = my_shop.__version__\n"))
     again = tmp_path / "again.pt"
     with PackageExporter(again, importer=[importer, sys_importer]) as exporter:
@@ -271,7 +265,7 @@ def test_metadata_travels_again_when_a_loaded_package_is_exported(shop, tmp_path
         assert loaded.import_module("asks").answers == "1.5"
 
 
-def test_metadata_that_a_self_test_asks_for_is_added_once(installed, tmp_path):
+def test_metadata_requested_by_self_test_is_added_once(installed, tmp_path):
     site = installed("coins", {"coins.py": ""}, version="3.0")
     (site / "mine.py").write_text("from importlib.metadata import version\nv = version('Coins')\n")
     with PackageExporter(tmp_path / "mine.pt") as exporter:
@@ -285,7 +279,7 @@ def test_metadata_that_a_self_test_asks_for_is_added_once(installed, tmp_path):
         assert importer.import_module("mine").v == "3.0"
 
 
-def test_metadata_without_code_travels_again_too(installed, tmp_path):
+def test_reexport_keeps_metadata_without_code(installed, tmp_path):
     site = installed("coins", {"coins.py": ""}, version="3.0")
     (site / "mine.py").write_text("from importlib.metadata import version\nv = version('coins')\n")
     first, second = tmp_path / "first.pt", tmp_path / "second.pt"
@@ -301,7 +295,7 @@ def test_metadata_without_code_travels_again_too(installed, tmp_path):
         assert loaded.import_module("mine").v == "3.0"
 
 
-def test_packages_of_torch_package_ask_the_host_as_they_always_did(tmp_path):
+def test_torch_package_archive_uses_host_metadata(tmp_path):
     from torch.package import PackageExporter as AncestorsExporter
 
     with AncestorsExporter(str(tmp_path / "old.pt")) as exporter:
@@ -312,7 +306,7 @@ def test_packages_of_torch_package_ask_the_host_as_they_always_did(tmp_path):
         assert importer.import_module("mine").click
 
 
-def test_the_plan_that_a_package_records_tells_its_distributions(shop):
+def test_recorded_plan_lists_distributions(shop):
     with PackageImporter(shop()) as importer:
         graph = json.loads(importer._archive.read(".data/modpack/graph.json"))
     (found,) = graph["distributions"]
@@ -329,9 +323,7 @@ def test_the_plan_that_a_package_records_tells_its_distributions(shop):
     }
 
 
-def test_the_self_test_takes_plugins_that_nothing_imports_or_requires(
-    installed, clean_python, tmp_path
-):
+def test_self_test_adds_plugins_found_by_entry_points(installed, clean_python, tmp_path):
     host = """
     from importlib.metadata import entry_points
     import torch

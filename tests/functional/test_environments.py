@@ -70,14 +70,14 @@ def warned(path):
     return caught[0].message
 
 
-def test_where_nothing_differs_nothing_is_said(shop):
+def test_load_in_equal_environment_does_not_warn(shop):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         opened(shop[0])
         opened(shop[0], on_mismatch="error")
 
 
-def test_other_versions_are_told_in_one_warning_with_the_command_that_repairs_them(shop, elsewhere):
+def test_load_lists_version_differences_in_one_warning(shop, elsewhere):
     def older(record):
         record["installed"]["envshop-tea"]["version"] = "1.9"
 
@@ -94,7 +94,7 @@ def test_other_versions_are_told_in_one_warning_with_the_command_that_repairs_th
     assert "envshop-cake" not in str(told)
 
 
-def test_a_process_hears_of_a_package_once(shop, elsewhere):
+def test_load_warns_once_per_package_and_process(shop, elsewhere):
     path = elsewhere(shop[0], python="3.2.1")
     warned(path)
     with warnings.catch_warnings():
@@ -102,13 +102,13 @@ def test_a_process_hears_of_a_package_once(shop, elsewhere):
         opened(path)
 
 
-def test_the_warning_points_to_the_code_that_loads(shop, elsewhere):
+def test_warning_points_to_calling_code(shop, elsewhere):
     with pytest.warns(EnvironmentMismatchWarning) as caught:
         opened(elsewhere(shop[0], python="3.2.2"))
     assert caught[0].filename == __file__
 
 
-def test_what_rarely_matters_is_told_to_the_strict_only(shop, elsewhere):
+def test_minor_differences_count_only_with_on_mismatch_error(shop, elsewhere):
     patch = f"{sys.version_info[0]}.{sys.version_info[1]}.99"
     version = torch.__version__.partition("+")[0] + "+elsewhere"
     path = elsewhere(shop[0], python=patch, torch=version)
@@ -121,7 +121,7 @@ def test_what_rarely_matters_is_told_to_the_strict_only(shop, elsewhere):
     assert raised.value.hint == f"pip install 'torch=={version}'"
 
 
-def test_strict_refuses_before_any_code_runs(project, tmp_path, elsewhere):
+def test_on_mismatch_error_raises_before_code_runs(project, tmp_path, elsewhere):
     project({"envmodel.py": "print('running')\nclass Model: pass\n"})
     import envmodel
 
@@ -152,7 +152,7 @@ def without(shop, monkeypatch):
     return path
 
 
-def test_all_that_is_missing_is_told_at_once_and_what_can_wait_is_told_apart(without):
+def test_load_lists_missing_modules_with_deferrable_ones_apart(without):
     told = warned(without)
     assert told.differences == (
         ("envshop-cake", "3.0", "missing, not needed to load"),
@@ -162,13 +162,13 @@ def test_all_that_is_missing_is_told_at_once_and_what_can_wait_is_told_apart(wit
 
 
 @pytest.mark.filterwarnings("ignore::modpack.EnvironmentMismatchWarning")
-def test_what_needs_nothing_of_it_can_be_used_all_the_same(without):
+def test_code_without_missing_module_can_be_used(without):
     with modpack.PackageImporter(without) as importer:
         assert importer.load_text("envdata", "menu.txt") == "tea"
 
 
 @pytest.mark.filterwarnings("ignore::modpack.EnvironmentMismatchWarning")
-def test_the_import_that_fails_names_the_others_too(without):
+def test_import_error_lists_other_missing_modules(without):
     importer = modpack.PackageImporter(without)
     with importer, pytest.raises(ExternNotFoundError, match="'envtea'") as raised:
         importer.import_module("envuser")
@@ -177,7 +177,7 @@ def test_the_import_that_fails_names_the_others_too(without):
     assert "pip install 'envshop-tea==2.0' 'envshop-cake==3.0'" in str(raised.value)
 
 
-def test_what_was_not_there_when_the_package_was_made_is_not_missed(tmp_path):
+def test_module_absent_at_export_is_not_reported(tmp_path):
     path = tmp_path / "absent.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.extern("envnowhere.**")
@@ -188,7 +188,7 @@ def test_what_was_not_there_when_the_package_was_made_is_not_missed(tmp_path):
         opened(path, on_mismatch="error")
 
 
-def test_loose_modules_that_are_missing_are_told(project, tmp_path):
+def test_missing_loose_modules_are_reported(project, tmp_path):
     (project({"envloose.py": ""}) / "keep").touch()
     path = tmp_path / "loose.modpack"
     with modpack.PackageExporter(path) as exporter:
@@ -199,7 +199,7 @@ def test_loose_modules_that_are_missing_are_told(project, tmp_path):
     assert warned(path).differences == (("envloose", "extern", "missing"),)
 
 
-def test_distributions_that_share_a_namespace_are_recorded_apart(installed, tmp_path):
+def test_distributions_in_one_namespace_are_recorded_separately(installed, tmp_path):
     installed("envns-a", {"envns/a/__init__.py": ""}, version="1.0")
     installed("envns-b", {"envns/b.py": ""}, version="2.0")
     installed("envns-only", {"envonly/part.py": ""}, version="3.0")
@@ -217,14 +217,14 @@ def test_distributions_that_share_a_namespace_are_recorded_apart(installed, tmp_
     }
 
 
-def test_torch_is_recorded_with_all_that_it_requires(shop):
+def test_torch_is_recorded_with_its_requirements(shop):
     with open_archive(shop[0]) as archive:
         record = json.loads(archive.read(ENVIRONMENT))
     assert record["installed"]["torch"]["version"] == torch.__version__
     assert set(record["installed"]["torch"]["requires"]) & set(record["installed"])
 
 
-def test_a_package_of_an_older_modpack_is_compared_as_far_as_it_says(shop, elsewhere):
+def test_package_of_older_modpack_is_compared_by_its_records(shop, elsewhere):
     def older(record):
         for key in ("installed", "providers"):
             del record[key]
@@ -234,7 +234,7 @@ def test_a_package_of_an_older_modpack_is_compared_as_far_as_it_says(shop, elsew
     assert told.differences == (("envshop-tea", "1.5", "2.0"),)
 
 
-def test_texts_of_a_package_do_not_steer_a_terminal_or_a_shell(without, elsewhere):
+def test_mismatch_warning_escapes_names_for_terminal_and_shell(without, elsewhere):
     def hostile(record):
         record["installed"]["envshop-tea"].update(name="x'; reboot; '")
         record["installed"]["envshop-cake"].update(version="\x1b[2J\n")
@@ -245,13 +245,13 @@ def test_texts_of_a_package_do_not_steer_a_terminal_or_a_shell(without, elsewher
     assert told.repair is None
 
 
-def test_a_damaged_record_is_an_archive_error(shop, elsewhere):
+def test_damaged_environment_record_raises_archive_error(shop, elsewhere):
     with pytest.raises(ArchiveError) as raised:
         opened(elsewhere(shop[0], installed=[]))
     assert raised.value.record == ENVIRONMENT
 
 
-def test_a_replay_compares_first(tmp_path, project, elsewhere):
+def test_self_test_compares_environments_first(tmp_path, project, elsewhere):
     project({"envtried.py": "import torch\nclass M(torch.nn.ReLU): pass\n"})
     import envtried
 
@@ -263,7 +263,7 @@ def test_a_replay_compares_first(tmp_path, project, elsewhere):
         assert modpack.self_test(path).passed
 
 
-def test_the_replay_command_tells_differences_and_refuses_if_strict(tmp_path, project, elsewhere):
+def test_self_test_command_reports_or_rejects_differences(tmp_path, project, elsewhere):
     project({"envreplayed.py": "import torch\nclass M(torch.nn.ReLU): pass\n"})
     import envreplayed
 

@@ -19,7 +19,7 @@ X = torch.tensor([[1.0, 1.0]])
 
 
 @pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 12)])
-def test_all_are_accepted_as_what_they_are(version, count):
+def test_verify_accepts_every_archive(version, count):
     archives = sorted((FOLDER / version).glob("*.modpack"))
     assert len(archives) == count
     for archive in archives:
@@ -29,7 +29,7 @@ def test_all_are_accepted_as_what_they_are(version, count):
 
 
 @pytest.mark.parametrize("name", ["v1/hooked", "v1/repacked", "v2/hooked"])
-def test_hooks_and_the_optimizer_come_back(name):
+def test_archive_restores_hooks_and_optimizer(name):
     with modpack.PackageImporter(FOLDER / f"{name}.modpack") as importer:
         net, optimizer = importer.load_model("model", "model.pkl", with_optimizer=True)
         assert importer.load_binary("model", "blob.bin") == bytes(range(9))
@@ -50,7 +50,7 @@ def test_hooks_and_the_optimizer_come_back(name):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_objects_that_plain_pickle_refuses_come_back(version):
+def test_archive_restores_objects_that_pickle_rejects(version):
     found = modpack.load(FOLDER / version / "objects.modpack")
     assert found["local"].answer() == 42
     assert found["by_source"](1) == 8
@@ -66,11 +66,11 @@ def test_objects_that_plain_pickle_refuses_come_back(version):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_a_model_of_a_script_comes_back(version):
+def test_archive_restores_model_of_script(version):
     assert modpack.load(FOLDER / version / "script.modpack")(X).tolist() == [[5.0, 5.0]]
 
 
-def test_a_hook_of_the_autograd_graph_comes_back():
+def test_archive_restores_graph_hook():
     net = modpack.load(FOLDER / "v2" / "graph.modpack")
     net(X).sum().backward()
     assert net.inner.weight.grad.tolist() == [[3.0, 3.0], [3.0, 3.0]]
@@ -80,12 +80,12 @@ def test_a_hook_of_the_autograd_graph_comes_back():
     assert net.inner.weight.grad.tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_an_exported_program_comes_back():
+def test_archive_restores_exported_program():
     found = modpack.load(FOLDER / "v2" / "program.modpack")
     assert found["program"].module()(-X).tolist() == [[0.0, 0.0]]
 
 
-def test_all_kinds_of_hooks_of_the_autograd_graph_come_back():
+def test_archive_restores_all_kinds_of_graph_hooks():
     net = modpack.load(FOLDER / "v2" / "attached.modpack")
     net(X).sum().backward()
     assert net.events == ["packed", "multi_grad", "node_pre", "node", "after"]
@@ -96,7 +96,7 @@ def test_all_kinds_of_hooks_of_the_autograd_graph_come_back():
     assert hook.__closure__[0].cell_contents == ["seen"]
 
 
-def test_a_comm_hook_comes_back(clean_python, tmp_path):
+def test_archive_restores_comm_hook(clean_python, tmp_path):
     code = """
     import modpack, torch, torch.distributed as dist
     net = modpack.load(file)
@@ -111,7 +111,7 @@ def test_a_comm_hook_comes_back(clean_python, tmp_path):
     assert ran.stdout == "1 [[7.0, 7.0]]\n"
 
 
-def test_captured_hooks_are_restored(clean_python):
+def test_archive_restores_captured_hooks(clean_python):
     code = """
     import sys, torch
     sys.path.insert(0, sources)
@@ -131,12 +131,12 @@ def test_captured_hooks_are_restored(clean_python):
     assert ran.stdout == "8 [[140.0, 300.0]]\n1 [[70.0, 150.0]]\n"
 
 
-def test_values_that_a_script_computed_come_back():
+def test_archive_restores_values_computed_by_script():
     found = modpack.load(FOLDER / "v2" / "values.modpack")
     assert found(X).tolist() == [[(3.0 + 2.0) * 10, (3.0 + 2.0) * 10]]
 
 
-def test_an_object_for_each_word_of_the_vocabulary_comes_back():
+def test_archive_restores_object_for_each_vocabulary_name():
     found = modpack.load(FOLDER / "v2" / "words.modpack")
     assert found["typed"].__required_keys__ == {"name"}
     assert found["cell"].cell_contents == "in a cell"
@@ -172,7 +172,7 @@ def test_an_object_for_each_word_of_the_vocabulary_comes_back():
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_a_policy_allows_what_it_names_and_no_more(version):
+def test_policy_allows_only_named_globals(version):
     package = FOLDER / version / "hooked.modpack"
     with pytest.warns(modpack.ModpackWarning, match="require_signature_from"):
         allowing = modpack.TrustPolicy(allow_code=True, allow_stdlib="**")
@@ -187,12 +187,12 @@ def test_a_policy_allows_what_it_names_and_no_more(version):
         )
 
 
-def test_weights_are_loaded_where_no_code_is_allowed():
+def test_load_weights_works_if_code_is_not_allowed():
     found = modpack.load(FOLDER / "v2" / "weights.modpack", policy=modpack.TrustPolicy())
     assert [tuple(tensor.shape) for tensor in found.values()] == [(2, 2), (2,)]
 
 
-def test_a_pickle_inside_of_an_object_is_found(clean_python):
+def test_archive_restores_nested_pickle(clean_python):
     code = """
     import modpack, torch
     print(modpack.load(file)(torch.ones(1)).tolist())
@@ -202,7 +202,7 @@ def test_a_pickle_inside_of_an_object_is_found(clean_python):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_its_signature_still_holds(version):
+def test_signature_of_archive_is_valid(version):
     key, package = FOLDER / version / "signer.pub", FOLDER / version / "signed.modpack"
     command = [sys.executable, "-m", "modpack", "verify", "--key", str(key), str(package)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -210,7 +210,7 @@ def test_its_signature_still_holds(version):
 
 
 @pytest.mark.parametrize("version", FORMATS)
-def test_a_self_test_of_then_can_be_repeated(version, tmp_path):
+def test_self_test_of_archive_can_be_repeated(version, tmp_path):
     ran = run_python(
         "-m", "modpack", "self-test", FOLDER / version / "hooked.modpack", folder=tmp_path
     )

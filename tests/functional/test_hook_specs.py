@@ -91,14 +91,14 @@ def package(model, tmp_path):
     return path
 
 
-def test_specs_are_read_where_torch_and_the_library_are_not_installed(package, clean_python):
+def test_specs_are_readable_without_torch_and_library(package, clean_python):
     printed = clean_python(WITHOUT_TORCH, path=package).stdout
     assert "0/forward/0 reference mylib.imported\n" in printed
     assert "0.weight/tensor/0 source mylib.limits.<locals>.clamp\n" in printed
     assert "        # keeps gradients small\n" in printed
 
 
-def test_specs_say_what_is_called_and_what_it_carries(package):
+def test_specs_contain_callable_and_state(package):
     specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
     clamp = specs["0.weight/tensor/0"].callable
     assert clamp.source == (
@@ -112,7 +112,7 @@ def test_specs_say_what_is_called_and_what_it_carries(package):
     assert specs["0/forward/0"].callable.source is None
 
 
-def test_the_source_behind_partials_and_decorators_is_shown(package):
+def test_specs_show_source_behind_partials_and_decorators(package):
     specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
     partial = specs["1/forward/1"].callable
     assert partial.name == "partial of mylib.text.<locals>.long"
@@ -130,7 +130,7 @@ DECORATED = {
 }
 
 
-def test_specs_of_decorated_hooks_give_the_place_of_the_users_function(project, tmp_path):
+def test_spec_of_decorated_hook_locates_user_function(project, tmp_path):
     project(
         {
             "wrapping.py": """
@@ -187,13 +187,13 @@ def test_specs_of_decorated_hooks_give_the_place_of_the_users_function(project, 
             assert text in lines[int(line) - 1] and text in spec.callable.source
 
 
-def test_shown_source_never_changes_a_string(package):
+def test_shown_source_keeps_strings(package):
     """Taking off the indentation would change the text in the middle of the function."""
     specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
     assert "'''a\n        b'''" in specs["1/forward/1"].callable.source
 
 
-def test_what_hooks_of_main_call_is_shown_too(tmp_path, clean_python):
+def test_specs_show_functions_that_hooks_of_main_call(tmp_path, clean_python):
     printed = clean_python(
         """
         import modpack, torch
@@ -240,7 +240,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("said", CHANGES)
-def test_specs_that_are_not_understood_are_an_error_and_never_skipped(package, tmp_path, said):
+def test_invalid_specs_raise_error(package, tmp_path, said):
     importer = rewritten(package, tmp_path / "other.modpack", CHANGES[said])
     with pytest.raises(modpack.ModpackError, match=said):
         importer.hook_specs("net", "model.pkl")
@@ -250,7 +250,7 @@ def test_specs_that_are_not_understood_are_an_error_and_never_skipped(package, t
         importer.load_pickle("net", "model.pkl")
 
 
-def test_a_hook_without_source_names_the_hook_the_place_and_the_remedy(model, tmp_path):
+def test_hook_without_source_raises_with_location_and_hint(model, tmp_path):
     namespace = {}
     exec("def make(x):\n    return lambda *args: x", namespace)
     model[1].weight.register_hook(namespace["make"](1))
@@ -266,7 +266,7 @@ def test_a_hook_without_source_names_the_hook_the_place_and_the_remedy(model, tm
         exporter.save_model("net", "model.pkl", model, hooks=lambda s: "1.weight" not in s.target)
 
 
-def test_a_hook_whose_file_has_changed_names_hook_file_and_line(model, tmp_path):
+def test_hook_with_changed_file_raises_with_location(model, tmp_path):
     import mylib
 
     file = Path(sys.modules["mylib"].__file__)
@@ -335,11 +335,11 @@ def record(package):
     return specs_to_json(importer.hook_specs("net", "model.pkl"))
 
 
-def test_what_is_written_fits_the_schema(record, schema):
+def test_written_specs_follow_schema(record, schema):
     assert problems(record, schema, schema) == []
 
 
-def test_the_schema_describes_every_field_that_is_written(record, schema):
+def test_schema_describes_every_written_field(record, schema):
     hook = record["hooks"][0]
     assert set(schema["properties"]) == set(record)
     assert set(schema["$defs"]["hook"]["properties"]) == set(hook) == set(HOOK_FIELDS)
@@ -347,13 +347,13 @@ def test_the_schema_describes_every_field_that_is_written(record, schema):
     assert set(hook["callable"]) == set(CALLABLE_FIELDS)
 
 
-def test_the_schema_lists_the_kinds_and_ways_and_the_version(schema):
+def test_schema_lists_kinds_ways_and_version(schema):
     assert schema["$defs"]["hook"]["properties"]["kind"]["enum"] == sorted(HOOK_KINDS)
     assert schema["$defs"]["callable"]["properties"]["by"]["enum"] == list(get_args(Way))
     assert schema["properties"]["version"]["const"] == HOOK_SPEC_VERSION
 
 
-def test_the_schema_refuses_what_the_reader_refuses(record, schema):
+def test_schema_rejects_what_reader_rejects(record, schema):
     changes = [("kind", "telepathy"), ("position", -1), ("target", "x"), ("flags", {"a": 1})]
     for field, value in changes:
         wrong = copy.deepcopy(record)
@@ -363,7 +363,7 @@ def test_the_schema_refuses_what_the_reader_refuses(record, schema):
             specs_from_json(wrong)
 
 
-def test_the_page_names_every_kind_and_field():
+def test_reference_page_names_every_kind_and_field():
     page = (REFERENCE / "hook-spec.md").read_text()
     missing = [
         each for each in (*HOOK_KINDS, *HOOK_FIELDS, *CALLABLE_FIELDS) if f"`{each}`" not in page
@@ -371,7 +371,7 @@ def test_the_page_names_every_kind_and_field():
     assert missing == []
 
 
-def test_the_pages_example_is_a_record():
+def test_reference_page_example_is_valid_record():
     page = (REFERENCE / "hook-spec.md").read_text()
     example = page.partition("```json\n")[2].partition("```")[0]
     (spec,) = specs_from_json(json.loads(example))

@@ -85,7 +85,7 @@ FLOATS = torch.FloatStorage
         (("storage", FLOATS, ["0"], "cpu", 4), "invalid type|not in the package"),
     ],
 )
-def test_a_persistent_id_that_makes_no_sense_is_an_unpickling_error(tmp_path, pid, message):
+def test_invalid_persistent_id_raises_unpickling_error(tmp_path, pid, message):
     storage = {".data/0.storage": bytes(16)}
     with pytest.raises(UnpicklingError, match=message) as caught:
         load_bytes(tmp_path, pickled(Pid(pid)), **storage)
@@ -116,7 +116,7 @@ WHOLE = pickle.dumps({"key": [1.5, "text", (1, 2)], "more": b"x" * 300}, 3)
     ],
     ids=str,
 )
-def test_a_damaged_pickle_is_an_unpickling_error(tmp_path, data):
+def test_damaged_pickle_raises_unpickling_error(tmp_path, data):
     with pytest.raises(UnpicklingError, match=r"m/obj\.pkl.*(damaged|cannot be executed)"):
         load_bytes(tmp_path, data)
 
@@ -138,7 +138,7 @@ def test_missing_class_raises_unpickling_error(tmp_path, data, message):
         load_bytes(tmp_path, data, **{"solid.py": b"class Thing: pass\ndef f(): pass\n"})
 
 
-def test_an_error_of_packaged_code_comes_through_as_it_is(tmp_path):
+def test_error_of_packaged_code_is_not_wrapped(tmp_path):
     source = b"""
 class Touchy:
     def __setstate__(self, state):
@@ -186,7 +186,7 @@ def test_open_rejects_files_that_are_not_packages(tmp_path):
         modpack.load(tmp_path / "saved.pt")
 
 
-def test_a_changed_record_is_refused_when_the_package_is_opened(packaged, tmp_path):
+def test_open_rejects_changed_record(packaged, tmp_path):
     path = packaged({"user.py": "value = 1"}).filename
     with zipfile.ZipFile(path) as archive:
         archive.extractall(tmp_path / "changed")
@@ -206,7 +206,7 @@ def test_missing_resource_suggests_similar_names(packaged):
     assert importer.load_binary("data", "words.txt") == b"x"
 
 
-def test_text_is_decoded_as_asked(packaged):
+def test_load_text_uses_given_encoding(packaged):
     importer = packaged({"data/words.txt": "größe"})
     assert importer.load_text("data", "words.txt", encoding="latin-1") == "grÃ¶Ã\x9fe"
     assert importer.load_text("data", "words.txt", "ascii", "replace").startswith("gr\ufffd")
@@ -239,13 +239,13 @@ WRONG_CALLS = {
     ("method", "argument", "arguments"),
     [(method, *call) for method, calls in WRONG_CALLS.items() for call in calls],
 )
-def test_an_argument_of_the_wrong_type_is_named(packaged, method, argument, arguments):
+def test_argument_of_wrong_type_is_named(packaged, method, argument, arguments):
     importer = packaged({"data/words.txt": "x"})
     with pytest.raises(TypeError, match=rf"\b{argument}\b"):
         getattr(importer, method)(*arguments)
 
 
-def test_wrong_arguments_by_keyword_are_named(packaged):
+def test_keyword_argument_of_wrong_type_is_named(packaged):
     importer = packaged({"user.py": ""})
     with pytest.raises(TypeError, match="include"):
         importer.file_structure(include=3)
@@ -260,14 +260,14 @@ def test_wrong_arguments_by_keyword_are_named(packaged):
 @pytest.mark.parametrize(
     "wrong", [3, None, ["x"], b"path", object()], ids=lambda wrong: type(wrong).__name__
 )
-def test_a_source_of_the_wrong_type_is_named(wrong):
+def test_file_argument_of_wrong_type_is_named(wrong):
     with pytest.raises(TypeError, match="file_or_buffer"):
         modpack.PackageImporter(wrong)
     with pytest.raises(TypeError, match=r"\b(path|file_or_buffer)\b"):
         modpack.load(wrong)
 
 
-def test_constructor_arguments_of_the_wrong_type_are_named(packaged, tmp_path):
+def test_constructor_argument_of_wrong_type_is_named(packaged, tmp_path):
     path = packaged({"user.py": ""}).filename
     with pytest.raises(TypeError, match="module_allowed"):
         modpack.PackageImporter(path, module_allowed="json")
@@ -295,13 +295,13 @@ def test_constructor_arguments_of_the_wrong_type_are_named(packaged, tmp_path):
         ("a/b", "x"),
     ],
 )
-def test_a_resource_name_that_leads_out_of_the_package_is_refused(packaged, package, resource):
+def test_resource_name_outside_package_is_rejected(packaged, package, resource):
     importer = packaged({"user.py": ""})
     with pytest.raises(ValueError, match=r"package|resource"):
         importer.load_binary(package, resource)
 
 
-def test_a_path_object_of_any_kind_is_taken(packaged):
+def test_any_path_object_is_accepted(packaged):
     class Somewhere(os.PathLike):
         def __init__(self, path):
             self.path = path
@@ -341,7 +341,7 @@ def test_bytecode_in_a_package_is_not_imported(tmp_path, namespace):
 
 
 @pytest.mark.parametrize("name", ["_inductor", "nn"])
-def test_an_element_type_is_looked_up_and_nothing_is_imported_for_it(tmp_path, name, clean_python):
+def test_unknown_element_type_imports_nothing(tmp_path, name, clean_python):
     path = tmp_path / "weights.modpack"
     modpack.save({"w": torch.ones(1)}, path)
     with open_archive(path) as archive:

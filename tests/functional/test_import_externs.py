@@ -13,7 +13,7 @@ import modpack
 from modpack.errors import DisallowedModuleError, ExternNotFoundError, UnpicklingError
 
 
-def test_extern_parents_are_the_real_modules(packaged):
+def test_extern_parent_is_the_real_module(packaged):
     user = packaged(
         {
             "user.py": """
@@ -36,7 +36,7 @@ def test_extern_parents_are_the_real_modules(packaged):
     assert user.relu is torch.nn.functional.relu
 
 
-def test_an_interned_module_below_an_extern_package(packaged, project):
+def test_interned_module_below_extern_package_loads(packaged, project):
     project(
         {
             "outer/__init__.py": "name = 'host outer'",
@@ -72,7 +72,7 @@ def test_an_interned_module_below_an_extern_package(packaged, project):
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_an_extern_below_an_interned_package(project, tmp_path, clean_python, namespace):
+def test_extern_module_below_interned_package_loads(project, tmp_path, clean_python, namespace):
     host = {
         "half/__init__.py": "side = 'host'",
         "half/native.py": "name = 'host native'",
@@ -103,7 +103,7 @@ def test_an_extern_below_an_interned_package(project, tmp_path, clean_python, na
     )
 
 
-def test_a_mixed_namespace_package_works_under_real_names(project, tmp_path, clean_python):
+def test_mixed_namespace_package_works_under_real_names(project, tmp_path, clean_python):
     folder = project({"cloud/storage.py": "name = 'host storage'"})
     with modpack.PackageExporter(tmp_path / "cloud.pt") as exporter:
         exporter.extern("cloud.storage")
@@ -127,7 +127,7 @@ def test_a_mixed_namespace_package_works_under_real_names(project, tmp_path, cle
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_packaged_code_gets_its_own_version_and_not_the_hosts(packaged, project, namespace):
+def test_packaged_code_imports_its_own_version(packaged, project, namespace):
     project(
         {
             "versioned/__init__.py": "version = 'host'",
@@ -238,7 +238,7 @@ def test_load_with_missing_extern_names_it(tmp_path, project):
         importer.load_pickle("m", "thing.pkl")
 
 
-def test_a_module_that_an_extern_needs_itself_is_not_blamed_on_the_package(packaged, project):
+def test_missing_module_of_extern_is_not_blamed_on_package(packaged, project):
     project({"broken_extern.py": "import absent_dependency_of_it"})
     importer = packaged({"user.py": "def f():\n    import broken_extern"}, extern=["broken_extern"])
     with pytest.raises(ModuleNotFoundError, match="absent_dependency_of_it") as caught:
@@ -246,7 +246,7 @@ def test_a_module_that_an_extern_needs_itself_is_not_blamed_on_the_package(packa
     assert not isinstance(caught.value, ExternNotFoundError)
 
 
-def test_module_allowed_refuses_all_modules_at_once(packaged):
+def test_module_allowed_lists_all_rejected_modules(packaged):
     importer = packaged({"user.py": "import json, csv, torch"})
     asked = []
 
@@ -263,7 +263,7 @@ def test_module_allowed_refuses_all_modules_at_once(packaged):
         assert opened.import_module("user")
 
 
-def test_a_resource_folder_does_not_hide_a_module_of_its_name(packaged):
+def test_resource_folder_does_not_hide_module(packaged):
     importer = packaged(
         {
             "json/words.txt": "resource",
@@ -275,7 +275,7 @@ def test_a_resource_folder_does_not_hide_a_module_of_its_name(packaged):
     assert importer.load_text("json", "words.txt") == "resource"
 
 
-def test_an_extern_that_replaces_itself_in_sys_modules_can_be_imported(packaged, project):
+def test_extern_that_replaces_itself_in_sys_modules_is_importable(packaged, project):
     project(
         {
             "chameleon.py": """
@@ -301,7 +301,7 @@ def test_an_extern_that_replaces_itself_in_sys_modules_can_be_imported(packaged,
     assert user.chameleon.color == user.color == user.again == "green"
 
 
-def test_the_main_module_of_the_host_is_not_taken_for_a_class(tmp_path):
+def test_class_is_not_taken_from_main_module_of_host(tmp_path):
     code = (
         "import modpack, io\n"
         "class Thing: pass\n"
@@ -318,7 +318,7 @@ def test_the_main_module_of_the_host_is_not_taken_for_a_class(tmp_path):
     assert done.stdout == "False\n"
 
 
-def test_a_mocked_module_fails_when_used_and_not_before(packaged):
+def test_mocked_module_raises_when_used(packaged):
     importer = packaged(
         {
             "user.py": """
@@ -346,7 +346,7 @@ def test_a_mocked_module_fails_when_used_and_not_before(packaged):
             call()
 
 
-def test_a_pickle_that_names_what_the_package_does_not_have_is_refused(packaged):
+def test_pickle_with_undeclared_module_is_rejected(packaged):
     importer = packaged({"user.py": ""}, objects={"m/f.pkl": Callable})
     assert importer.load_pickle("m", "f.pkl") is Callable
     with pytest.raises(UnpicklingError, match="undeclared_anywhere"):

@@ -31,7 +31,7 @@ def library(version):
     }
 
 
-def test_two_versions_of_a_library_live_side_by_side(packaged):
+def test_two_versions_of_library_load_in_one_process(packaged):
     one, two = packaged(library("one")), packaged(library("two"))
     cores = [importer.import_module("twin").Core for importer in (one, two)]
     assert [core().versions() for core in cores] == [("one", "one"), ("two", "two")]
@@ -40,7 +40,7 @@ def test_two_versions_of_a_library_live_side_by_side(packaged):
     assert "twin" not in sys.modules
 
 
-def test_a_package_loaded_twice_has_two_sets_of_modules(packaged):
+def test_package_loaded_twice_has_two_sets_of_modules(packaged):
     first = packaged(library("one"))
     second = modpack.PackageImporter(first.filename)
     with second:
@@ -50,7 +50,7 @@ def test_a_package_loaded_twice_has_two_sets_of_modules(packaged):
         assert second.import_module("twin.core").Core().versions() == ("one", "one")
 
 
-def test_a_module_is_imported_once(packaged):
+def test_module_is_imported_once(packaged):
     importer = packaged(library("one"))
     core = importer.import_module("twin.core")
     full_name = f"{importer.id()}.twin.core"
@@ -97,7 +97,7 @@ class Asking:
 """
 
 
-def test_packaged_code_reaches_its_importer(packaged):
+def test_current_importer_returns_importer_of_caller(packaged):
     importer, other = packaged({"asking.py": ASKING}), packaged({"asking.py": ASKING + "\n"})
     for owner in (importer, other):
         asking = owner.import_module("asking")
@@ -107,7 +107,7 @@ def test_packaged_code_reaches_its_importer(packaged):
         assert asking.Asking().method() is owner
 
 
-def test_packaged_code_reaches_its_importer_from_another_thread(packaged):
+def test_current_importer_works_in_another_thread(packaged):
     importer = packaged({"asking.py": ASKING})
     found = []
     current = importer.import_module("asking").current
@@ -117,7 +117,7 @@ def test_packaged_code_reaches_its_importer_from_another_thread(packaged):
     assert found == [importer]
 
 
-def test_other_code_has_no_current_importer(packaged):
+def test_current_importer_outside_package_raises(packaged):
     packaged({"asking.py": ASKING}).import_module("asking")
     with pytest.raises(ModpackError, match="current_importer"):
         modpack.current_importer()
@@ -168,7 +168,7 @@ def test_is_from_package_recognizes_packaged_objects(packaged):
     assert not any(map(modpack.is_from_package, others))
 
 
-def test_closing_takes_the_modules_out_of_sys_modules(packaged):
+def test_close_removes_modules_from_sys_modules(packaged):
     importer = packaged(library("one"))
     core = importer.import_module("twin").Core()
     name = importer.id()
@@ -185,7 +185,7 @@ def test_closing_takes_the_modules_out_of_sys_modules(packaged):
         importer.load_text("twin", "late.py")
 
 
-def test_an_importer_is_a_context_manager(packaged):
+def test_importer_is_a_context_manager(packaged):
     path = packaged(library("one")).filename
     with modpack.PackageImporter(path) as importer:
         importer.import_module("twin")
@@ -204,7 +204,7 @@ def test_closed_packages_leave_no_modules_alive(packaged):
     assert [reference() for reference in left] == [None] * 6
 
 
-def test_a_failed_load_leaves_nothing_behind(packaged):
+def test_failed_load_leaves_no_modules(packaged):
     path = packaged({"user.py": ""}).filename
     before = (set(sys.modules), list(sys.meta_path))
     with pytest.raises(ModpackError):
@@ -215,7 +215,7 @@ def test_a_failed_load_leaves_nothing_behind(packaged):
 # -- real names ------------------------------------------------------------------------------
 
 
-def test_the_process_namespace_uses_real_names(packaged):
+def test_process_namespace_uses_real_names(packaged):
     importer = packaged(library("one"), namespace="process")
     twin = importer.import_module("twin")
     assert sys.modules["twin"] is twin
@@ -230,7 +230,7 @@ def test_the_process_namespace_uses_real_names(packaged):
         importlib.import_module("twin")
 
 
-def test_pickles_made_under_real_names_fit_the_host(project, tmp_path, clean_python):
+def test_pickle_from_process_namespace_loads_in_host(project, tmp_path, clean_python):
     folder = project({"fitting.py": "class Thing:\n    def __init__(self, n): self.n = n"})
     import fitting
 
@@ -273,7 +273,7 @@ def test_lookup_by_literal_name_works_in_process_namespace(packaged):
     assert "literal.alias" not in sys.modules
 
 
-def test_real_names_that_are_taken_are_a_conflict_that_names_them(packaged, project):
+def test_taken_module_names_raise_conflict(packaged, project):
     project(library("host"))
     import twin.core  # noqa: F401
 
@@ -283,7 +283,7 @@ def test_real_names_that_are_taken_are_a_conflict_that_names_them(packaged, proj
     assert isinstance(caught.value, ImportError)
 
 
-def test_a_package_without_the_parent_conflicts_with_a_loaded_parent(packaged, project):
+def test_loaded_parent_module_raises_conflict(packaged, project):
     project({"orphan/__init__.py": "", "orphan/other.py": ""})
     import orphan  # noqa: F401
 
@@ -291,7 +291,7 @@ def test_a_package_without_the_parent_conflicts_with_a_loaded_parent(packaged, p
         packaged({"orphan/part.py": "value = 1"}, namespace="process", dependencies=False)
 
 
-def test_two_packages_cannot_claim_the_same_real_names(packaged):
+def test_second_package_with_same_names_raises_conflict(packaged):
     first = packaged(library("one"), namespace="process")
     with pytest.raises(NamespaceConflictError, match="twin"):
         modpack.PackageImporter(first.filename, namespace="process")

@@ -39,7 +39,7 @@ def results_of(packaged, source, extra=None, **options):
         ("import os.path, a", "(os.path.sep, a.level)", ("/", "a")),
     ],
 )
-def test_an_import_statement_binds_what_python_binds(packaged, statement, expression, value):
+def test_import_statement_binds_same_value_as_python(packaged, statement, expression, value):
     source = (
         f"{statement}\nhere = {expression}\n"
         f"def local():\n    {statement}\n    return {expression}\n"
@@ -68,7 +68,7 @@ def test_an_import_statement_binds_what_python_binds(packaged, statement, expres
         ("importlib.util.module_from_spec(importlib.util.find_spec('a'))", None),
     ],
 )
-def test_an_import_function_finds_packaged_modules(packaged, call, level):
+def test_import_function_finds_packaged_modules(packaged, call, level):
     source = f"""
     import importlib, importlib.util, sys
     from importlib import import_module
@@ -82,7 +82,7 @@ def test_an_import_function_finds_packaged_modules(packaged, call, level):
     assert user["found"].__name__.split(".", 1)[1] in ("a", "a.b", "a.b.d")
 
 
-def test_relative_imports_work_by_statement_and_by_function(packaged):
+def test_relative_import_works_by_statement_and_function(packaged):
     importer = packaged(
         {
             **TREE,
@@ -103,7 +103,7 @@ def test_relative_imports_work_by_statement_and_by_function(packaged):
     assert {module.by_package, module.by_name, module.by_statement_call} == {"a.b.d"}
 
 
-def test_full_private_names_made_from_dunder_name_can_be_imported(packaged):
+def test_full_private_name_from_dunder_name_can_be_imported(packaged):
     importer = packaged(
         {
             "a/__init__.py": """
@@ -124,7 +124,7 @@ def test_full_private_names_made_from_dunder_name_can_be_imported(packaged):
     assert a.absent is None
 
 
-def test_modules_that_import_each_other_load(packaged):
+def test_cyclic_imports_load(packaged):
     importer = packaged(
         {
             "ring/__init__.py": "from .one import One",
@@ -140,7 +140,7 @@ def test_modules_that_import_each_other_load(packaged):
     assert ring.One.other().home is importer.import_module("ring.one")
 
 
-def test_from_takes_an_attribute_before_a_submodule(packaged):
+def test_from_import_prefers_attribute_to_submodule(packaged):
     importer = packaged(
         {
             "pkg/__init__.py": "from ._impl import x",
@@ -154,7 +154,7 @@ def test_from_takes_an_attribute_before_a_submodule(packaged):
     assert user.local() == "attribute"
 
 
-def test_import_as_imports_the_submodule_though_an_attribute_has_its_name(packaged):
+def test_import_as_prefers_submodule_to_attribute(packaged):
     importer = packaged(
         {
             "pkg/__init__.py": "x = 'attribute'",
@@ -165,7 +165,7 @@ def test_import_as_imports_the_submodule_though_an_attribute_has_its_name(packag
     assert importer.import_module("user").local() == "submodule"
 
 
-def test_a_star_import_takes_all_submodules_that_all_names(packaged):
+def test_star_import_imports_submodules_in_dunder_all(packaged):
     user = results_of(
         packaged,
         "from pkg import *",
@@ -198,13 +198,13 @@ def test_find_spec_distinguishes_packaged_extern_and_absent(packaged):
     assert user["absent"] is user["unknown"] is user["undeclared"] is None
 
 
-def test_find_spec_below_an_absent_packaged_parent_fails_as_in_python(packaged):
+def test_find_spec_below_absent_parent_raises_like_python(packaged):
     source = "from importlib.util import find_spec\ndef local():\n    find_spec('a.absent.child')"
     with pytest.raises(ModuleNotFoundError, match="absent"):
         results_of(packaged, source)["local"]()
 
 
-def test_the_guarded_import_of_an_absent_module_takes_the_fallback(packaged):
+def test_guarded_import_of_absent_module_uses_fallback(packaged):
     user = results_of(
         packaged,
         """
@@ -260,13 +260,13 @@ def test_missing_submodule_raises_with_fix(packaged):
         assert caught.value.name == "a.missing"
 
 
-def test_a_name_that_a_module_lacks_is_an_import_error(packaged):
+def test_from_import_of_missing_name_raises(packaged):
     importer = packaged({**TREE, "user.py": "def local():\n    from a.b.c import nothing\n"})
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         importer.import_module("user").local()
 
 
-def test_namespace_packages_hold_packaged_modules(packaged):
+def test_namespace_package_contains_packaged_modules(packaged):
     importer = packaged(
         {
             "space/one/mod.py": "value = 1",
@@ -285,7 +285,7 @@ def test_namespace_packages_hold_packaged_modules(packaged):
     assert len(user.path) == 1
 
 
-def test_extending_a_path_does_not_reach_the_host(packaged, project):
+def test_extended_path_does_not_reach_host(packaged, project):
     extending = "import pkgutil\n__path__ = pkgutil.extend_path(__path__, __name__)"
     files = {"legacy/__init__.py": extending}
     project({**files, "legacy/host_only.py": "value = 'host'"})
@@ -297,7 +297,7 @@ def test_extending_a_path_does_not_reach_the_host(packaged, project):
         importer.close()
 
 
-def test_a_folder_added_to_a_path_inside_the_package_works(packaged):
+def test_folder_added_to_path_inside_package_works(packaged):
     importer = packaged(
         {
             "old/__init__.py": """
@@ -312,20 +312,20 @@ def test_a_folder_added_to_a_path_inside_the_package_works(packaged):
     assert importer.import_module("old.tool").value == "impl"
 
 
-def test_reloading_a_packaged_module_runs_it_again(packaged):
+def test_reload_runs_packaged_module_again(packaged):
     reloading = "import importlib, counter\ncounter.n = 5\nimportlib.reload(counter)"
     importer = packaged({"user.py": reloading, "counter.py": "n = 0"})
     assert importer.import_module("user").counter.n == 0
 
 
-def test_packaged_imports_leave_the_real_importlib_alone(packaged):
+def test_packaged_imports_do_not_change_importlib(packaged):
     before = (importlib.import_module, importlib.util.find_spec, __import__)
     packaged({"user.py": "import importlib.util, importlib.resources"}).import_module("user")
     assert before == (importlib.import_module, importlib.util.find_spec, __import__)
     assert not hasattr(sys.modules["importlib"], "__modpack_real__")
 
 
-def test_a_module_that_fails_to_import_can_be_imported_again(packaged):
+def test_failed_import_can_be_repeated(packaged):
     importer = packaged(
         {
             "flaky.py": """
@@ -344,7 +344,7 @@ def test_a_module_that_fails_to_import_can_be_imported_again(packaged):
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_long_chains_of_imports_load_about_as_deep_as_python_itself(packaged, namespace):
+def test_long_import_chains_load_nearly_as_deep_as_in_python(packaged, namespace):
     length = 100  # Python itself ends near 160 at its usual recursion limit
     files = {f"link{n}.py": f"import link{n + 1}" for n in range(length)}
     importer = packaged({**files, f"link{length}.py": "value = 1"}, namespace=namespace)
@@ -356,9 +356,7 @@ def test_long_chains_of_imports_load_about_as_deep_as_python_itself(packaged, na
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_a_module_loaded_by_its_file_imports_as_packaged_code_does(
-    packaged, project, tmp_path, namespace
-):
+def test_module_loaded_by_file_imports_like_packaged_code(packaged, project, tmp_path, namespace):
     project({"plug/__init__.py": "name = 'host'"})
     (tmp_path / "outside.py").write_text("import json\nname = 'outside'")
     importer = packaged(
@@ -389,12 +387,12 @@ def test_a_module_loaded_by_its_file_imports_as_packaged_code_does(
     assert outside.name == "outside" and not hasattr(outside, "__modpack__")
 
 
-def test_a_local_import_binds_its_name_and_no_other(packaged):
+def test_local_import_binds_only_its_name(packaged):
     user = results_of(packaged, "def f():\n    import a.b, json\n    return locals()")
     assert sorted(user["f"]()) == ["a", "json"]
 
 
-def test_a_local_import_may_bind_a_global_or_an_outer_name(packaged):
+def test_local_import_can_bind_global_or_nonlocal_name(packaged):
     user = results_of(
         packaged,
         """

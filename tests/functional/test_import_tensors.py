@@ -40,7 +40,7 @@ def some_values(dtype):
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in QUANTIZED | NARROW], ids=str)
-def test_each_element_type_keeps_its_bytes(dtype, tmp_path):
+def test_every_element_type_keeps_its_bytes(dtype, tmp_path):
     tensor = some_values(dtype)
     if tensor is None:  # torch makes no views of bit types
         assert "bits" in str(dtype)
@@ -53,7 +53,7 @@ def test_each_element_type_keeps_its_bytes(dtype, tmp_path):
     assert bytes(loaded.untyped_storage()) == bytes(tensor.untyped_storage())
 
 
-def test_storages_are_shared_as_before():
+def test_loaded_tensors_share_storages():
     base = torch.arange(12.0).reshape(3, 4)
     whole = {
         "base": base,
@@ -76,7 +76,7 @@ def test_storages_are_shared_as_before():
     assert loaded["expanded"].untyped_storage().nbytes() == 4
 
 
-def test_sparse_quantized_and_nested_tensors_come_back():
+def test_sparse_quantized_and_nested_tensors_load():
     dense = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     for layout in (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc):
         loaded = round_trip(dense.to_sparse(layout=layout))
@@ -96,7 +96,7 @@ def test_sparse_quantized_and_nested_tensors_come_back():
         assert [part.tolist() for part in parts] == [[1.0, 1.0], [0.0, 0.0, 0.0]]
 
 
-def test_conjugates_gradients_and_formats_come_back():
+def test_conjugates_gradients_and_formats_are_restored():
     conjugate = torch.tensor([1 + 2j]).conj()
     loaded = round_trip({"c": conjugate, "n": torch.tensor([1 + 2j]).conj().imag})
     assert loaded["c"].tolist() == [1 - 2j]
@@ -112,7 +112,7 @@ def test_conjugates_gradients_and_formats_come_back():
     assert round_trip(channels_last).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_attributes_of_tensors_come_back():
+def test_attributes_of_tensors_are_restored():
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.tag = "special"
     assert round_trip(parameter).tag == "special"
@@ -155,7 +155,7 @@ def test_optimizer_resumes(kind):
     assert torch.equal(after, step(model, optimizer, scheduler))
 
 
-def test_tensor_subclasses_and_registries_of_the_package_come_back(project, tmp_path):
+def test_packaged_tensor_subclasses_and_registries_load(project, tmp_path):
     project(
         {
             "kinds_of_tensors.py": """
@@ -209,7 +209,7 @@ def saved(tmp_path):
         (lambda storage, location: None, "cpu"),
     ],
 )
-def test_tensors_go_where_map_location_says(saved, map_location, device):
+def test_map_location_selects_device(saved, map_location, device):
     with modpack.PackageImporter(saved) as importer:
         loaded = importer.load_pickle("m", "t.pkl", map_location=map_location)
     assert {tensor.device.type for tensor in loaded.values()} == {device}
@@ -218,7 +218,7 @@ def test_tensors_go_where_map_location_says(saved, map_location, device):
         assert loaded["a"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_function_as_map_location_is_asked_for_each_storage(saved):
+def test_map_location_function_is_called_for_each_storage(saved):
     asked = []
 
     def place(storage, location):
@@ -230,7 +230,7 @@ def test_a_function_as_map_location_is_asked_for_each_storage(saved):
     assert sorted(asked) == [("cpu", 4), ("cpu", 16)]
 
 
-def test_each_load_has_tensors_of_its_own_and_the_file_keeps_its_bytes(saved):
+def test_loaded_tensors_are_independent_of_each_other_and_the_file(saved):
     before = saved.read_bytes()
     with modpack.PackageImporter(saved) as importer:
         first = importer.load_pickle("m", "t.pkl")
@@ -244,7 +244,7 @@ def test_each_load_has_tensors_of_its_own_and_the_file_keeps_its_bytes(saved):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_file_that_is_deleted_or_replaced_after_opening_still_loads(saved, tmp_path, when):
+def test_file_deleted_or_replaced_after_opening_still_loads(saved, tmp_path, when):
     replacement = tmp_path / "other.pt"
     with modpack.PackageExporter(replacement) as exporter:
         exporter.save_pickle("m", "t.pkl", {"a": torch.full((400,), 9.0)})
@@ -267,7 +267,7 @@ def test_file_overwritten_after_opening_is_detected(saved):
             importer.load_pickle("m", "t.pkl")
 
 
-def test_a_folder_loads_like_the_file(saved, tmp_path):
+def test_unzipped_package_loads_like_the_file(saved, tmp_path):
     import zipfile
 
     with zipfile.ZipFile(saved) as archive:
@@ -281,7 +281,7 @@ def test_a_folder_loads_like_the_file(saved, tmp_path):
     assert {p: p.read_bytes() for p in before} == before
 
 
-def test_a_loaded_tensor_can_be_resized_pinned_in_numpy_and_saved_again(saved):
+def test_loaded_tensor_can_be_resized_viewed_by_numpy_and_saved(saved):
     with modpack.PackageImporter(saved) as importer:
         tensor = importer.load_pickle("m", "t.pkl")["a"]
     tensor.numpy()[0] = 5
@@ -297,7 +297,7 @@ def test_a_loaded_tensor_can_be_resized_pinned_in_numpy_and_saved_again(saved):
     assert clone[:4].tolist() == tensor.tolist()
 
 
-def test_a_tensor_in_memory_is_copied_once():
+def test_tensor_in_buffer_is_copied_once():
     size = 32 << 20
     buffer = io.BytesIO()
     with modpack.PackageExporter(buffer) as exporter:
@@ -348,14 +348,14 @@ def test_freed_tensor_loads_without_memory(make):
     assert again.untyped_storage()._cdata == shared.untyped_storage()._cdata
 
 
-def test_a_quantized_tensor_whose_memory_was_freed_is_refused():
+def test_freed_quantized_tensor_is_rejected():
     tensor = torch.quantize_per_tensor(torch.ones(4), 0.5, 1, torch.quint8)
     tensor.untyped_storage().resize_(0)
     with pytest.raises(modpack.PicklingError, match="memory of the tensor was freed"):
         round_trip(tensor)
 
 
-def test_part_of_a_freed_tensor_that_has_no_elements_is_an_ordinary_one():
+def test_empty_view_of_freed_tensor_is_an_ordinary_tensor():
     tensor = torch.ones(4)[2:2]
     tensor.untyped_storage().resize_(0)
     buffer = io.BytesIO()

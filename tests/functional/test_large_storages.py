@@ -45,7 +45,7 @@ def table(dtype=torch.float32):
     return torch.zeros(MANY // 100, 100, dtype=dtype)
 
 
-def test_three_rows_of_a_table_are_told_with_path_cost_and_remedy():
+def test_note_of_large_storage_has_path_size_and_hint():
     (note,) = notes_of({"model": nn.ModuleList([Model(rows=table()[:3])])})
     assert note.subject == "obj['model'][0].rows"
     assert note.message == (
@@ -74,7 +74,7 @@ WASTEFUL = {
 @pytest.mark.filterwarnings("ignore:.*quantize_per_tensor:UserWarning")
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 @pytest.mark.parametrize("make", WASTEFUL.values(), ids=WASTEFUL)
-def test_a_small_part_is_told_whatever_kind_of_tensor_it_is(make):
+def test_small_view_is_reported_for_every_kind_of_tensor(make):
     value = make()
     if type(value).__name__ == "Rows":  # which no package can hold
         value = value.as_subclass(torch.Tensor)
@@ -125,11 +125,11 @@ THRIFTY = {
 
 
 @pytest.mark.parametrize("make", THRIFTY.values(), ids=THRIFTY)
-def test_nothing_is_told_where_little_is_wasted(make):
+def test_small_waste_is_not_reported(make):
     assert notes_of(make()) == []
 
 
-def test_an_optimizer_that_keeps_its_state_in_one_buffer_is_no_waste():
+def test_optimizer_state_in_one_buffer_is_not_reported():
     model = nn.Linear(700, 700)
     optimizer = torch.optim.Adam(model.parameters(), foreach=False)
     model(torch.ones(1, 700)).sum().backward()
@@ -140,7 +140,7 @@ def test_an_optimizer_that_keeps_its_state_in_one_buffer_is_no_waste():
     assert notes_of(model=model, optimizer=optimizer) == []
 
 
-def test_several_views_of_a_storage_are_told_together():
+def test_views_of_one_storage_are_reported_together():
     whole = table()
     (note,) = notes_of([whole[0], whole[1], whole[1], whole[5], whole[6]])
     assert note.message.startswith(
@@ -149,7 +149,7 @@ def test_several_views_of_a_storage_are_told_together():
     assert note.hint.endswith("save copies of them (.clone()).")
 
 
-def test_what_two_objects_use_of_a_storage_counts_together():
+def test_views_in_two_objects_count_together():
     whole = table()
     assert len(notes_of(whole[:3])) == 1
     assert notes_of(whole[:3], whole) == []
@@ -157,7 +157,7 @@ def test_what_two_objects_use_of_a_storage_counts_together():
     assert note.message.startswith("obj uses 800 B of a storage of 2.0 MB")
 
 
-def test_a_tensor_in_a_hook_or_an_optimizer_is_told_where_it_hangs():
+def test_large_storage_in_hook_or_optimizer_is_located():
     model, part = nn.Linear(2, 2), table()[:2]
     model.register_forward_hook(lambda module, inputs, output: output + part[0, :2].sum())
     (note,) = notes_of(model=model)
@@ -169,7 +169,7 @@ def test_a_tensor_in_a_hook_or_an_optimizer_is_told_where_it_hangs():
     assert note.subject.startswith("optimizer.state[") and "momentum_buffer" in note.subject
 
 
-def test_an_example_that_is_cut_out_of_a_data_set_is_told(tmp_path):
+def test_large_storage_of_example_input_is_reported(tmp_path):
     data = torch.zeros(MANY // 2, 2)
     with pytest.warns(modpack.ModpackWarning, match=r"^example\[0\]\[0\] uses 8 B of a storage"):
         modpack.save(nn.Linear(2, 2), tmp_path / "x.modpack", example_inputs=data[:1])
@@ -190,7 +190,7 @@ def run(*arguments):
     return CliRunner().invoke(cli, [str(each) for each in arguments])
 
 
-def test_the_package_remembers_and_commands_tell(wasteful):
+def test_package_records_large_storage_and_commands_report_it(wasteful):
     shown = run("inspect", wasteful)
     assert "obj.rows uses 1.2 kB of a storage of 2.0 MB" in " ".join(shown.output.split())
     audit = json.loads(run("audit", "--json", wasteful).output)
@@ -200,7 +200,7 @@ def test_the_package_remembers_and_commands_tell(wasteful):
     assert run("audit", wasteful).exit_code == 0
 
 
-def test_a_copy_is_the_remedy(tmp_path):
+def test_clone_avoids_large_storage(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         buffer = io.BytesIO()

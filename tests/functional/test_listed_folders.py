@@ -56,7 +56,7 @@ HERE = "os.path.dirname(os.path.abspath(__file__))"
     ],
 )
 @pytest.mark.parametrize("policy", ["pinned", "hermetic", "none"])
-def test_the_modules_of_a_folder_that_is_listed_go_along(project, source, policy):
+def test_listed_folder_is_interned(project, source, policy):
     assert interned(project, source, policy=policy) == FLAT
 
 
@@ -69,7 +69,7 @@ def test_the_modules_of_a_folder_that_is_listed_go_along(project, source, policy
         f"for f, _, names in os.walk({HERE}):\n    if '__init__.py' in names: import_module(f)",
     ],
 )
-def test_a_listing_of_all_that_is_below_takes_all_of_it(project, source):
+def test_recursive_listing_interns_all_modules_below(project, source):
     assert interned(project, source) == DEEP
 
 
@@ -82,11 +82,11 @@ def test_a_listing_of_all_that_is_below_takes_all_of_it(project, source):
         "for m in pkgutil.iter_modules(): print(import_module, m)",
     ],
 )
-def test_a_listing_of_something_else_takes_no_module(project, source):
+def test_unrelated_listing_interns_no_module(project, source):
     assert interned(project, source) == {"shop", "shop.goods"}
 
 
-def test_another_packages_folder_may_be_listed(project):
+def test_listed_folder_of_another_package_is_interned(project):
     project(
         {
             **FILES,
@@ -102,7 +102,7 @@ def test_another_packages_folder_may_be_listed(project):
     assert set(exporter.plan().modules(Action.INTERN)) == {"desk", *FLAT}
 
 
-def test_what_a_listed_module_needs_and_has_not_is_a_problem(project):
+def test_missing_import_of_listed_module_is_a_problem(project):
     project(
         {
             "shop/__init__.py": "import pkgutil, importlib\n"
@@ -117,9 +117,7 @@ def test_what_a_listed_module_needs_and_has_not_is_a_problem(project):
     assert problem.chain == ("shop", "shop.till", "nowhere_at_all")
 
 
-def test_a_package_that_lists_its_folder_loads_where_the_folder_is_not(
-    project, tmp_path, clean_python
-):
+def test_package_with_listed_folder_loads_without_the_folder(project, tmp_path, clean_python):
     source = (
         "from os.path import basename, dirname, join\nimport glob\n"
         "__all__ = [basename(f)[:-3] for f in glob.glob(join(dirname(__file__), '*.py'))\n"
@@ -137,7 +135,7 @@ def test_a_package_that_lists_its_folder_loads_where_the_folder_is_not(
     assert "bread" in clean_python(code, path=tmp_path / "a.modpack").stdout
 
 
-def test_submodules_that_a_computed_all_gives_away_go_along(project):
+def test_submodules_in_computed_dunder_all_are_interned(project):
     project(
         {
             "shop/__init__.py": "from . import names\n__all__ = names.all_of_them()\n",
@@ -156,7 +154,7 @@ def test_submodules_that_a_computed_all_gives_away_go_along(project):
 
 
 @pytest.mark.parametrize("policy", ["pinned", "none"])
-def test_entry_points_of_ones_own_project_go_along(project, installed, policy):
+def test_entry_points_of_own_project_are_interned(project, installed, policy):
     root = project(
         {
             "shop/__init__.py": "from importlib.metadata import entry_points\n"

@@ -57,7 +57,7 @@ def recorded(file):
 SWALLOWED = "try:\n    mutrack.log(x)\nexcept Exception:\n    pass"
 
 
-def test_a_package_records_where_names_of_mocks_are_used(saved):
+def test_package_records_mock_uses(saved):
     top = "mutrack.init()\n\ndef dead():\n    mutrack.log(1)\n"
     plan, _ = recorded(saved(net("if x is None:\n    mutrack.log(x)", top)))
     assert plan.has_mock_uses
@@ -68,7 +68,7 @@ def test_a_package_records_where_names_of_mocks_are_used(saved):
     ]
 
 
-def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
+def test_plan_of_saved_package_has_mock_uses(project, tmp_path):
     project(net("mutrack.log(x)"))
     from mushop.net import Net
 
@@ -80,7 +80,7 @@ def test_the_plan_that_was_carried_out_tells_them_too(project, tmp_path):
     assert [use.name for use in plan.mock_uses] == ["log"]
 
 
-def test_uses_are_looked_for_once_if_a_self_test_only_adds_files(saved, monkeypatch):
+def test_mock_uses_are_searched_once_if_self_test_only_adds_files(saved, monkeypatch):
     from modpack.discovery import mock_usage as finding
 
     searches, real = [], finding.find_uses
@@ -92,7 +92,7 @@ def test_uses_are_looked_for_once_if_a_self_test_only_adds_files(saved, monkeypa
     assert len(searches) == 1
 
 
-def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
+def test_package_without_mocks_records_no_uses(saved):
     files = net("pass")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "")
     plan, self_test = recorded(saved(files))
@@ -100,7 +100,7 @@ def test_a_package_without_mocks_says_that_there_are_no_uses(saved):
     assert (self_test.has_mock_events, self_test.mock_events) == (True, ())
 
 
-def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_that(saved):
+def test_self_test_records_mock_error_that_package_catches(saved):
     with pytest.warns(ModpackWarning) as told:
         _, self_test = recorded(saved(net(SWALLOWED)))
     used = MockEvent("mutrack", MockEventKind.USED, "mutrack.log", "was called", "mushop/net.py:7")
@@ -111,7 +111,7 @@ def test_a_self_test_records_a_mock_that_the_package_used_although_it_caught_tha
     assert "Intern or extern 'mutrack'" in message
 
 
-def test_a_self_test_tells_apart_what_was_imported_and_what_was_named(saved):
+def test_self_test_distinguishes_imported_and_accessed_mocks(saved):
     top = "LEVEL = mutrack.LEVEL\nmutrack.init()\n"
     with warnings.catch_warnings():
         warnings.simplefilter("error", ModpackWarning)
@@ -123,7 +123,7 @@ def test_a_self_test_tells_apart_what_was_imported_and_what_was_named(saved):
     }
 
 
-def test_a_mock_that_nothing_imports_in_the_self_test_is_not_touched(saved):
+def test_self_test_records_no_event_for_unimported_mock(saved):
     files = net("if x is None:\n    import mutrack\n    mutrack.log(x)")
     files["mushop/net.py"] = files["mushop/net.py"].replace("import mutrack\n", "", 1)
     plan, self_test = recorded(saved(files))
@@ -131,7 +131,7 @@ def test_a_mock_that_nothing_imports_in_the_self_test_is_not_touched(saved):
     assert self_test.mock_events == ()
 
 
-def test_a_self_test_that_fails_records_what_was_used(saved):
+def test_failed_self_test_records_mock_events(saved):
     with pytest.warns(ModpackWarning):
         _, self_test = recorded(saved(net("mutrack.log(x)"), self_test="warn"))
     assert not self_test.passed
@@ -139,7 +139,7 @@ def test_a_self_test_that_fails_records_what_was_used(saved):
     assert used.location == "mushop/net.py:6"
 
 
-def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(saved):
+def test_mock_used_by_extern_library_is_located_in_package(saved):
     forward = (
         "import statistics\ntry:\n    statistics.mean(mutrack.LEVEL)\nexcept Exception:\n    pass"
     )
@@ -149,7 +149,7 @@ def test_what_an_extern_library_does_with_a_stand_in_is_laid_to_the_package(save
     assert (used.operation, used.location) == ("was iterated over", "mushop/net.py:8")
 
 
-def test_a_loaded_package_raises_as_before(saved):
+def test_loaded_package_raises_on_mock_use(saved):
     file = saved(net("mutrack.log(x)"), inputs=None)
     model = modpack.load(file)
     assert isinstance(model, nn.Module)

@@ -51,9 +51,7 @@ BASE = """
 """
 
 
-def test_a_hermetic_package_loads_where_its_libraries_are_not_installed(
-    installed, clean_python, tmp_path
-):
+def test_hermetic_package_loads_without_its_libraries(installed, clean_python, tmp_path):
     installed("layers", {"layers/__init__.py": LAYERS}, requires=["layers-base"])
     installed("layers-base", {"layers_base.py": BASE})
     model: Any = importlib.import_module("layers").Scale()
@@ -72,13 +70,13 @@ def test_a_hermetic_package_loads_where_its_libraries_are_not_installed(
     )
 
 
-def test_pinned_leaves_installed_distributions_where_they_are(installed):
+def test_pinned_externs_installed_distributions(installed):
     installed("layers", {"layers/__init__.py": "import layers_base"}, requires=["layers-base"])
     installed("layers-base", {"layers_base.py": ""})
     assert actions(planned("import layers", "pinned")) == {"layers": "extern", "mine": "intern"}
 
 
-def test_compiled_distributions_stay_and_what_they_require_stays_with_them(installed):
+def test_hermetic_externs_native_distributions_and_requirements(installed):
     installed("fast", {"fast/__init__.py": "", "fast/_speed.so": ""}, requires=["helper"])
     installed("helper", {"helper.py": ""}, requires=["deeper"])
     installed("deeper", {"deeper.py": ""})
@@ -95,7 +93,7 @@ def test_compiled_distributions_stay_and_what_they_require_stays_with_them(insta
     assert plan.decisions["helper"].why.endswith("extern distribution fast requires helper")
 
 
-def test_what_an_optional_extern_requires_can_still_come_along(installed):
+def test_hermetic_interns_requirements_of_optional_extern(installed):
     installed("fast", {"fast/__init__.py": "", "fast/_speed.so": ""}, requires=["helper"])
     installed("helper", {"helper.py": ""})
     source = "import helper\ntry:\n    import fast\nexcept ImportError:\n    fast = None"
@@ -104,24 +102,24 @@ def test_what_an_optional_extern_requires_can_still_come_along(installed):
     assert plan.warnings() == ()
 
 
-def test_what_the_user_leaves_extern_keeps_its_requirements(installed):
+def test_hermetic_externs_requirements_of_user_extern(installed):
     installed("suite", {"suite.py": ""}, requires=["helper"])
     installed("helper", {"helper.py": ""})
     plan = planned("import suite, helper", extern="suite")
     assert actions(plan) == {"mine": "intern", "suite": "extern", "helper": "extern"}
 
 
-def test_what_torch_requires_stays_with_torch():
+def test_hermetic_externs_requirements_of_torch():
     assert actions(planned("import sympy"))["sympy"] == "extern"
 
 
-def test_the_users_rules_come_first(installed):
+def test_user_rules_precede_preset(installed):
     installed("layers", {"layers.py": ""})
     assert actions(planned("import layers", mock="layers"))["layers"] == "mock"
     assert actions(planned("import layers", extern="layers"))["layers"] == "extern"
 
 
-def test_a_distribution_that_nobody_requires_and_nobody_loaded_is_left_out(installed):
+def test_hermetic_excludes_unrequired_unloaded_distribution(installed):
     installed("host", {"host.py": "def plot():\n    import plots\n"})
     installed("plots", {"plots.py": ""})
     importlib.import_module("host")
@@ -133,7 +131,7 @@ def test_a_distribution_that_nobody_requires_and_nobody_loaded_is_left_out(insta
 
 
 @pytest.mark.parametrize("why", ["required", "loaded", "unknown"])
-def test_what_may_be_needed_comes_along(installed, why):
+def test_hermetic_interns_possibly_needed_modules(installed, why):
     requires = ["plots"] if why == "required" else []
     installed("host", {"host.py": "def plot():\n    import plots\n"}, requires=requires)
     installed("plots", {"plots.py": ""})
@@ -144,7 +142,7 @@ def test_what_may_be_needed_comes_along(installed, why):
     assert actions(planned("import host"))["plots"] == "intern"
 
 
-def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_imports_are(installed):
+def test_missing_import_is_problem_only_in_own_code(installed):
     installed("host", {"host.py": "def fast():\n    import no_such_backend\n"})
     plan = planned("import host")
     assert plan.problems == ()
@@ -153,7 +151,7 @@ def test_what_a_library_cannot_import_here_is_no_problem_but_the_users_own_impor
         planned("import host\ndef f():\n    import no_such_backend")
 
 
-def test_many_notes_about_what_is_absent_do_not_hide_the_plan(installed):
+def test_inspect_shortens_many_notes_of_absent_modules(installed):
     lines = "".join(f"    import no_such_{n}\n" for n in range(9))
     installed("host", {"host.py": f"def fast():\n{lines}"})
     plan = planned("import host")
@@ -162,7 +160,7 @@ def test_many_notes_about_what_is_absent_do_not_hide_the_plan(installed):
     assert str(plan).endswith("9 more notes of severity info in plan.notes")
 
 
-def test_a_name_given_out_lazily_is_followed_to_where_it_lives(installed):
+def test_lazy_export_is_followed_to_its_module(installed):
     lazy = "import importlib\ndef __getattr__(name):\n"
     lazy += "    value = getattr(importlib.import_module('zoo.' + name.lower()), name)\n"
     lazy += "    globals()[name] = value\n    return value\n"
@@ -174,7 +172,7 @@ def test_a_name_given_out_lazily_is_followed_to_where_it_lives(installed):
     }
 
 
-def test_loaded_modules_of_a_library_that_imports_dynamically_come_along(installed):
+def test_hermetic_interns_loaded_modules_of_dynamic_library(installed):
     loader = "import importlib\ndef load(name):\n    return importlib.import_module(name)\n"
     installed("zoo", {"zoo/__init__.py": loader, "zoo/cat.py": "", "zoo/dog.py": ""})
     importlib.import_module("zoo").load("zoo.cat")
@@ -184,7 +182,7 @@ def test_loaded_modules_of_a_library_that_imports_dynamically_come_along(install
     assert notes(plan, "dynamic-import") == {}, "one remark a library is enough"
 
 
-def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeypatch):
+def test_module_created_by_library_needs_no_file(installed, monkeypatch):
     monkeypatch.setitem(sys.modules, "made.moves", None)  # it is put back afterwards
     del sys.modules["made.moves"]
     maker = "import sys, types\nsys.modules['made.moves'] = types.ModuleType('made.moves')\n"
@@ -196,7 +194,7 @@ def test_modules_that_a_library_makes_as_it_runs_need_no_file(installed, monkeyp
 
 
 @pytest.mark.parametrize("policy", ["hermetic", "pinned"])
-def test_a_loaded_module_whose_file_is_gone_is_none_that_code_makes(project, policy):
+def test_loaded_module_with_deleted_file_is_a_problem(project, policy):
     root = project({"users.py": "import lost", "lost.py": ""})
     importlib.import_module("users")
     (root / "lost.py").rename(root / "renamed.py")
@@ -204,7 +202,7 @@ def test_a_loaded_module_whose_file_is_gone_is_none_that_code_makes(project, pol
         planned("import users", policy)
 
 
-def test_a_module_that_looks_itself_up_by_its_literal_name_finds_itself(installed, packaged):
+def test_module_finds_itself_in_sys_modules_by_literal_name(installed, packaged):
     source = "import sys\nKEPT = 7\ndef me():\n    return sys.modules['shelf.me']\n"
     importer = packaged({"shelf/__init__.py": "", "shelf/me.py": source})
     me = importer.import_module("shelf.me")
@@ -212,7 +210,7 @@ def test_a_module_that_looks_itself_up_by_its_literal_name_finds_itself(installe
     assert "shelf.me" not in sys.modules
 
 
-def test_a_package_that_loads_itself_by_its_file_is_itself(packaged):
+def test_python_package_that_loads_itself_by_file_is_itself(packaged):
     source = (
         "import importlib.util, sys, pathlib\n"
         "def again():\n"
@@ -227,9 +225,7 @@ def test_a_package_that_loads_itself_by_its_file_is_itself(packaged):
     assert shelf.again() == (shelf.__name__, shelf)
 
 
-def test_what_came_by_live_evidence_comes_along_when_the_package_is_saved_again(
-    installed, clean_python, tmp_path
-):
+def test_reexport_keeps_modules_from_live_evidence(installed, clean_python, tmp_path):
     installed(
         "zoo",
         {
@@ -255,7 +251,7 @@ def test_what_came_by_live_evidence_comes_along_when_the_package_is_saved_again(
     )
 
 
-def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, tmp_path):
+def test_reexport_keeps_modules_excluded(installed, tmp_path):
     source = (
         "import torch\nclass Net(torch.nn.Module):\n    def plot(self):\n        import plots\n"
     )
@@ -275,7 +271,7 @@ def test_what_was_left_out_stays_out_when_the_package_is_saved_again(installed, 
 
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="not installed")
 @pytest.mark.parametrize("policy", ["hermetic", "pinned"])
-def test_pythons_own_tests_are_extern(policy):
+def test_python_test_modules_are_extern(policy):
     found = actions(
         planned("def tidy():\n    from test import support\n    import _testcapi", policy)
     )
@@ -286,6 +282,6 @@ def test_pythons_own_tests_are_extern(policy):
     ]
 
 
-def test_a_package_named_as_pythons_tests_is_the_users(project):
+def test_own_package_named_like_python_tests_is_interned(project):
     project({"test/__init__.py": "", "test/support.py": ""})
     assert actions(planned("import test.support"))["test.support"] == "intern"

@@ -121,7 +121,7 @@ def assert_same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("case", list(_cases()))
-def test_two_processes_that_share_nothing_make_the_same_bytes(made, case):
+def test_separate_processes_write_equal_bytes(made, case):
     one, other = made
     assert_same(one.made(f"{case}.modpack"), other.made(f"{case}.modpack"))
 
@@ -139,7 +139,7 @@ def contents_of(package: Path) -> Iterator[tuple[str, bytes]]:
 
 
 @pytest.mark.parametrize("case", list(_cases()))
-def test_nothing_tells_where_and_by_whom_it_was_made(made, case):
+def test_package_contains_no_paths_users_or_times(made, case):
     for each in made:
         told = [
             str(each.root),
@@ -152,7 +152,7 @@ def test_nothing_tells_where_and_by_whom_it_was_made(made, case):
             assert [text for text in told if text.encode() in content] == [], name
 
 
-def test_a_script_gives_the_same_bytes_however_it_is_started(alice, bob):
+def test_script_writes_equal_bytes_for_every_way_of_starting(alice, bob):
     starts = []
     for each in (alice, bob):
         script = each.source / "project" / "train.py"
@@ -232,7 +232,7 @@ print("as it was")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_was_put_in_order_comes_back_as_it_was(made, clean_python):
+def test_sorted_objects_load_unchanged(made, clean_python):
     folder = made[1].root / "made"
     assert clean_python(LOADED, folder=str(folder)).stdout.endswith("as it was\n")
 
@@ -240,7 +240,7 @@ def test_what_was_put_in_order_comes_back_as_it_was(made, clean_python):
 # -- in one process --------------------------------------------------------------------------------
 
 
-def test_the_name_of_the_file_changes_nothing(tmp_path, project):
+def test_file_name_does_not_change_bytes(tmp_path, project):
     project({"twins.py": "import torch\nclass Net(torch.nn.Linear): pass\n"})
     import torch
     import twins
@@ -261,7 +261,7 @@ def test_the_name_of_the_file_changes_nothing(tmp_path, project):
     assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_a_self_test_tells_of_generators_only_if_the_model_draws_from_them(tmp_path):
+def test_self_test_records_only_generators_used_by_model(tmp_path):
     import torch
 
     def states(model: object) -> set[str]:

@@ -71,7 +71,7 @@ def requirements_in(text):
     return {str(Requirement(line.split(" --")[0])): line.split(" --")[1:] for line in lines}
 
 
-def test_it_pins_torch_and_the_distributions_of_extern_modules(shop):
+def test_requirements_pin_torch_and_extern_distributions(shop):
     result = run(shop)
     assert result.exit_code == 0
     assert requirements_in(result.output) == {"req-tea==2.0": [], f"torch=={TORCH}": []}
@@ -81,7 +81,7 @@ def test_it_pins_torch_and_the_distributions_of_extern_modules(shop):
     assert absent in result.output.splitlines()
 
 
-def test_it_tells_modpack_itself_as_it_was_installed(shop, changed):
+def test_requirements_list_modpack_as_installed(shop, changed):
     assert f"# modpack {modpack.__version__} was an editable install" in run(shop).output
 
     def installed(record):
@@ -95,13 +95,13 @@ def test_it_tells_modpack_itself_as_it_was_installed(shop, changed):
     assert f"modpack=={modpack.__version__}" in requirements_in(run(changed(older)).output)
 
 
-def test_a_lock_has_what_modpack_requires(shop):
+def test_lock_lists_requirements_of_modpack(shop):
     assert {"click", "rich"} <= {
         line.partition("==")[0] for line in run(shop, "--lock").output.split()
     }
 
 
-def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_path):
+def test_requirements_list_deferrable_distributions_last(installed, tmp_path):
     installed("req-first", {"reqfirst.py": ""}, version="1.0")
     for how in ("guarded", "late", "both"):
         installed(f"req-{how}", {f"req{how}.py": ""}, version="1.0")
@@ -139,13 +139,13 @@ def test_what_is_not_needed_at_once_comes_last_and_is_said_to_be(installed, tmp_
     assert optional == {"req-guarded", "req-late"}
 
 
-def test_a_lock_has_all_that_others_require(shop):
+def test_lock_lists_transitive_requirements(shop):
     locked = requirements_in(run(shop, "--lock").output)
     assert {"req-tea==2.0", "req-notes==3.0", f"torch=={TORCH}"} <= set(locked)
     assert len(locked) > 3
 
 
-def test_pip_reads_what_is_printed(shop, tmp_path):
+def test_requirements_output_is_readable_by_pip(shop, tmp_path):
     (tmp_path / "requirements.txt").write_text(run(shop, "--lock").output)
     code = (
         "import sys\n"
@@ -160,14 +160,14 @@ def test_pip_reads_what_is_printed(shop, tmp_path):
     assert {"req-tea==2.0", "req-notes==3.0"} <= set(done.stdout.split())
 
 
-def test_hashes_are_comments_as_long_as_some_are_unknown(shop):
+def test_lock_with_unknown_hashes_prints_hashes_as_comments(shop):
     text = run(shop, "--lock").output
     assert "--hash" not in text
     assert f"# sha256:{DIGEST}\nreq-tea==2.0\n" in text
     assert "Hashes are recorded for 2 of" in text
 
 
-def test_hashes_are_given_to_pip_where_all_are_known(changed):
+def test_lock_with_all_hashes_passes_them_to_pip(changed):
     def without_torch(record):
         record["torch"] = record["modpack"] = None
         known = ("req-notes", "req-tea")
@@ -178,7 +178,7 @@ def test_hashes_are_given_to_pip_where_all_are_known(changed):
     assert requirements_in(text) == {"req-notes==3.0": option, "req-tea==2.0": option}
 
 
-def test_what_pip_cannot_install_again_is_a_comment(changed):
+def test_requirements_list_uninstallable_distributions_as_comments(changed):
     def odd(record):
         record["installed"]["req-tea"]["editable"] = True
         record["installed"]["torch"].update(name="-r evil.txt\n--index-url x")
@@ -190,20 +190,20 @@ def test_what_pip_cannot_install_again_is_a_comment(changed):
     assert "\n--index-url" not in text
 
 
-def test_an_archive_of_torch_package_gives_comments(tmp_path):
+def test_requirements_of_torch_package_archive_are_comments(tmp_path):
     archive = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/with_mock.pt"
     text = run(archive).output
     assert requirements_in(text) == {}
     assert "# farplotlib: its distribution is not recorded" in text
 
 
-def test_check_is_content_with_the_environment_that_made_it(shop):
+def test_check_passes_in_export_environment(shop):
     result = run(shop, "--check", "--exact")
     assert result.exit_code == 0
     assert "Same: " in result.output
 
 
-def test_check_tells_differences_and_the_command_that_repairs_them(changed):
+def test_check_lists_differences_and_install_command(changed):
     def older(record):
         record["installed"]["req-tea"]["version"] = "1.0"
         record["installed"]["req-notes"]["version"] = "1.0"
@@ -216,7 +216,7 @@ def test_check_tells_differences_and_the_command_that_repairs_them(changed):
     assert "Run: pip install 'req-notes==1.0' 'req-tea==1.0'\n" in result.output
 
 
-def test_check_counts_what_rarely_matters_for_the_strict_only(changed):
+def test_check_counts_minor_differences_only_with_exact(changed):
     path = changed(lambda record: record["installed"]["req-tea"].update(version="2.0+here"))
     relaxed, strict = run(path, "--check"), run(path, "--check", "--exact")
     assert (relaxed.exit_code, strict.exit_code) == (0, 1)
@@ -224,14 +224,14 @@ def test_check_counts_what_rarely_matters_for_the_strict_only(changed):
     assert "Different" in strict.output
 
 
-def test_strict_alone_is_a_mistake(shop):
+def test_exact_without_check_is_usage_error(shop):
     result = run(shop, "--exact")
     assert result.exit_code == 2
     assert "--check" in result.output
 
 
 @pytest.mark.parametrize("options", [[], ["--lock"], ["--check"], ["--check", "--lock"]])
-def test_the_json_is_as_its_schema_says(shop, changed, options):
+def test_requirements_json_follows_schema(shop, changed, options):
     schema = json.loads((ROOT / "docs/reference/json/requirements.schema.json").read_text())
     for path in (shop, changed(lambda record: record.update(python="3.1.0"))):
         document = json.loads(run(path, "--json", *options).output)
@@ -240,7 +240,7 @@ def test_the_json_is_as_its_schema_says(shop, changed, options):
     assert {each["distribution"] for each in document["requirements"]} >= {"req-tea", "torch"}
 
 
-def test_what_is_no_package_is_told_in_one_line(tmp_path):
+def test_requirements_of_missing_package_prints_one_error(tmp_path):
     result = run(tmp_path / "nothing.modpack")
     assert result.exit_code == 2
     assert result.output.startswith("Error: ")
@@ -248,7 +248,7 @@ def test_what_is_no_package_is_told_in_one_line(tmp_path):
     assert document["error"]["type"] == "PackageNotFoundError"
 
 
-def test_neither_torch_nor_the_package_is_imported(shop):
+def test_requirements_import_neither_torch_nor_package(shop):
     code = (
         "import sys\n"
         "from modpack.cli import cli\n"
@@ -259,7 +259,7 @@ def test_neither_torch_nor_the_package_is_imported(shop):
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_the_script_that_runs_is_nothing_to_install(project, tmp_path, clean_python):
+def test_requirements_omit_main_module(project, tmp_path, clean_python):
     project({"desk.py": "import __main__\nclass Desk: pass\n"})
     modpack.save(importlib.import_module("desk").Desk(), tmp_path / "a.modpack")
     command = [sys.executable, "-m", "modpack", "requirements", str(tmp_path / "a.modpack")]
