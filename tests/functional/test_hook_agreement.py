@@ -197,21 +197,22 @@ def test_verify_and_inspect_show_what_the_pickle_restores(package, tmp_path):
     assert not json.loads(told)["passed"]
     assert "its spec says 'source'" in told
     shown = " ".join(run("inspect", file).split())
-    assert "harmless" not in shown and "agreeing.plain" in shown and "what runs" in shown
-    hook = first(json.loads(run("inspect", "--json", file))["package"]["hooks"])
-    assert hook["callable"]["name"] == "agreeing.plain" and hook["disagreement"]
+    assert "harmless" not in shown and "agreeing.plain" in shown and "Loading restores this callable" in shown
+    listed = json.loads(run("inspect", "--json", file))["package"]["hooks"]
+    hook = next(each for each in listed if each["spec"]["name"] == "0/forward/0")
+    assert hook["spec"]["callable"]["name"] == "agreeing.plain" and hook["disagreement"]
 
 
 def test_hook_that_specs_hide_is_shown(package, tmp_path):
     file = changed(package, tmp_path / "edited.modpack", lambda hooks: hooks.remove(first(hooks)))
-    assert "do not show it" in run("verify", "--json", file)
-    assert "the hook specs do not show it" in " ".join(run("inspect", file).split())
+    assert "the hook has no spec" in run("verify", "--json", file)
+    assert "the hook has no spec" in " ".join(run("inspect", file).split())
 
 
 def test_another_kind_of_hook_is_found(package, tmp_path):
     change = lambda hooks: first(hooks).update(kind="forward_pre")  # noqa: E731
     (told,) = disagreements(changed(package, tmp_path / "edited.modpack", change))
-    assert "'forward_pre', and the pickle 'forward'" in told
+    assert "has the kind 'forward_pre', the pickle 'forward'" in told
 
 
 def test_pickle_of_hooks_that_cannot_be_read_is_told(package, tmp_path):
