@@ -91,7 +91,7 @@ def test_audit_lists_findings_mocks_modules_and_totals_in_order(package):
     assert -1 not in positions and positions == sorted(positions), shown.stdout
 
 
-def test_a_target_is_audited_without_writing_anything(work):
+def test_audit_of_target_writes_nothing(work):
     shown = run("tillapp.till:make", *RULES)
     assert shown.exit_code == 0, shown.output
     assert "a plan; no file was written" in shown.stdout
@@ -111,14 +111,14 @@ def test_audit_of_target_equals_audit_of_its_package(package):
     assert {name for name, _, _ in told[0] - told[1]} <= {"_modpack_mock", *sys.stdlib_module_names}
 
 
-def test_a_target_with_problems_fails_and_tells_them_first(work):
+def test_audit_of_target_with_problems_fails_and_lists_them_first(work):
     shown = run("tillapp.till:make", "--preset", "none", "--mock", "tillspy")
     assert shown.exit_code == 1
     assert "problem" in shown.stdout.splitlines()[2]
     assert "failed: " in shown.stdout
 
 
-def test_without_an_argument_the_target_of_the_project_is_audited(work):
+def test_audit_without_argument_uses_target_of_pyproject(work):
     settings = '[tool.modpack]\ntarget = "tillapp.till:make"\nrules = [{ mock = "tillspy" }]\n'
     (work / "pyproject.toml").write_text(settings)
     shown = run()
@@ -127,7 +127,7 @@ def test_without_an_argument_the_target_of_the_project_is_audited(work):
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_archives_of_torch_package_are_audited(archive):
+def test_audit_reads_torch_package_archives(archive):
     shown = run(archive)
     assert shown.exit_code == 0, shown.output
     assert "torch-package-archive" in shown.stdout
@@ -215,7 +215,7 @@ def test_audit_json_follows_schema(package):
         of_audits.validate(document)
 
 
-def test_the_json_tells_gates_and_outcome(package):
+def test_audit_json_contains_gates_and_outcome(package):
     document = json.loads(
         run(package, "--json", "--fail-on", "mock-reachable,self-test-missing").stdout
     )
@@ -228,7 +228,7 @@ def test_the_json_tells_gates_and_outcome(package):
     assert found in document["findings"]
 
 
-def test_the_graph_in_a_package_is_as_its_schema_says(package):
+def test_packaged_graph_follows_schema(package):
     with open_archive(package) as archive:
         validator("graph").validate(json.loads(archive.read(GRAPH)))
 
@@ -253,7 +253,7 @@ def hostile(packaged, tmp_path) -> Path:
     return made
 
 
-def test_control_characters_from_a_package_never_reach_a_terminal(hostile):
+def test_audit_escapes_control_characters(hostile):
     shown = run(hostile, "--fail-on", "info")
     assert "evil" in shown.stdout
     assert "\x1b" not in shown.stdout
@@ -274,7 +274,7 @@ def test_audit_does_not_import_torch_or_package(package, clean_python):
     )
 
 
-def test_an_audit_leaves_the_file_as_it_is(package):
+def test_audit_does_not_change_file(package):
     before = package.read_bytes()
     run(package)
     assert package.read_bytes() == before

@@ -754,12 +754,12 @@ def functions_of_numpy():
     }
 
 
-def test_there_are_many():
+def test_benign_cases_are_numerous():
     assert len(CASES) >= 60
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_speaks_against_a_package_that_means_no_harm(name, tmp_path):
+def test_benign_package_has_no_alarms(name, tmp_path):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -767,7 +767,7 @@ def test_nothing_speaks_against_a_package_that_means_no_harm(name, tmp_path):
     assert alarms(obj, {}, tmp_path) == []
 
 
-def test_nor_against_packages_of_everything_that_is_hard_to_save(tmp_path, monkeypatch):
+def test_package_of_special_objects_has_no_alarms(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(REPRODUCIBLE)
     (library,) = REPRODUCIBLE.glob("*lib")
     before = set(sys.modules)

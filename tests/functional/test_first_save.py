@@ -25,7 +25,7 @@ def file(tmp_path):
     return str(tmp_path / "m.modpack")
 
 
-def test_save_imports_nothing_for_loading_and_searches_no_old_objects(file, clean_python):
+def test_first_save_imports_no_loading_code_and_runs_no_full_gc(file, clean_python):
     assert clean_python(SAVED.format(file=file)).stdout == "[] False\n"
 
 

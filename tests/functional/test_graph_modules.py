@@ -84,7 +84,7 @@ def again(tmp_path):
 X = torch.ones(2, 3)
 
 
-def test_both_graphs_of_a_module_come_back_and_it_switches_between_them(library, again):
+def test_module_with_two_graphs_switches_after_loading(library, again):
     model = library.dual()
     loaded = again(model.eval(), example_inputs=(X,))
     assert loaded.greeting() == "Extractor up to 7"
@@ -98,7 +98,7 @@ def test_both_graphs_of_a_module_come_back_and_it_switches_between_them(library,
     assert list(loaded.state_dict()) == list(model.state_dict())
 
 
-def test_saving_leaves_the_live_graphs_as_they_were(library, again):
+def test_save_does_not_change_live_graphs(library, again):
     model = library.dual()
     owners = [graph.owning_module for graph in (model.train_graph, model.eval_graph)]
     again(model)
@@ -106,7 +106,7 @@ def test_saving_leaves_the_live_graphs_as_they_were(library, again):
     assert [a is b for a, b in zip(owners, found, strict=True)] == [True, True]
 
 
-def test_hooks_of_a_module_with_two_graphs_come_back_once(library, again):
+def test_hooks_of_module_with_two_graphs_load_once(library, again):
     model = library.dual()
     model.register_forward_hook(lambda module, args, out: out + 1)
     model.exam.register_forward_hook(lambda module, args, out: out * 2)
@@ -115,7 +115,7 @@ def test_hooks_of_a_module_with_two_graphs_come_back_once(library, again):
     assert len(loaded._forward_hooks) == len(loaded.exam._forward_hooks) == 1
 
 
-def test_a_module_of_a_derived_class_keeps_its_class(library, again):
+def test_derived_graph_module_keeps_its_class(library, again):
     net = library.Net().eval()
     model = library.Named(net, fx.Tracer().trace(net))
     loaded = again(nn.Sequential(model))[0]
@@ -125,7 +125,7 @@ def test_a_module_of_a_derived_class_keeps_its_class(library, again):
 
 
 @pytest.mark.parametrize("in_list", [False, True])
-def test_a_plain_module_may_hold_graphs_of_its_own(again, in_list):
+def test_module_with_graphs_as_attributes_loads(again, in_list):
     model = fx.symbolic_trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
     before = fx.Tracer().trace(model)
     before.owning_module = model
@@ -136,9 +136,7 @@ def test_a_plain_module_may_hold_graphs_of_its_own(again, in_list):
     assert torch.equal(fx.GraphModule(loaded, graph)(X), model(X))
 
 
-def test_a_module_with_two_graphs_is_loaded_where_the_library_is_not(
-    library, tmp_path, clean_python
-):
+def test_module_with_two_graphs_loads_without_library(library, tmp_path, clean_python):
     model = library.dual().eval()
     modpack.save(model, tmp_path / "net.modpack")
     code = "import modpack, torch; print(modpack.load(path)(torch.ones(2, 3)).tolist())"

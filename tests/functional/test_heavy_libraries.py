@@ -128,20 +128,20 @@ def test_library_that_the_own_code_calls_is_no_mock_but_an_extern(net):
 
 
 @pytest.mark.parametrize("rules", [{"mock": "cloud.**"}, {"intern": "cloudcore.**"}])
-def test_rules_that_decide_about_it_leave_nothing_to_tell(net, rules):
+def test_library_decided_by_rule_is_not_reported(net, rules):
     assert heavy_notes(net(), **rules) == []
 
 
-def test_light_library_is_not_told(net):
+def test_light_library_is_not_reported(net):
     assert heavy_notes(net(heavy=4)) == []
 
 
-def test_library_of_the_saved_object_itself_is_not_told(net):
+def test_library_of_saved_object_is_not_reported(net):
     net()
     assert heavy_notes(importlib.import_module("cloudcore.session").Session()) == []
 
 
-def test_heavy_library_beside_a_heavier_own_one_is_not_told(net, installed):
+def test_heavy_library_smaller_than_own_code_is_not_reported(net, installed):
     obj = net()
     big = {f"netlib/{n}.bin": bytes(1_000_000) for n in range(8)}
     installed("netlib", {"netlib/__init__.py": "", "netlib/net.py": NET, **big})

@@ -188,7 +188,7 @@ def test_each_edited_spec_of_a_function_is_found(edit, package, tmp_path):
     assert {each.partition(":")[0] for each in found} == edited
 
 
-def test_verify_and_inspect_show_what_the_pickle_restores(package, tmp_path):
+def test_verify_and_inspect_show_restored_hooks(package, tmp_path):
     def change(hooks) -> None:
         first(hooks)["callable"].update(by="source", name="a.harmless", source=HARMLESS)
 
@@ -215,7 +215,7 @@ def test_another_kind_of_hook_is_found(package, tmp_path):
     assert "has the kind 'forward_pre', the pickle 'forward'" in told
 
 
-def test_pickle_of_hooks_that_cannot_be_read_is_told(package, tmp_path):
+def test_unreadable_pickle_of_hooks_is_reported(package, tmp_path):
     _, pickle_record = hook_records(RECORD)
     with open_archive(package) as archive, ArchiveWriter(tmp_path / "x.modpack") as writer:
         for name in archive.names():

@@ -36,7 +36,7 @@ def table() -> list[list[str]]:
     return [[part.strip() for part in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_table_in_the_docs_is_what_the_matrix_makes_today():
+def test_matrix_page_is_current():
     made = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "hook_matrix")], capture_output=True, text=True
     )
@@ -44,17 +44,17 @@ def test_the_table_in_the_docs_is_what_the_matrix_makes_today():
     assert made.stdout == PAGE.read_text(), "run: python tools/hook_matrix --write"
 
 
-def test_every_kind_has_a_row(table):
+def test_matrix_has_row_for_every_kind(table):
     rows = {row[0].partition(",")[0] for row in table[2:]}
     assert rows == set(KINDS) - WITH_TESTS_OF_THEIR_OWN
     assert set(KINDS) | {"parametrization"} == HOOK_KINDS
 
 
-def test_every_shape_has_a_column(table):
+def test_matrix_has_column_for_every_shape(table):
     assert table[0] == ["kind", *SHAPES]
 
 
-def test_nothing_is_lost_and_torch_alone_refuses(table):
+def test_matrix_loses_no_hook(table):
     """torch marks a public state-dict post hook with an attribute, which methods cannot have."""
     others = {
         (row[0], shape): cell

@@ -68,7 +68,7 @@ modpack.save(model, target, importer=[importer, modpack.sys_importer], pickle_pr
 """
 
 
-def test_a_loaded_model_is_saved_again_over_two_generations(first, clean_python):
+def test_loaded_model_is_reexported_twice(first, clean_python):
     folder = first.parent
     names = [first, folder / "second.pt", folder / "third.pt"]
     for source, target, protocol in zip(names, names[1:], (3, 4), strict=False):
@@ -100,14 +100,14 @@ def test_reexport_uses_source_of_the_owning_importer(first, project, tmp_path):
         assert found == version
 
 
-def test_a_loaded_model_without_its_importer_is_refused(first, tmp_path):
+def test_reexport_without_importer_is_rejected(first, tmp_path):
     model = modpack.load(first)
     with pytest.raises(modpack.ModpackError, match=r"gen\.net\.Net"):
         modpack.save(model, tmp_path / "again.pt")
     assert not (tmp_path / "again.pt").exists()
 
 
-def test_a_model_loaded_under_real_names_is_saved_again(first, clean_python, tmp_path):
+def test_model_from_process_namespace_is_reexported(first, clean_python, tmp_path):
     clean_python(
         """
         import modpack, torch

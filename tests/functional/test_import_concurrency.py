@@ -108,7 +108,7 @@ def test_eight_threads_load_from_eight_importers(nets):
         importer.close()
 
 
-def test_threads_that_import_one_module_wait_for_it(nets):
+def test_threads_wait_for_module_imported_by_another(nets):
     path, _ = nets
     with modpack.PackageImporter(path) as importer:
         factors = in_threads(lambda n: importer.import_module("busy.slow").FACTOR)
@@ -123,7 +123,7 @@ def test_threads_use_different_map_locations(nets):
     assert [model.layers[0].weight.device.type for model in loaded] == places * 4
 
 
-def test_a_forked_child_uses_a_loaded_model_and_sends_results_back(nets):
+def test_forked_child_uses_loaded_model(nets):
     path, expected = nets
     with modpack.PackageImporter(path) as importer:
         model = importer.load_pickle("m", "1.pkl")
@@ -145,7 +145,7 @@ def test_a_forked_child_uses_a_loaded_model_and_sends_results_back(nets):
     assert config == model.config and type(config) is type(model.config)
 
 
-def test_a_forked_pool_runs_packaged_functions(packaged):
+def test_forked_pool_runs_packaged_functions(packaged):
     importer = packaged(
         {
             "work.py": "def square(n):\n    import other\n    return other.square(n)",
@@ -157,7 +157,7 @@ def test_a_forked_pool_runs_packaged_functions(packaged):
         assert pool.map(function, range(4)) == [0, 1, 4, 9]
 
 
-def test_tensors_of_a_loaded_model_can_be_shared_with_a_child(nets):
+def test_tensors_of_loaded_model_can_be_shared_with_child(nets):
     path, expected = nets
     with modpack.PackageImporter(path) as importer:
         model = importer.load_pickle("m", "1.pkl").share_memory()

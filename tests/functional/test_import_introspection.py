@@ -41,7 +41,7 @@ TREE = {
 }
 
 
-def test_the_source_of_classes_functions_and_modules_is_found(packaged):
+def test_inspect_finds_source_of_packaged_objects(packaged):
     core = packaged(TREE).import_module("lib.core")
     assert inspect.getsource(core.Thing).startswith("class Thing:")
     assert inspect.getsource(core.Thing.method).strip().endswith("# the one line")
@@ -53,7 +53,7 @@ def test_the_source_of_classes_functions_and_modules_is_found(packaged):
     assert inspect.getcomments(core.outer) is None
 
 
-def test_the_importer_gives_sources_without_importing(packaged):
+def test_get_source_does_not_import(packaged):
     files = {"bad/__init__.py": "raise RuntimeError('imported')", "bad/x.py": "y = 1\n"}
     importer = packaged(files)
     assert importer.get_source("bad") == "raise RuntimeError('imported')"
@@ -64,7 +64,7 @@ def test_the_importer_gives_sources_without_importing(packaged):
             importer.get_source(absent)
 
 
-def test_tracebacks_show_the_source_lines_of_packaged_code(packaged):
+def test_tracebacks_show_packaged_source_lines(packaged):
     core = packaged(TREE).import_module("lib.core")
     with pytest.raises(ValueError, match="wrong") as caught:
         core.outer("wrong")
@@ -75,7 +75,7 @@ def test_tracebacks_show_the_source_lines_of_packaged_code(packaged):
     assert linecache.getline(core.__file__, 2).strip() == '"""The core."""'
 
 
-def test_line_numbers_are_right_below_imports_inside_functions(packaged):
+def test_line_numbers_below_local_imports_are_correct(packaged):
     importer = packaged(
         {
             "deep.py": """
@@ -93,7 +93,7 @@ def test_line_numbers_are_right_below_imports_inside_functions(packaged):
     assert (last.lineno, last.line) == (5, "raise KeyError(value)")
 
 
-def test_the_location_attributes_are_those_of_real_files(packaged):
+def test_location_attributes_name_real_files(packaged):
     importer = packaged(TREE)
     lib, leaf = importer.import_module("lib"), importer.import_module("lib.sub.leaf")
     assert Path(lib.__file__).name == "__init__.py"
@@ -148,7 +148,7 @@ def test_resources_are_read_by_object_and_by_name(packaged, module):
     assert {"__init__.py", "conf.yaml", "core.py", "data", "sub"} <= set(reader.names)
 
 
-def test_the_host_reads_resources_of_loaded_packages(packaged):
+def test_host_reads_resources_of_loaded_packages(packaged):
     importer = packaged(TREE)
     lib = importer.import_module("lib")
     assert importlib.resources.files(lib).joinpath("conf.yaml").is_file()
@@ -206,7 +206,7 @@ def test_doctests_of_packaged_modules_run(packaged):
     assert (failed, tried) == (0, 2)
 
 
-def test_compiled_code_is_kept_for_each_namespace_by_itself(packaged, monkeypatch):
+def test_bytecode_is_cached_per_namespace(packaged, monkeypatch):
     compiled = []
     source_to_code = finder._PackagedLoader.source_to_code
 

@@ -8,7 +8,7 @@ import pickle
 import typing
 
 
-def test_a_dataclass_with_postponed_annotations_works(packaged):
+def test_dataclass_with_postponed_annotations_works(packaged):
     importer = packaged(
         {
             "till.py": """
@@ -34,7 +34,7 @@ def test_a_dataclass_with_postponed_annotations_works(packaged):
     assert [field.name for field in till.__dataclass_fields__.values()][1] == "total"
 
 
-def test_type_hints_are_resolved_in_the_packaged_module(packaged):
+def test_type_hints_resolve_in_packaged_module(packaged):
     importer = packaged(
         {
             "shop/__init__.py": "",
@@ -59,7 +59,7 @@ def test_type_hints_are_resolved_in_the_packaged_module(packaged):
     assert typing.get_type_hints(till.Till.pay) == {"coins": list[coin], "return": coin}
 
 
-def test_a_module_finds_itself_in_sys_modules(packaged):
+def test_module_finds_itself_in_sys_modules(packaged):
     importer = packaged(
         {
             "solo.py": """
@@ -74,7 +74,7 @@ def test_a_module_finds_itself_in_sys_modules(packaged):
     assert module.answer == 42
 
 
-def test_a_module_may_replace_itself_in_sys_modules(packaged):
+def test_module_can_replace_itself_in_sys_modules(packaged):
     importer = packaged(
         {
             "lazy/__init__.py": """
@@ -104,7 +104,7 @@ def test_a_module_may_replace_itself_in_sys_modules(packaged):
     assert importer.import_module("lazy").anything == "lazy anything"
 
 
-def test_a_module_getattr_gives_attributes_and_loads_submodules_lazily(packaged):
+def test_module_getattr_provides_attributes_and_lazy_submodules(packaged):
     importer = packaged(
         {
             "pkg/__init__.py": """
@@ -272,7 +272,7 @@ def test_pickle_inside_packaged_code_finds_packaged_classes(packaged):
     assert type(pickle.loads(pickle.dumps(store.Item.Nested()))) is store.Item.Nested
 
 
-def test_code_made_at_run_time_has_the_imports_of_its_module(packaged):
+def test_code_created_at_run_time_imports_packaged_modules(packaged):
     importer = packaged(
         {
             "made.py": """
@@ -346,7 +346,7 @@ def test_async_code_generators_and_closures_import_packaged_modules(packaged):
     assert lazily.by_lambda() == 1
 
 
-def test_names_added_to_the_builtins_are_seen_by_modules_loaded_later(packaged, monkeypatch):
+def test_names_added_to_builtins_are_visible_to_later_modules(packaged, monkeypatch):
     importer = packaged({"first.py": "", "second.py": "def greet(): return translated('hello')"})
     importer.import_module("first")
     monkeypatch.setattr("builtins.translated", str.upper, raising=False)

@@ -14,7 +14,7 @@ TREE = {
 }
 
 
-def test_the_files_are_shown_as_a_tree(packaged):
+def test_file_structure_prints_as_tree(packaged):
     files = packaged(TREE).file_structure()
     assert files.has_file("shop/till.py")
     assert files.has_file("shop/data")
@@ -29,7 +29,7 @@ def test_the_files_are_shown_as_a_tree(packaged):
     assert shown.splitlines()[0] == packaged(TREE).filename.replace("package1", "package0")
 
 
-def test_the_files_are_chosen_by_patterns(packaged):
+def test_file_structure_filters_by_patterns(packaged):
     importer = packaged(TREE)
     chosen = importer.file_structure(include="shop/**", exclude="**/*.txt")
     assert str(chosen).count("\n") == 3
@@ -75,7 +75,7 @@ def test_opening_a_package_does_not_import_torch_or_run_code(packaged, clean_pyt
     )
 
 
-def test_a_package_of_sources_alone_runs_without_torch(packaged, clean_python):
+def test_package_without_tensors_runs_without_torch(packaged, clean_python):
     light = "def f():\n    import lamp\n    return lamp.on"
     path = packaged({"light.py": light, "lamp.py": "on = 1"}).filename
     clean_python(
@@ -88,7 +88,7 @@ def test_a_package_of_sources_alone_runs_without_torch(packaged, clean_python):
     )
 
 
-def test_an_importer_is_an_importer(packaged):
+def test_package_importer_is_an_importer(packaged):
     importer = packaged(TREE)
     assert isinstance(importer, modpack.Importer)
     ordered = modpack.OrderedImporter(importer, modpack.sys_importer)

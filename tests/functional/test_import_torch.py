@@ -65,7 +65,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-def test_a_packaged_module_can_be_scripted(packaged):
+def test_packaged_module_can_be_scripted(packaged):
     importer = packaged(
         {
             "scripted/__init__.py": "",
@@ -112,13 +112,13 @@ def test_a_packaged_module_can_be_scripted(packaged):
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["Net", "LocalNet"])
-def test_a_packaged_model_can_be_compiled_into_one_graph(nets, backend, name):
+def test_packaged_model_compiles_into_one_graph(nets, backend, name):
     model = getattr(nets, name)()
     compiled = torch.compile(model, backend=backend, fullgraph=True)
     assert torch.equal(compiled(X), model(X))
 
 
-def test_a_compiled_model_uses_its_own_modules_and_not_those_of_the_host(packaged, project):
+def test_compiled_model_uses_packaged_modules(packaged, project):
     host = {name: text.replace("5.0", "7.0").replace("= 3", "= 30") for name, text in NET.items()}
     project(host)
     import nets.model as of_host
@@ -129,7 +129,7 @@ def test_a_compiled_model_uses_its_own_modules_and_not_those_of_the_host(package
     assert torch.equal(torch.compile(model, backend="eager")(X), expected)
 
 
-def test_compiled_models_of_two_versions_do_not_mix(packaged):
+def test_compiled_models_of_two_versions_stay_separate(packaged):
     newer = {name: text.replace("5.0", "7.0") for name, text in NET.items()}
     models = [packaged(files).import_module("nets.model").LocalNet() for files in (NET, newer)]
     eager = [model(X) for model in models]
@@ -138,7 +138,7 @@ def test_compiled_models_of_two_versions_do_not_mix(packaged):
     assert all(map(torch.equal, eager, compiled))
 
 
-def test_a_compiled_model_can_be_trained(nets):
+def test_compiled_model_can_be_trained(nets):
     model = nets.LocalNet()
     torch.compile(model, backend="aot_eager", fullgraph=True)(X).sum().backward()
     gradient = model.layer.weight.grad.clone()
@@ -147,13 +147,13 @@ def test_a_compiled_model_can_be_trained(nets):
     assert torch.allclose(model.layer.weight.grad, gradient)
 
 
-def test_a_packaged_model_can_be_exported_to_a_graph(nets):
+def test_packaged_model_can_be_exported(nets):
     model = nets.LocalNet()
     assert torch.equal(torch.export.export(model, (X,)).module()(X), model(X))
     assert torch.equal(torch.fx.symbolic_trace(nets.Net())(X), nets.Net()(X))
 
 
-def test_a_loaded_model_can_be_saved_and_loaded_by_torch(nets):
+def test_loaded_model_can_be_saved_and_loaded_by_torch(nets):
     buffer = io.BytesIO()
     model = nets.Net()
     torch.save(model, buffer)
@@ -163,7 +163,7 @@ def test_a_loaded_model_can_be_saved_and_loaded_by_torch(nets):
     assert torch.equal(again(X), model(X))
 
 
-def test_a_checkpoint_of_a_loaded_model_loads_while_its_package_is_open(packaged):
+def test_checkpoint_of_loaded_model_loads_while_package_is_open(packaged):
     importer = packaged(NET)
     model = importer.import_module("nets.model").Net()
     buffer = io.BytesIO()
@@ -177,7 +177,7 @@ def test_a_checkpoint_of_a_loaded_model_loads_while_its_package_is_open(packaged
         assert torch.equal(torch.load(buffer, weights_only=False)(X), model(X))
 
 
-def test_a_loaded_model_can_be_copied_deeply(packaged):
+def test_loaded_model_can_be_deep_copied(packaged):
     model = packaged(NET).import_module("nets.model").Net()
     copied = copy.deepcopy(model)
     assert type(copied) is type(model)
@@ -187,7 +187,7 @@ def test_a_loaded_model_can_be_copied_deeply(packaged):
     assert model.layer.weight.abs().sum() > 0
 
 
-def test_autograd_functions_and_custom_tensor_types_of_the_package_work(packaged):
+def test_packaged_autograd_functions_and_tensor_types_work(packaged):
     importer = packaged(
         {
             "special.py": """
@@ -216,7 +216,7 @@ def test_autograd_functions_and_custom_tensor_types_of_the_package_work(packaged
     assert (named + 1).title == "named"
 
 
-def test_a_data_loader_with_workers_uses_packaged_data_sets(packaged):
+def test_data_loader_workers_use_packaged_data_sets(packaged):
     importer = packaged(
         {
             "data/__init__.py": "",
@@ -249,7 +249,7 @@ def test_a_data_loader_with_workers_uses_packaged_data_sets(packaged):
     assert [batch.tolist() for batch in loader] == [[1, 2, 5], [10, 17, 26]]
 
 
-def test_a_script_module_is_stored_beside_eager_objects(tmp_path):
+def test_script_module_is_saved_with_eager_objects(tmp_path):
     scripted = torch.jit.script(torch.nn.Linear(4, 2))
     with modpack.PackageExporter(tmp_path / "s.pt") as exporter:
         exporter.save_pickle("m", "s.pkl", {"again": [scripted, scripted], "x": X})

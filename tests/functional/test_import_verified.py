@@ -64,7 +64,7 @@ def test_intact_package_loads_at_both_levels(package):
         assert model(torch.ones(1, 3)).shape == (1, 3)
 
 
-def test_changed_tensors_are_named_before_anything_runs(package, clean_python, tmp_path):
+def test_changed_tensors_are_named_before_code_runs(package, clean_python, tmp_path):
     damage(package, 0, 2)
     canary = tmp_path / "canary"
     code = """
@@ -106,7 +106,7 @@ def test_load_weights_verifies_returned_tensors(package):
     assert modpack.load_weights(package, package="model", resource="model.pkl")
 
 
-def test_weights_are_not_read_by_a_record_that_was_changed(package):
+def test_load_weights_rejects_changed_record(package):
     content = package.read_bytes()
     changed = content.replace(b'["model","model.pkl"]', b'["other","value.pkl"]')
     assert changed != content
@@ -115,7 +115,7 @@ def test_weights_are_not_read_by_a_record_that_was_changed(package):
         modpack.load_weights(package)
 
 
-def test_a_folder_and_a_buffer_are_compared_too(package, tmp_path):
+def test_folder_and_buffer_are_verified(package, tmp_path):
     import io
     import zipfile
 
@@ -132,7 +132,7 @@ def test_a_folder_and_a_buffer_are_compared_too(package, tmp_path):
         modpack.PackageImporter(folder, verify="full")
 
 
-def test_an_archive_of_torch_package_is_compared_with_its_crc32(tmp_path):
+def test_torch_package_archive_is_verified_by_crc32(tmp_path):
     modpack.PackageImporter(ANCESTOR, verify="full").close()
     copy = tmp_path / "tiny_model.pt"
     copy.write_bytes(ANCESTOR.read_bytes())
@@ -153,7 +153,7 @@ def test_self_test_rejects_changed_tensors(project, tmp_path):
 
 
 @pytest.mark.parametrize(("level", "error"), [("most", ValueError), (True, TypeError)])
-def test_another_level_is_refused(package, level, error):
+def test_unknown_verify_level_is_rejected(package, level, error):
     for load in (modpack.load, modpack.load_weights, modpack.PackageImporter, modpack.self_test):
         with pytest.raises(error, match="verify must be 'code' or 'full'"):
             load(package, verify=level)

@@ -71,7 +71,7 @@ def test_save_finds_modules_named_in_nested_pickle(wrapped, kind, tmp_path, clea
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_private_load_of_nested_pickle_names_remedy(wrapped, kind, tmp_path, clean_python):
+def test_private_load_of_nested_pickle_raises_with_hint(wrapped, kind, tmp_path, clean_python):
     file = tmp_path / "net.modpack"
     with pytest.warns(modpack.ModpackWarning):
         modpack.save(wrapped(kind), file)
@@ -84,14 +84,14 @@ def test_private_load_of_nested_pickle_names_remedy(wrapped, kind, tmp_path, cle
     assert "'inner'" in told and "Load the package with namespace='process'" in told
 
 
-def test_self_tested_package_warns_of_no_nested_pickle(wrapped, tmp_path, recwarn):
+def test_self_tested_package_does_not_warn_of_nested_pickle(wrapped, tmp_path, recwarn):
     file = tmp_path / "net.modpack"
     modpack.save(wrapped("ByPickle"), file, example_inputs=(torch.ones(1),))
     assert PackageImporter(file, namespace="private")._recommended_namespace == "process"
     assert not [each for each in recwarn if "namespace" in str(each.message)]
 
 
-def test_bytes_that_name_installed_libraries_only_change_nothing(tmp_path):
+def test_bytes_naming_only_installed_libraries_are_ignored(tmp_path):
     file = io.BytesIO()
     torch.save({"weight": torch.ones(2)}, file)
     state = {"state": file.getvalue(), "zip": b"PK\x03\x04oops"}
@@ -100,7 +100,7 @@ def test_bytes_that_name_installed_libraries_only_change_nothing(tmp_path):
     assert PackageImporter(tmp_path / "x.modpack")._recommended_namespace == "private"
 
 
-def test_nested_pickle_of_script_class_is_told(tmp_path, clean_python):
+def test_nested_pickle_of_script_class_is_reported(tmp_path, clean_python):
     code = """
         import pickle, warnings, modpack
         class Inner: pass

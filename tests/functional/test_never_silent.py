@@ -42,7 +42,7 @@ def test_forward_bound_to_instance_is_included(project):
     assert not torch.equal(model(X), type(model).forward(model, X))
 
 
-def test_what_a_function_of_the_script_imports_is_packaged(project, clean_python, tmp_path):
+def test_imports_of_script_function_are_packaged(project, clean_python, tmp_path):
     folder = project({"scripthelper.py": "value = 'packaged'"})
     script = tmp_path / "script.py"
     script.write_text(
@@ -88,7 +88,7 @@ def test_hooks_on_rebuilt_parts_are_reported(project):
         "importlib.resources.files('anchorhost')",
     ],
 )
-def test_no_string_reaches_a_host_module_that_the_package_does_not_declare(project, call):
+def test_string_import_cannot_reach_undeclared_host_module(project, call):
     files = {
         "anchoruser.py": f"import pkgutil, importlib.resources\ndef use(): return {call}",
         "anchorhost/__init__.py": "V = 1",

@@ -67,7 +67,7 @@ def saved(project, path, **options):
 
 
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_they_are_kept_by_packages(project, tmp_path, clean_python, namespace):
+def test_parameter_classes_are_kept_in_package(project, tmp_path, clean_python, namespace):
     path = saved(project, tmp_path / "net.modpack")
     head = """
         import modpack, torch
@@ -77,7 +77,7 @@ def test_they_are_kept_by_packages(project, tmp_path, clean_python, namespace):
     clean_python(textwrap.dedent(head) + CHECKED, path=path, namespace=namespace)
 
 
-def test_they_are_kept_where_a_script_defines_them(tmp_path, clean_python):
+def test_parameter_classes_of_script_are_kept(tmp_path, clean_python):
     script = """
         import modpack
         net = Net()
@@ -97,7 +97,7 @@ def test_they_are_kept_where_a_script_defines_them(tmp_path, clean_python):
     clean_python(textwrap.dedent(head) + CHECKED, path=tmp_path / "net.modpack")
 
 
-def test_torch_package_reads_them(project, tmp_path):
+def test_torch_package_reads_parameter_classes(project, tmp_path):
     project({"net.py": SOURCE})
     from net import Weight
 
@@ -114,7 +114,7 @@ def test_torch_package_reads_them(project, tmp_path):
     assert table.requires_grad and table.is_leaf
 
 
-def test_they_are_code_of_which_nothing_stands_out(project, tmp_path):
+def test_parameter_classes_have_no_pickle_findings(project, tmp_path):
     path = saved(project, tmp_path / "net.modpack")
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
@@ -123,7 +123,7 @@ def test_they_are_code_of_which_nothing_stands_out(project, tmp_path):
         assert "net.Weight" in [str(name) for names in code.names().values() for name in names]
 
 
-def test_they_are_saved_as_the_same_bytes_each_time(project, tmp_path):
+def test_parameter_classes_are_saved_reproducibly(project, tmp_path):
     content = set()
     for _ in range(2):
         content.add(saved(project, tmp_path / "net.modpack").read_bytes())

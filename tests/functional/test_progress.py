@@ -81,7 +81,7 @@ def in_a_pipe(code: str, *arguments: str) -> tuple[str, str]:
 EXPORT = ("export", "progressslow.py:make", "-o", "slow.modpack", "-q")
 
 
-def test_long_work_shows_what_it_does_at_a_terminal_and_takes_it_away(work):
+def test_export_shows_and_erases_progress_at_terminal(work):
     stdout, stderr = at_a_terminal(COMMAND.format(0.1), *EXPORT)
     assert "Packaging progressslow.py:make" in stderr
     assert "saving __model__/model.pkl" in stderr
@@ -90,12 +90,12 @@ def test_long_work_shows_what_it_does_at_a_terminal_and_takes_it_away(work):
     assert stdout == ""
 
 
-def test_short_work_shows_nothing(work):
+def test_short_export_shows_no_progress(work):
     _, stderr = at_a_terminal(COMMAND.format(60), *EXPORT)
     assert "Packaging" not in stderr
 
 
-def test_nothing_is_shown_in_a_pipe(work):
+def test_export_in_pipe_shows_no_progress(work):
     assert in_a_pipe(COMMAND.format(0.1), *EXPORT) == ("", "noise from below\n")
 
 
@@ -120,7 +120,7 @@ def by_step(stderr: str) -> dict[str, str]:
     return dict(piece.split("]", 1) for piece in stderr.split("[") if "]" in piece)
 
 
-def test_save_shows_progress_at_a_terminal_unless_unwanted(work):
+def test_save_shows_progress_at_terminal_unless_disabled(work):
     code = STEPS.replace('"[{step}]"', '"<{step}>"')
     _, stderr = at_a_terminal(code, "hidden", "rank", "default")
     assert stderr.startswith("<hidden><rank><default>")
@@ -128,7 +128,7 @@ def test_save_shows_progress_at_a_terminal_unless_unwanted(work):
     assert stderr.rstrip().endswith("\x1b[2K")
 
 
-def test_save_and_load_show_progress_elsewhere_only_if_asked_to(work):
+def test_save_and_load_in_pipe_show_progress_only_on_request(work):
     shown = by_step(in_a_pipe(STEPS, "default", "shown", "load", "notebook")[1])
     assert shown["default"] == ""
     assert shown["shown"].startswith("Saving slow.modpack  ") and shown["shown"].endswith("\n")
@@ -152,7 +152,7 @@ def test_nested_work_shows_one_line(capsys, monkeypatch):
     assert "Outer" in shown and "Inner" not in shown
 
 
-def test_a_logger_hears_of_saving_and_loading(tmp_path, caplog):
+def test_logger_receives_saving_and_loading(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="modpack")
     with PackageExporter(tmp_path / "logged.modpack") as exporter:
         exporter.save_model("model", "model.pkl", torch.nn.Linear(4, 2))

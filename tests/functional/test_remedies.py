@@ -21,7 +21,7 @@ class Net(torch.nn.Module):
 """
 
 
-def test_own_compiled_module_names_intern_native(project, tmp_path):
+def test_own_native_extension_suggests_intern_native(project, tmp_path):
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     uses = NET + "    def fast(self): import speedy\n"
     project({f"speedy{suffix}": "", "uses_speedy.py": uses})
@@ -48,7 +48,7 @@ def loaded_by_path(project):
     return load
 
 
-def test_class_of_module_loaded_by_path_names_remedy(loaded_by_path, tmp_path, clean_python):
+def test_class_of_module_loaded_by_path_has_hint(loaded_by_path, tmp_path, clean_python):
     with pytest.raises(modpack.errors.PicklingError) as caught:
         modpack.save(loaded_by_path("by_path").Net(), tmp_path / "net.modpack")
     assert "sys.modules['by_path'] = module before spec.loader.exec_module" in str(caught.value)
@@ -58,14 +58,14 @@ def test_class_of_module_loaded_by_path_names_remedy(loaded_by_path, tmp_path, c
     assert done.stdout == "2\n"
 
 
-def test_class_of_executed_code_names_remedy(tmp_path):
+def test_class_of_executed_code_has_hint(tmp_path):
     names = {"__name__": "executed"}
     exec(NET, names)
     with pytest.raises(modpack.errors.PicklingError, match="Write the code into a file"):
         modpack.save(names["Net"](), tmp_path / "net.modpack")
 
 
-def test_class_of_module_made_by_code_is_refused(monkeypatch, tmp_path):
+def test_class_of_module_created_by_code_is_rejected(monkeypatch, tmp_path):
     module = types.ModuleType("made_by_code")
     monkeypatch.setitem(sys.modules, "made_by_code", module)
     exec(NET, vars(module))
@@ -115,14 +115,14 @@ def registry_notes(plan) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::modpack.ModpackWarning")
-def test_module_that_fills_registry_is_told(registered, tmp_path):
+def test_module_that_fills_registry_is_reported(registered, tmp_path):
     plan = modpack.save(registered().Net(), tmp_path / "net.modpack")
     (text,) = registry_notes(plan)
     assert text.startswith("registry_layers registered Foo")
     assert "Foo in registry_base.kinds.all" in text and "import registry_layers" in text
 
 
-def test_failed_self_test_tells_of_module_that_fills_registry(registered, tmp_path):
+def test_failed_self_test_names_module_that_fills_registry(registered, tmp_path):
     net = registered().Net()
     with (
         pytest.warns(modpack.ModpackWarning, match="registry_layers registered Foo"),
@@ -131,7 +131,7 @@ def test_failed_self_test_tells_of_module_that_fills_registry(registered, tmp_pa
         modpack.save(net, tmp_path / "net.modpack", example_inputs=torch.ones(1))
 
 
-def test_import_of_module_that_fills_registry_is_the_remedy(registered, tmp_path, clean_python):
+def test_import_of_module_that_fills_registry_fixes_self_test(registered, tmp_path, clean_python):
     net = registered(BASE + "import registry_layers\n").Net()
     file = tmp_path / "net.modpack"
     assert not registry_notes(modpack.save(net, file))
@@ -151,7 +151,7 @@ class Scaled(torch.nn.Module):
 
 
 @pytest.mark.parametrize("make", [lambda p: p.module(), torch.export.unflatten])
-def test_module_of_exported_program_names_remedy_that_works(make):
+def test_module_of_exported_program_has_working_hint(make):
     x = torch.ones(1, 2)
     program = torch.export.export(Scaled(), (x,))
     for obj in (make(program), torch.nn.Sequential(make(program))):
@@ -185,7 +185,7 @@ def hooked(project, tmp_path):
 
 
 @pytest.mark.parametrize("part", [lambda model: model, lambda model: model[0]])
-def test_model_of_torch_classes_is_exported_again(part, hooked, tmp_path, clean_python):
+def test_model_of_torch_classes_is_reexported(part, hooked, tmp_path, clean_python):
     model = part(hooked)
     owner = modpack.importer_of(model)
     assert owner is modpack.importer_of(hooked) is not None

@@ -191,7 +191,9 @@ print("as it was")
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("namespace", ["private", "process"])
-def test_every_kind_comes_back_in_a_clean_interpreter(project, clean_python, tmp_path, namespace):
+def test_every_kind_of_object_loads_in_clean_interpreter(
+    project, clean_python, tmp_path, namespace
+):
     project({"special_kinds.py": KINDS})
     import special_kinds
 
@@ -222,7 +224,7 @@ def _every_row_was_there(net: object) -> None:
     assert [row.kinds for row in missing] == []
 
 
-def test_the_error_of_a_real_model_names_every_place(project, tmp_path: Path):
+def test_pickling_error_of_model_lists_every_path(project, tmp_path: Path):
     project(
         {
             "shop_nets.py": """

@@ -36,7 +36,7 @@ def from_a_gpu(monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_without_a_gpu_its_tensors_are_refused_as_by_torch_load(from_a_gpu):
+def test_gpu_tensors_without_gpu_are_rejected_like_torch_load(from_a_gpu):
     with pytest.raises(RuntimeError, match=r"map_location=torch\.device\('cpu'\)"):
         loaded(from_a_gpu)
     with pytest.raises(modpack.errors.DeviceNotFoundError, match=r"m/o\.pkl.*'cuda:1'"):
@@ -48,20 +48,20 @@ def test_without_a_gpu_its_tensors_are_refused_as_by_torch_load(from_a_gpu):
 @pytest.mark.parametrize(
     "map_location", ["cpu", torch.device("cpu"), {"cuda:1": "cpu"}, lambda storage, where: storage]
 )
-def test_tensors_of_a_gpu_go_where_they_are_sent(from_a_gpu, map_location):
+def test_map_location_moves_gpu_tensors(from_a_gpu, map_location):
     tensors = loaded(from_a_gpu, map_location=map_location)
     assert tensors["a"].tolist() == [0, 1, 2] and tensors["a"].device.type == "cpu"
     assert tensors["half"].dtype is torch.float16
 
 
-def test_a_function_is_told_where_each_storage_was(from_a_gpu):
+def test_map_location_function_gets_device_of_each_storage(from_a_gpu):
     asked = []
     loaded(from_a_gpu, map_location=lambda storage, where: asked.append(where) or storage)
     assert asked == ["cuda:1", "cuda:1"]
 
 
 @needs_cuda
-def test_tensors_go_back_to_their_gpu_and_keep_what_they_share():
+def test_gpu_tensors_return_to_gpu_and_share_storage():
     base = torch.arange(6.0, device="cuda")
     model = nn.Linear(2, 2).cuda()
     package = saved({"base": base, "row": base[2:4], "model": model, "cpu": torch.ones(1)})
@@ -75,21 +75,21 @@ def test_tensors_go_back_to_their_gpu_and_keep_what_they_share():
 
 @needs_cuda
 @pytest.mark.parametrize("place", ["cuda", "cuda:0", torch.device("cuda", 0)], ids=str)
-def test_tensors_of_the_cpu_go_to_a_gpu(place):
+def test_map_location_moves_cpu_tensors_to_gpu(place):
     again = loaded(saved({"a": torch.arange(3.0), "b": torch.ones(1)}), map_location=place)
     assert {tensor.device for tensor in again.values()} == {torch.device("cuda", 0)}
     assert again["a"].tolist() == [0, 1, 2]
 
 
 @needs_cuda
-def test_pinned_memory_comes_back_as_ordinary_memory():
+def test_pinned_tensor_loads_as_ordinary_tensor():
     pinned = torch.arange(3.0).pin_memory()
     again = loaded(saved(pinned))
     assert again.tolist() == [0, 1, 2] and not again.is_pinned()
 
 
 @needs_cuda
-def test_a_device_context_of_a_gpu_moves_nothing():
+def test_gpu_device_context_moves_nothing():
     package = saved([torch.ones(2), torch.eye(2).to_sparse()])
     with torch.device("cuda"):
         dense, sparse = loaded(package)

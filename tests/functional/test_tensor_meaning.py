@@ -131,7 +131,7 @@ print(json.dumps(load(source)))
         ("an open file", "private", "a device context"),
     ],
 )
-def test_every_kind_is_what_it_was_in_a_clean_interpreter(
+def test_every_kind_of_tensor_loads_in_clean_interpreter(
     way, namespace, context, expected, clean_python, tmp_path
 ):
     path = saved(tmp_path / "kinds.modpack", all_kinds())
@@ -144,7 +144,7 @@ def test_every_kind_is_what_it_was_in_a_clean_interpreter(
 
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-def test_what_is_around_saving_changes_nothing(around, expected, tmp_path):
+def test_context_of_save_does_not_change_tensors(around, expected, tmp_path):
     tensors = all_kinds()
     with around():
         path = saved(tmp_path / "kinds.modpack", tensors)
@@ -153,7 +153,7 @@ def test_what_is_around_saving_changes_nothing(around, expected, tmp_path):
 
 
 @pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
-def test_what_is_around_loading_changes_nothing(around, expected, tmp_path):
+def test_context_of_load_does_not_change_tensors(around, expected, tmp_path):
     path = saved(tmp_path / "kinds.modpack", all_kinds())
     assert changed(loaded_descriptions(path, around), expected) == {}
 
@@ -165,7 +165,7 @@ def loaded_descriptions(
         return descriptions(importer.load_pickle("m", "obj.pkl"))
 
 
-def test_saving_asks_no_function_of_a_subclass(tmp_path):
+def test_save_calls_no_torch_function_of_subclass(tmp_path):
     tensor = KINDS["subclass that looks"]()
     tensor_kinds.Counting.calls = 0
     torch.save(tensor, io.BytesIO())
@@ -256,12 +256,12 @@ def what_becomes_of(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", PLACES)
-def test_map_location_means_what_it_means_to_torch_load(place, kind):
+def test_map_location_works_like_torch_load(place, kind):
     by_torch = what_becomes_of(kind, BY_TORCH, **PLACES[place])
     assert what_becomes_of(kind, BY_MODPACK, **PLACES[place]) == by_torch
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_fake_mode_the_same_is_loaded_as_by_torch_load(kind):
+def test_load_in_fake_mode_works_like_torch_load(kind):
     by_torch = what_becomes_of(kind, BY_TORCH, FakeTensorMode)
     assert what_becomes_of(kind, BY_MODPACK, FakeTensorMode) == by_torch

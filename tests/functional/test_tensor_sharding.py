@@ -70,7 +70,7 @@ def spread(clean_python, tmp_path):
     return tmp_path
 
 
-def test_sharded_tensors_come_back_with_their_placements(spread, clean_python):
+def test_sharded_tensors_load_with_placements(spread, clean_python):
     done = clean_python(LOADED, path=spread, joined=True)
     assert done.stdout.splitlines() == [
         "DTensor (Shard(dim=0),) (Replicate(),)",
@@ -80,7 +80,7 @@ def test_sharded_tensors_come_back_with_their_placements(spread, clean_python):
     ]
 
 
-def test_without_a_process_group_parts_come_back_and_what_needs_one_says_so(spread, clean_python):
+def test_sharded_tensors_without_process_group_load_local_parts(spread, clean_python):
     lines = clean_python(LOADED, path=spread, joined=False).stdout.splitlines()
     assert lines[1] == "[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]] True"
     assert "init_process_group" in lines[-1]
@@ -103,7 +103,7 @@ class Refusing(torch.Tensor):
         raise NotImplementedError("a Refusing stays here")
 
 
-def test_a_tensor_whose_class_refuses_to_be_asked_is_saved(tmp_path):
+def test_tensor_with_raising_torch_function_is_saved(tmp_path):
     model = torch.nn.Linear(1, 1)
     model.kept = torch.arange(3.0).as_subclass(Unasked)
     with modpack.PackageExporter(tmp_path / "u.modpack") as exporter:
@@ -117,7 +117,7 @@ def test_a_tensor_whose_class_refuses_to_be_asked_is_saved(tmp_path):
         assert kept.tolist() == [0, 1, 2]
 
 
-def test_a_tensor_whose_class_refuses_to_be_saved_is_named(tmp_path):
+def test_tensor_that_refuses_to_be_saved_is_named(tmp_path):
     model = torch.nn.Linear(1, 1)
     model.kept = torch.arange(3.0).as_subclass(Refusing)
     with pytest.raises(PicklingError, match=r"model\.kept.*a Refusing stays here"):
@@ -152,7 +152,7 @@ dist.destroy_process_group()
 )
 
 
-def test_a_fully_sharded_module_is_refused_with_a_remedy_that_works(clean_python, tmp_path):
+def test_fully_sharded_module_is_rejected_with_working_hint(clean_python, tmp_path):
     told, remedy = clean_python(FULLY_SHARDED, path=tmp_path).stdout.splitlines()
     assert "at model[1]" in told and "get_model_state_dict" in told
     assert remedy == "True"

@@ -61,7 +61,7 @@ def flat_parameters():
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
-def test_views_of_every_kind_stay_views_of_one_storage():
+def test_views_of_every_kind_share_one_storage():
     before = dense_and_sparse()
     after = Package(o=before).load("o")
     assert memory(after) == memory(before)
@@ -70,7 +70,7 @@ def test_views_of_every_kind_stay_views_of_one_storage():
     assert [t.storage_offset() for t in after] == [t.storage_offset() for t in before]
 
 
-def test_a_model_and_its_optimizer_go_on_sharing_one_buffer(tmp_path):
+def test_model_and_optimizer_share_one_buffer(tmp_path):
     model, optimizer = flat_parameters()
     with modpack.PackageExporter(tmp_path / "m.modpack") as exporter:
         exporter.save_model("m", "model.pkl", model, optimizer)
@@ -84,7 +84,7 @@ def test_a_model_and_its_optimizer_go_on_sharing_one_buffer(tmp_path):
     assert all(p is q for p, q in zip(model, optimizer.param_groups[0]["params"], strict=True))
 
 
-def test_a_hook_shares_the_storage_of_the_parameter_that_it_reads(tmp_path):
+def test_hook_shares_storage_of_its_parameter(tmp_path):
     model = nn.Linear(2, 2)
     row = model.weight.detach()[1]
     model.register_forward_hook(lambda module, inputs, output: output * 0 + row)
@@ -95,7 +95,7 @@ def test_a_hook_shares_the_storage_of_the_parameter_that_it_reads(tmp_path):
     assert loaded(torch.ones(1, 2)).tolist() == [[5.0, 6.0]]
 
 
-def test_tied_parameters_are_one_object_and_equal_ones_are_two():
+def test_tied_parameters_stay_tied_and_equal_ones_separate():
     shared = nn.Parameter(torch.ones(3))
     model = nn.ParameterDict({"a": shared, "b": shared, "c": nn.Parameter(torch.ones(3))})
     same_storage = nn.Parameter(shared.detach())
@@ -105,7 +105,7 @@ def test_tied_parameters_are_one_object_and_equal_ones_are_two():
     assert other is not loaded["a"]
 
 
-def test_objects_of_a_package_share_no_memory_once_they_are_loaded():
+def test_separately_loaded_objects_share_no_memory():
     base = torch.zeros(4)
     package = Package(a=base, b=base[2:])
     first, second, again = package.load("a"), package.load("b"), package.load("a")
@@ -123,7 +123,7 @@ print(importer.load_pickle("m", "o.pkl")[0].tolist())
 
 
 @pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
-def test_what_one_process_writes_no_other_sees(is_folder, clean_python, tmp_path):
+def test_writes_to_tensors_are_private_to_the_process(is_folder, clean_python, tmp_path):
     path = tmp_path / "o.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.save_pickle("m", "o.pkl", [torch.arange(4.0), torch.ones(100_000)])
@@ -146,7 +146,7 @@ def unzipped(path, folder):
     return folder
 
 
-def test_threads_that_load_at_once_get_tensors_of_their_own(tmp_path):
+def test_concurrent_loads_get_separate_tensors(tmp_path):
     path = tmp_path / "o.modpack"
     with modpack.PackageExporter(path) as exporter:
         exporter.save_pickle("m", "o.pkl", {kind: KINDS[kind]() for kind in ("attributes", "meta")})
@@ -170,7 +170,7 @@ def test_threads_that_load_at_once_get_tensors_of_their_own(tmp_path):
         assert place == "meta" or found[number].tolist() == [number] * 3
 
 
-def test_a_loaded_object_that_is_saved_again_is_the_same_package_content():
+def test_resaved_object_has_equal_records():
     before = {kind: make() for kind, make in KINDS.items() if kind.startswith("torch.float")}
     again = Package(o=Package(o=before).load("o")).load("o")
     told = [{kind: described(tensor) for kind, tensor in each.items()} for each in (before, again)]

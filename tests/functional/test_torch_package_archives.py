@@ -162,20 +162,20 @@ CHECKS = {
 }
 
 
-def test_there_are_archives_of_both_ages():
+def test_archives_cover_both_format_generations():
     assert {Path(archive).parent.name for archive in ARCHIVES} == set(SETS)
     assert {Path(archive).stem for archive in ARCHIVES} == set(CHECKS)
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("archive", ARCHIVES)
-def test_an_archive_of_torch_package_loads_with_equal_values(archive, way, tmp_path):
+def test_torch_package_archive_loads_equal_values(archive, way, tmp_path):
     path = FOLDER / archive
     with way(path, tmp_path) as importer:
         CHECKS[path.stem](importer, path.stem)
 
 
-def test_archives_of_torch_package_load_under_real_names_one_after_another(clean_python):
+def test_torch_package_archives_load_in_process_namespace_in_turn(clean_python):
     printed = clean_python(
         """
         import modpack
@@ -196,30 +196,30 @@ def test_archives_of_torch_package_load_under_real_names_one_after_another(clean
     assert set(lines) == {Path(archive).name for archive in ARCHIVES}
 
 
-def test_load_finds_the_only_pickle_of_an_archive_of_torch_package():
+def test_load_finds_only_pickle_of_torch_package_archive():
     assert load(FOLDER / SETS[0] / "postponed.pt").width == 5
 
 
-def test_load_lists_the_pickles_when_there_are_several():
+def test_load_lists_pickles_if_ambiguous():
     path = FOLDER / SETS[0] / "tiny_model.pt"
     with pytest.raises(Exception, match=r"package='model', resource='shared\.pkl'"):
         load(path)
     assert load(path, package="model", resource="expected.pkl")["output"].shape == (2, 2)
 
 
-def test_the_python_that_wrote_an_archive_is_told_where_it_is_recorded():
+def test_python_version_returns_recorded_version_or_none():
     versions = [PackageImporter(FOLDER / name / "postponed.pt").python_version() for name in SETS]
     assert versions == [None, "3.11.7"]
 
 
-def test_a_script_module_goes_where_map_location_says():
+def test_map_location_moves_script_module():
     path = FOLDER / SETS[1] / "script_module.pt"
     with PackageImporter(path) as importer:
         model = importer.load_pickle("model", "model.pkl", map_location=torch.device("cpu"))
         assert model.weight.device.type == "cpu"
 
 
-def test_an_archive_is_not_changed_by_being_read(tmp_path):
+def test_load_does_not_change_archive(tmp_path):
     path = Path(shutil.copy(FOLDER / SETS[1] / "tiny_model.pt", tmp_path))
     before = path.read_bytes()
     with PackageImporter(path) as importer:

@@ -88,7 +88,7 @@ def test_import_of_resource_package_overrides_general_extern_rule():
     assert opened(buffer).import_module("reader").words
 
 
-def test_rule_that_spells_resource_package_decides_it():
+def test_rule_that_names_resource_package_decides_it():
     exporter = PackageExporter(None)
     exporter.deny("words")
     exporter.save_source_string("reader", "import words")
@@ -96,7 +96,7 @@ def test_rule_that_spells_resource_package_decides_it():
     assert exporter.denied_modules() == ["words"]
 
 
-def test_unimported_resource_package_is_no_module_of_the_plan():
+def test_unimported_resource_package_is_not_in_plan():
     exporter = PackageExporter(None)
     save_words(exporter)
     assert exporter.close().decisions == {}
@@ -153,7 +153,7 @@ def test_add_dependency_without_rule_is_a_problem(project):
 
 
 @pytest.mark.parametrize("wrong", [None, 3, pytest])
-def test_add_dependency_rejects_what_is_no_name(wrong):
+def test_add_dependency_rejects_invalid_name(wrong):
     with pytest.raises(TypeError, match="module_name"):
         PackageExporter(None).add_dependency(wrong)
 
@@ -236,7 +236,7 @@ def test_get_name_of_another_object_raises_mismatch(two_packages, is_loaded):
     assert is_loaded == ("shop" in second.modules)
 
 
-def test_get_name_of_object_that_is_nowhere_else_raises_not_found(two_packages):
+def test_get_name_of_unknown_object_raises_not_found(two_packages):
     first, second, _ = two_packages
     gone = type("Gone", (), {"__module__": "absent_module"})
     for importer in (first, second, sys_importer):
@@ -253,7 +253,7 @@ def test_save_of_object_from_unlisted_package_raises_mismatch(two_packages):
     assert isinstance(failure.value, pickle.PicklingError)
 
 
-def test_save_module_takes_the_name_that_a_loaded_module_has(two_packages):
+def test_save_module_accepts_private_name_of_loaded_module(two_packages):
     first, second, _ = two_packages
     loaded = second.import_module("shop")
     for importers in ([second], [sys_importer, second], [first, second]):
@@ -264,7 +264,7 @@ def test_save_module_takes_the_name_that_a_loaded_module_has(two_packages):
 
 
 @pytest.mark.parametrize("method", ["save_module", "add_dependency"])
-def test_module_of_unlisted_package_is_refused(two_packages, method):
+def test_module_of_unlisted_package_is_rejected(two_packages, method):
     first, second, _ = two_packages
     exporter = PackageExporter(None, importer=[second, sys_importer])
     with pytest.raises(ObjNotFoundError, match="importer="):
@@ -307,7 +307,7 @@ def test_importer_checks_digests_behind_torch_reader():
         PackageImporter(reader)
 
 
-def test_importer_refuses_other_archive_behind_torch_reader(tmp_path):
+def test_importer_rejects_other_archive_behind_torch_reader(tmp_path):
     torch.save({"weight": torch.ones(1)}, tmp_path / "weights.pt")
     reader = torch._C.PyTorchFileReader(str(tmp_path / "weights.pt"))
     with pytest.raises(ArchiveError, match=r"torch\.load"):

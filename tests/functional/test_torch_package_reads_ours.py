@@ -69,9 +69,7 @@ def test_torch_package_loads_modules_tensors_mocks_and_resources(project, tmp_pa
         loaded.track()
 
 
-def test_torch_package_loads_it_where_the_sources_are_not_installed(
-    project, tmp_path, clean_python
-):
+def test_torch_package_loads_package_without_sources(project, tmp_path, clean_python):
     project(NET)
     from plainnet import Net
 
@@ -120,7 +118,7 @@ def test_torch_package_loads_an_fx_graph(project, tmp_path):
         assert torch.equal(loaded(x), graph(x))
 
 
-def test_torch_package_loads_what_it_was_given_again_from_an_old_archive(tmp_path, project):
+def test_torch_package_loads_reexported_archive(tmp_path, project):
     project({"onceold.py": "class Item:\n    def __init__(self, n): self.n = n\n"})
     import onceold
 

@@ -96,7 +96,7 @@ def test_load_accepts_allowed_package(busy):
     assert isinstance(model, torch.nn.Sequential)
 
 
-def test_a_refused_package_leaves_nothing_in_the_process(busy, monkeypatch, tmp_path):
+def test_rejected_package_leaves_no_modules(busy, monkeypatch, tmp_path):
     cache = tmp_path / "cache"
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(cache))
     before = set(sys.modules), list(sys.meta_path)
@@ -201,9 +201,7 @@ def test_imports_of_extern_modules_are_not_restricted(packaged):
 # -- code ----------------------------------------------------------------------------------------
 
 
-def test_a_package_with_code_is_refused_before_anything_is_unpickled(
-    tmp_path, canary, clean_python
-):
+def test_package_with_code_is_rejected_before_unpickling(tmp_path, canary, clean_python):
     path = tmp_path / "calls.modpack"
     with PackageExporter(path) as exporter:
         exporter.save_pickle("a", "a.pkl", [ByCalling(os.mkdir, str(canary)), torch.ones(2)])
@@ -224,7 +222,7 @@ def test_a_package_with_code_is_refused_before_anything_is_unpickled(
     assert not canary.exists()
 
 
-def test_an_ordinary_model_loads_where_its_code_is_allowed(tmp_path, project):
+def test_model_loads_if_code_is_allowed(tmp_path, project):
     project({"shop.py": "import torch\nclass Net(torch.nn.Sequential): state = 1"})
     import shop
 
@@ -238,7 +236,7 @@ def test_an_ordinary_model_loads_where_its_code_is_allowed(tmp_path, project):
         modpack.load(path, policy=TrustPolicy())
 
 
-def test_values_of_a_library_need_their_exact_names(tmp_path, installed):
+def test_library_values_require_exact_names(tmp_path, installed):
     installed("tills", {"tills.py": "class Till: pass\nclass Drawer: pass\n"})
     import tills
 
@@ -421,7 +419,7 @@ def repeated(package: Path, text: str, *options: str) -> subprocess.CompletedPro
     return run_python(*command, folder=package.parent)
 
 
-def test_a_self_test_is_repeated_under_a_policy(tried):
+def test_self_test_obeys_policy(tried):
     done = repeated(
         tried, "[trust]\nallow_code = true\nallow_externs = ['yaml.**']\nallow_hook_kinds = []\n"
     )
@@ -443,7 +441,7 @@ def test_invalid_policy_file_is_named(tried):
     assert "trust.allow_native" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_imports_are_refused_in_the_interpreter_of_a_self_test_too(tmp_path, project):
+def test_self_test_interpreter_rejects_imports(tmp_path, project):
     text = """\
         import torch
         class Net(torch.nn.Linear):
@@ -462,7 +460,7 @@ def test_imports_are_refused_in_the_interpreter_of_a_self_test_too(tmp_path, pro
     assert "standard-library module 'socketserver' is not allowed" in done.stdout
 
 
-def test_tensors_without_memory_have_to_be_allowed(tmp_path):
+def test_freed_tensors_require_permission(tmp_path):
     """torch does not check their bounds against a storage."""
     model = torch.nn.Linear(3, 2)
     model.weight.untyped_storage().resize_(0)
