@@ -121,7 +121,7 @@ def _page(made: Synthetic, nothing: float, results: Sequence[Measured]) -> str:
         repetitions=REPETITIONS,
     )
     parts = [
-        "# How fast commands are",
+        "# Command speed",
         textwrap.fill(told, 105).replace("~", " "),
         _HEAD + "".join(map(_row, results)),
     ]
@@ -141,18 +141,18 @@ def _facts(file: Path) -> str:
     count = {action: sum(m.action is action for m in facts.modules) for action in Action}
     imports = sum(len(module.importers) for module in facts.modules)
     return (
-        f"{count[Action.INTERN]:,} interned modules, {count[Action.MOCK]} mocked and "
-        f"{count[Action.EXTERN]} extern ones, {imports:,} pieces of evidence for them, "
-        f"{len(facts.hooks)} hooks, {facts.size_bytes / 1e6:.1f} MB"
+        f"{count[Action.INTERN]:,} interned, {count[Action.MOCK]} mocked, and "
+        f"{count[Action.EXTERN]} extern modules, {imports:,} import edges, "
+        f"{len(facts.hooks)} hooks, and {facts.size_bytes / 1e6:.1f} MB"
     )
 
 
 #: A tilde is a blank at which no line ends.
 _TEXT = (
-    "`make~bench-commands` writes this page. The package that the commands look at is made up: "
-    "{facts}. Each time is the median of {repetitions} processes from start to end, on {cores} "
-    "cores with Python {python}. For comparison, `python~-c~pass` takes {nothing:.2f} s there, and "
-    "`python~-c~'import~torch'` {torch:.2f} s."
+    "Median wall-clock time of each command in {repetitions} new processes, on {cores} cores with "
+    "Python {python}. The commands read a generated package with {facts}. For comparison, "
+    "`python~-c~pass` takes {nothing:.2f} s, and `python~-c~'import~torch'` {torch:.2f} s. "
+    "`make~bench-commands` generates this page."
 )
 
 _HEAD = """\

@@ -19,7 +19,7 @@ class Side:
 
     Attributes:
         subject: what was tried: ``"modpack"``, ``"torch.package"``.
-        metric: what was measured of it: ``"to the model"``.
+        metric: what was measured of it: ``"load only"``.
     """
 
     subject: str

@@ -123,13 +123,13 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "torch.save and fsync": lambda: _torch_saver(is_synced=True),
     "safetensors": _safetensors_saver,
     "cloudpickle": _cloudpickle_saver,
-    "limit: mapped, made by hand": lambda: limits.save_bare,
-    "limit: hashed and written": lambda: limits.save_hashed,
-    "limit: hashed, written and synced": lambda: limits.save_synced,
+    "limit: mapped tensors only": lambda: limits.save_bare,
+    "limit: hash and write": lambda: limits.save_hashed,
+    "limit: hash, write, and fsync": lambda: limits.save_synced,
     "limit: the C pickler": lambda: limits.save_pickled,
-    "limit: 1 MB written, synced, mapped": lambda: limits.replace_synced,
-    "limit: the same promises, by hand": lambda: _imported("handsaved", "save_by_hand"),
-    "limit: torch.package, compared and synced": lambda: _imported("durable", "save_durably"),
+    "limit: write, fsync, and map 1 MB": lambda: limits.replace_synced,
+    "limit: hand-written, same guarantees": lambda: _imported("handsaved", "save_by_hand"),
+    "limit: torch.package with digests and fsync": lambda: _imported("durable", "save_durably"),
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -140,11 +140,11 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "torch.load(mmap=True)": lambda: _torch_loader(mmap=True),
     "safetensors": _safetensors_loader,
     "cloudpickle": _cloudpickle_loader,
-    "limit: mapped, made by hand": lambda: limits.map_bare,
-    "limit: 1 MB written, synced, mapped": lambda: limits.map_bytes,
-    "limit: the same promises, by hand": lambda: handloaded.load_by_hand,
-    "limit: by hand, the file's end known": lambda: handloaded.load_known,
-    "limit: torch.package, compared and synced": lambda: _imported("durable", "load_compared"),
+    "limit: mapped tensors only": lambda: limits.map_bare,
+    "limit: write, fsync, and map 1 MB": lambda: limits.map_bytes,
+    "limit: hand-written, same guarantees": lambda: handloaded.load_by_hand,
+    "limit: hand-written, cached checks": lambda: handloaded.load_known,
+    "limit: torch.package with digests and fsync": lambda: _imported("durable", "load_compared"),
 }
 
 FILES = {
@@ -154,8 +154,8 @@ FILES = {
     "torch.load(mmap=True)": "model.pt",
     "safetensors": "model.safetensors",
     "cloudpickle": "model.pickle",
-    "limit: mapped, made by hand": "model.bare",
-    "limit: the same promises, by hand": "model.modpack",
-    "limit: by hand, the file's end known": "model.modpack",
+    "limit: mapped tensors only": "model.bare",
+    "limit: hand-written, same guarantees": "model.modpack",
+    "limit: hand-written, cached checks": "model.modpack",
 }
 """Where the file is that a loader loads."""

@@ -80,12 +80,12 @@ def load(how: str) -> Figures:
         for parameter in model.parameters():
             float(parameter.sum())
     return {
-        "to the model": to_model(),
-        "with a pass": to_model() + a_pass(),
+        "load only": to_model(),
+        "load and read": to_model() + a_pass(),
         "private memory": private,
-        "memory that loading added": private - before,
-        "private memory after the pass": private_bytes(),
-        "a tiny one, before": first(),
+        "added memory": private - before,
+        "private memory after reading": private_bytes(),
+        "warm-up": first(),
     }
 
 
@@ -101,7 +101,7 @@ def save(how: str, made: list[Any]) -> Figures:
         saver(obj, str(target))
     extra = peak_bytes() - before
     target.unlink()
-    return {"saving": seconds(), "extra memory": max(extra, 0), "a tiny one, before": first()}
+    return {"saving": seconds(), "extra memory": max(extra, 0), "warm-up": first()}
 
 
 def round_trip(saver: str, loader: str, times: int) -> Figures:
@@ -121,7 +121,7 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
         taken.append(seconds())
         Path(file).unlink()
     first, later = importing() + taken[0], statistics.median(taken[1:])
-    return {"first, with the import": first, "later": later, "importing alone": importing()}
+    return {"first, with import": first, "later": later, "importing the tool": importing()}
 
 
 def write_projects(counts: dict[str, int], tracked: int = 0) -> Figures:
@@ -185,7 +185,7 @@ def look_at(how: str, file: str) -> Figures:
     read_through(file)
     with clock() as seconds:
         opener(file)
-    return {"opening": seconds(), "a tiny one, before": first()}
+    return {"opening": seconds(), "warm-up": first()}
 
 
 def first_load(times: int) -> Figures:
@@ -278,7 +278,7 @@ def _opener(how: str) -> Callable[[str], object]:
         import zipfile
 
         return zipfile.ZipFile
-    if how == "modpack, opened only":
+    if how == "modpack, open only":
         from modpack.archive.reader import open_archive
 
         return open_archive
@@ -289,7 +289,7 @@ def _opener(how: str) -> Callable[[str], object]:
     from modpack.report.package_info import package_facts
     from modpack.report.text import package_report
 
-    if how == "modpack, without a text of it":
+    if how == "modpack, without rendering":
         return package_facts
     return lambda file: Console(file=io.StringIO()).print(package_report(package_facts(file)))
 

@@ -201,7 +201,7 @@ def write_code(folder: str) -> Figures:
 
 
 def import_code(file: str) -> Figures:
-    """Import a project from one file of sources, or of what they compile to."""
+    """Import a project from all sources in one file, or of what they compile to."""
     import torch  # noqa: F401 - what else runs in this process is the same for all
 
     gc.disable()

@@ -50,7 +50,7 @@ def main() -> None:
 
 def inside(parts: list[str]) -> str:
     """What stands between the marks of the page."""
-    made = f"Made with Python {platform.python_version()} on {platform.system()}."
+    made = f"Measured with Python {platform.python_version()} on {platform.system()}."
     return "\n\n".join(part.strip() for part in [made, *parts])
 
 

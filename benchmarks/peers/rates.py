@@ -115,10 +115,10 @@ RATES: dict[str, Callable[[memoryview, Path], None]] = {
     "sha256, one core": _hash,
     "sha256, all cores": _hash_on_all_cores,
     "crc32, one core": _checksum,
-    "a copy into new memory": _copy,
-    "writing a new file": _write,
-    "writing a new file, until the disk has it": _write_synced,
-    "the sum of a mapped file": _sum_mapped,
-    "the sum of a file that is read into memory": _sum_read,
+    "copy to new memory": _copy,
+    "write a new file": _write,
+    "write and fsync a new file": _write_synced,
+    "sum of a mapped file": _sum_mapped,
+    "sum of a file read into memory": _sum_read,
 }
 """By what is done."""

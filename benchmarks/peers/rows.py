@@ -11,14 +11,14 @@ from rates import RATES
 
 _GIB = 1 << 30
 _MAPPED = "torch.load(mmap=True)"
-_BARE = "limit: mapped, made by hand"
-_KEPT = "limit: the same promises, by hand"
-_KNOWN = "limit: by hand, the file's end known"
-_HASHED = "limit: hashed and written"
-_SYNCED = "limit: hashed, written and synced"
+_BARE = "limit: mapped tensors only"
+_KEPT = "limit: hand-written, same guarantees"
+_KNOWN = "limit: hand-written, cached checks"
+_HASHED = "limit: hash and write"
+_SYNCED = "limit: hash, write, and fsync"
 _PICKLED = "limit: the C pickler"
-_REPLACED = "limit: 1 MB written, synced, mapped"
-_DURABLE = "limit: torch.package, compared and synced"
+_REPLACED = "limit: write, fsync, and map 1 MB"
+_DURABLE = "limit: torch.package with digests and fsync"
 _LOADED = (
     "modpack",
     "torch.package",
@@ -41,10 +41,10 @@ _WRITTEN_FOR = {
     _BARE: _BARE,
 }
 _WARM = "modpack, warm scan cache"
-_PARSED = "limit: read and parsed, on one core"
-_READ = "limit: read and hashed"
-_COMPILED = "limit: one file of sources"
-_UNMARSHALLED = "limit: one file of code"
+_PARSED = "limit: read and parse, one core"
+_READ = "limit: read and hash"
+_COMPILED = "limit: all sources in one file"
+_UNMARSHALLED = "limit: all bytecode in one file"
 _BARE_PYTHON = "limit: Python, click and rich"
 
 
@@ -70,7 +70,7 @@ def rows(share: int = 1) -> list[Row]:
 
 def _machine() -> Row:
     subjects = {what: Job("rate", {"of": what}) for what in RATES}
-    subjects["making files of 1 KB"] = Job("make_files", {"count": 3000})
+    subjects["create files of 1 KB"] = Job("make_files", {"count": 3000})
     return Row("machine", "limits of this machine", (), subjects, ())
 
 
@@ -80,25 +80,25 @@ def loading(share: int) -> Iterator[Row]:
         "load-one",
         "load, one 2 GiB tensor",
         ["tensors", 1, 2 * _GIB // share],
-        faster("to the model", "torch.package", 100),
-        faster("with a pass", "torch.package", 15),
-        *(no_more("to the model", peer, 1.2) for peer in ("safetensors", _MAPPED)),
-        *(no_more("with a pass", peer, 1.2) for peer in ("safetensors", _MAPPED)),
+        faster("load only", "torch.package", 100),
+        faster("load and read", "torch.package", 15),
+        *(no_more("load only", peer, 1.2) for peer in ("safetensors", _MAPPED)),
+        *(no_more("load and read", peer, 1.2) for peer in ("safetensors", _MAPPED)),
         limits=(_KEPT, _KNOWN, _BARE),
     )
     yield _load(
         "load-400",
         "load, 400 tensors, 2 GiB",
         ["tensors", _few(share), 2 * _GIB // share // _few(share)],
-        faster("to the model", "torch.package", 50),
+        faster("load only", "torch.package", 50),
     )
     yield _load(
         "load-20000",
         "load, 20,000 tensors of 50 KB",
         ["tensors", 20_000 // share, 50_000],
-        faster("with a pass", "torch.package", 2.5),
-        no_more("to the model", _MAPPED, 1),
-        no_more("with a pass", _MAPPED, 1),
+        faster("load and read", "torch.package", 2.5),
+        no_more("load only", _MAPPED, 1),
+        no_more("load and read", _MAPPED, 1),
     )
 
 
@@ -115,7 +115,7 @@ def _load(
     subjects = {how: Job("load", {"how": how}, cache="warm") for how in loaded}
     memory = [
         no_more(metric, "safetensors", 1.1)
-        for metric in ("private memory", "private memory after the pass")
+        for metric in ("private memory", "private memory after reading")
     ]
     at_all = (*at_limits(limits, *goals), *at_limit(_KEPT, *memory))
     return Row(name, title, (writing, *filling), subjects, at_all)
@@ -175,7 +175,7 @@ def round_trip() -> Row:
         (_DURABLE, _KEPT, _REPLACED),
         *(
             no_more(metric, "torch.package", 1, ours)
-            for metric in ("first, with the import", "later")
+            for metric in ("first, with import", "later")
             for ours in ("modpack", "modpack.save and load")
         ),
     )
@@ -189,7 +189,7 @@ def walking(share: int) -> Iterator[Row]:
     ours = {"how": "modpack", "below": below}
     yield Row(
         "walk-sympy",
-        "export of all of sympy",
+        "export of sympy",
         (Job("walk_library", ours, cache="scans"),),
         {
             "modpack": Job("walk_library", ours),
@@ -225,7 +225,7 @@ def _growing(few: int, many: int) -> Row:
     ]
     return Row(
         "walk-linear",
-        "export of a made-up project, by its number of modules",
+        "export of a generated project, by number of modules",
         (Job("write_projects", {"counts": {"few": few, "many": many}}), *filling),
         subjects,
         tuple(
@@ -250,7 +250,7 @@ def _mocking(few: int, many: int) -> Row:
     counts = {"tracked-few": few, "tracked-many": many}
     return Row(
         "walk-mocks",
-        "export of a made-up project of which a twentieth uses a mocked module",
+        "export of a generated project, 5% of modules use a mock",
         (Job("write_projects", {"counts": counts, "tracked": 20}),),
         subjects,
         (
@@ -262,7 +262,7 @@ def _mocking(few: int, many: int) -> Row:
 
 def importing(count: int, share: int) -> Row:
     """Modules of a package that are imported."""
-    first, later = "modpack, first time", "modpack, from the second"
+    first, later = "modpack, first import", "modpack, later imports"
     packaged = {"how": "modpack", "file": "walked-modpack-site.pt"}
     ancestor = {"how": "torch.package", "file": "walked-torch.package-site.pt"}
     return Row(
@@ -280,7 +280,7 @@ def importing(count: int, share: int) -> Row:
             first: Job("import_packaged", packaged),
             later: Job("import_packaged", packaged, cache="code"),
             "torch.package": Job("import_packaged", ancestor),
-            "not packaged, compiled before": Job("import_plainly", {"folder": "site"}),
+            "unpackaged, compiled": Job("import_plainly", {"folder": "site"}),
             _COMPILED: Job("import_code", {"file": "site.sources"}),
             _UNMARSHALLED: Job("import_code", {"file": "site.code"}),
         },
@@ -293,7 +293,7 @@ def importing(count: int, share: int) -> Row:
 
 def opening(count: int) -> Row:
     """A package of many records."""
-    subjects = ("modpack", "modpack, without a text of it", "modpack, opened only", "zipfile")
+    subjects = ("modpack", "modpack, without rendering", "modpack, open only", "zipfile")
     made = ["tensors", count, 64]
     return Row(
         "open",
@@ -328,7 +328,7 @@ def first_loading() -> Row:
     """What a process waits for that loads a small model: workers, tests, commands."""
     return Row(
         "first-load",
-        "first load in a fresh process, modpack beside torch.package",
+        "first load in a new process",
         (),
         {"modpack": Job("first_load", {"times": 15})},
         (under("over torch.package", 0.015, "s"),),

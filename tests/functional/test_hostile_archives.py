@@ -26,16 +26,16 @@ def hostiles(monkeypatch):
 
 
 def test_commands_reject_hostile_archives(hostiles):
-    judged = hostiles.looking()
-    assert judged.wrong == []
-    assert sum(map(len, judged.messages.values())) >= 290
-    assert len(judged.messages) >= 200
+    tally = hostiles.run_commands()
+    assert tally.wrong == []
+    assert sum(map(len, tally.messages.values())) >= 290
+    assert len(tally.messages) >= 200
 
 
 def test_loaders_reject_damage_before_code_runs(hostiles):
-    judged = hostiles.loading()
-    assert judged.wrong == []
-    assert judged.tries >= 600
+    tally = hostiles.run_loaders()
+    assert tally.wrong == []
+    assert tally.tries >= 600
 
 
 def test_hostile_archives_can_be_written_to_folder(tmp_path):
@@ -51,6 +51,6 @@ def test_hostile_archives_can_be_written_to_folder(tmp_path):
 
 
 def test_exhausting_archives_use_bounded_resources(hostiles):
-    judged = hostiles.flooded(share=45)
-    assert judged.wrong == []
-    assert judged.tries >= 20
+    tally = hostiles.run_commands_on_floods(share=45)
+    assert tally.wrong == []
+    assert tally.tries >= 20

@@ -1,4 +1,4 @@
-"""Good packages of many kinds, of which ``modpack verify`` must accept every one."""
+"""Good packages of many kinds; ``modpack verify`` must accept all of them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FIXTURES = ROOT / "fixtures"
 MATRIX = ROOT / "tools" / "hook_matrix"
 
 
-def benign() -> Tally:
-    """Verify them all."""
-    found = Tally()
+def verify_good_packages() -> Tally:
+    """Verify all good packages."""
+    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
-        for package in _made(Path(folder)):
-            found.tries += 1
-            found.wrong += _alarms(package)
-    return found
+        for package in _packages(Path(folder)):
+            tally.tries += 1
+            tally.wrong += _false_alarms(package)
+    return tally
 
 
-def _made(folder: Path) -> Iterator[Path]:
-    """Where they are: archives kept from before, models of all kinds, hooks of all kinds."""
+def _packages(folder: Path) -> Iterator[Path]:
+    """Yield paths of stored archives and of new packages with all kinds of models and hooks."""
     archives = FIXTURES / "archives"
     yield from sorted((archives / "torch_package").rglob("*.pt"))
     yield from sorted((archives / "modpack").rglob("*.modpack"))
@@ -54,11 +54,11 @@ def _run(path: object, script: Path, *arguments: Path) -> None:
     subprocess.run(command, env=variables, check=True, stdout=subprocess.DEVNULL)
 
 
-def _alarms(package: Path) -> Iterator[str]:
+def _false_alarms(package: Path) -> Iterator[str]:
     try:
         facts = verify_package(package)
-    except ModpackError as failure:
-        yield f"{package.name}: {failure}"
+    except ModpackError as error:
+        yield f"{package.name}: {error}"
         return
     for finding in facts.findings:
         if finding.severity is Severity.ERROR:

@@ -1,4 +1,4 @@
-"""Children: what is done in a forked process of its own, and what it tells of it."""
+"""Work in forked child processes, and its results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a child told, and how it ended.
+class ChildResult:
+    """The result of a child process.
 
     Attributes:
-        value: what its work returned, by way of JSON; None if it did not return.
-        error: the class of what its work raised; empty if it raised nothing.
-        text: what that said.
-        signal: the signal that ended it; 0 if none did.
-        seconds: of processor time that its work took.
-        peak: bytes of memory that it had at most beyond what it had when it began.
+        value: Return value of the work, decoded from JSON. None if it raised an exception.
+        error: Class name of the exception. Empty if there was none.
+        text: Message of the exception.
+        signal: Number of the signal that ended the process, or 0.
+        seconds: CPU time of the work.
+        peak: Peak memory in bytes, less the memory at the start of the work.
     """
 
     value: Any = None
@@ -34,16 +34,16 @@ class Told:
     peak: int = 0
 
     @property
-    def has_ended_well(self) -> bool:
-        """Whether its work returned."""
+    def is_success(self) -> bool:
+        """Whether the work returned."""
         return not self.error and not self.signal
 
 
 class Child:
-    """A forked process that does something, and then ends without cleaning up after its parent.
+    """A forked process that runs a function and exits without the parent's cleanup.
 
     Args:
-        work: what it does; what it returns must be of JSON's kinds.
+        work: Function to run. Returns a JSON value.
     """
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -53,58 +53,58 @@ class Child:
         self._pid = os.fork()
         if self._pid == 0:
             os.close(reading)
-            _work_and_end(work, writing)
+            _run_and_exit(work, writing)
         os.close(writing)
         self._reading = reading
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         os.kill(self._pid, number)
 
-    def wait(self) -> Told:
-        """Wait until it ends."""
+    def wait(self) -> ChildResult:
+        """Wait for the end of the process."""
         with os.fdopen(self._reading, "rb") as pipe:
             content = pipe.read()
         _, status = os.waitpid(self._pid, 0)
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
         if number or not content:
-            return Told(error="" if number else "silence", signal=number)
-        return Told(**json.loads(content))
+            return ChildResult(error="" if number else "no output", signal=number)
+        return ChildResult(**json.loads(content))
 
 
-def told(work: Callable[[], Any], seconds: int = 0) -> Told:
-    """Do something in a child and wait for it.
+def run_in_child(work: Callable[[], Any], timeout: int = 0) -> ChildResult:
+    """Run a function in a child process, and wait for its result.
 
     Args:
-        work: what it does.
-        seconds: after which it is ended with SIGALRM; 0 for never.
+        work: Function to run. Returns a JSON value.
+        timeout: Seconds until SIGALRM ends the process. 0 means no limit.
     """
 
     def bounded() -> Any:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(seconds)
+        signal.alarm(timeout)
         return work()
 
     return Child(bounded).wait()
 
 
-def _work_and_end(work: Callable[[], Any], writing: int) -> None:
+def _run_and_exit(work: Callable[[], Any], writing: int) -> None:
     try:
-        answer = json.dumps(_answer(work), default=repr).encode()
+        result = json.dumps(_result(work), default=repr).encode()
         with os.fdopen(writing, "wb") as pipe:
-            pipe.write(answer)
+            pipe.write(result)
     finally:
         os._exit(0)
 
 
-def _answer(work: Callable[[], Any]) -> dict[str, Any]:
+def _result(work: Callable[[], Any]) -> dict[str, Any]:
     before, start = _peak(), time.process_time()
     try:
-        answer: dict[str, Any] = {"value": work()}
-    except BaseException as failure:  # whatever it is, is told
-        answer = {"error": type(failure).__name__, "text": str(failure)}
+        result: dict[str, Any] = {"value": work()}
+    except BaseException as error:
+        result = {"error": type(error).__name__, "text": str(error)}
     seconds = time.process_time() - start
-    return {**answer, "seconds": seconds, "peak": _peak() - before}
+    return {**result, "seconds": seconds, "peak": _peak() - before}
 
 
 def _peak() -> int:

@@ -1,4 +1,4 @@
-"""Many at once: readers of a package that is being rewritten, processes that fill the cache."""
+"""Concurrent access: reading a package during rewrites, and filling the cache in parallel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from children import Child, Told
+from children import Child, ChildResult
 from packages import Tally, model
 
 import modpack
@@ -20,32 +20,32 @@ _WRITERS = 2
 _READERS = 4
 
 
-def readers_and_writers(opens: int) -> Tally:
-    """Readers open and load a package while writers replace it all the time.
+def read_while_writing(opens: int) -> Tally:
+    """Open and load a package while other processes replace it.
 
-    Each version has one number in all its tensors and the same in a text: a reader that sees two
-    numbers has seen a mixture.
+    Each version has the same number in all tensors and in a text. Two different numbers are a
+    mixture of two versions.
     """
-    found = Tally()
+    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "net.modpack"
         _write_version(target, 0)
         writers = [Child(partial(_rewrite, target, number)) for number in range(_WRITERS)]
         readers = [Child(partial(_read, target, opens // _READERS)) for _ in range(_READERS)]
         for reader in readers:
-            _count(found, reader.wait())
+            _add(tally, reader.wait())
         rewrites = Tally()
         for writer in writers:
             writer.kill(signal.SIGTERM)
-            _count(rewrites, writer.wait())
-        found.counts["rewrites"] = rewrites.tries
-        found.wrong += rewrites.wrong
-    return found
+            _add(rewrites, writer.wait())
+        tally.counts["rewrites"] = rewrites.tries
+        tally.wrong += rewrites.wrong
+    return tally
 
 
-def cache_fills(processes: int, rounds: int) -> Tally:
-    """Processes that load the same package for the first time at the same moment."""
-    found = Tally()
+def fill_cache(processes: int, rounds: int) -> Tally:
+    """Load a new package in several processes at the same time."""
+    tally = Tally()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "net.modpack"
         for number in range(rounds):
@@ -54,37 +54,37 @@ def cache_fills(processes: int, rounds: int) -> Tally:
             start = time.time() + 0.2
             fill = partial(_fill, target, cache, start, number)
             for loading in [Child(fill) for _ in range(processes)]:
-                _count(found, loading.wait())
-            trees = [each for each in (cache / "trees").rglob("*") if each.suffix == ".tmp"]
-            if trees:
-                found.wrong.append(f"the cache keeps {[tree.name for tree in trees]}")
-    return found
+                _add(tally, loading.wait())
+            leftovers = [each.name for each in (cache / "trees").rglob("*.tmp")]
+            if leftovers:
+                tally.wrong.append(f"the cache keeps {leftovers}")
+    return tally
 
 
 def _write_version(target: Path, number: int) -> None:
-    made = model(0, size=32, layers=4)
+    net = model(0, size=32, layers=4)
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in net.parameters():
             parameter.fill_(number)
     with modpack.PackageExporter(target) as exporter:
         exporter.use_preset("pinned")
-        exporter.save_model("model", "model.pkl", made)
+        exporter.save_model("model", "model.pkl", net)
         exporter.save_text("model", "number.txt", str(number))
 
 
 def _write_sources(target: Path, number: int) -> None:
     with modpack.PackageExporter(target) as exporter:
         for each in range(100):
-            text = f"number = {number}\n" + "# filling\n" * 50
+            text = f"number = {number}\n" + "# padding\n" * 50
             exporter.save_source_string(f"many.m{each}", text)
         exporter.save_source_string("many", "", is_package=True)
 
 
 def _rewrite(target: Path, writer: int) -> tuple[int, list[str]]:
-    ends: list[int] = []
-    signal.signal(signal.SIGTERM, lambda *_: ends.append(1))
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
     written = 0
-    while not ends:
+    while not stops:
         written += 1
         _write_version(target, 1 + written * _WRITERS + writer)
     return written, []
@@ -98,7 +98,7 @@ def _read(target: Path, times: int) -> tuple[int, list[str]]:
             loaded = importer.load_pickle("model", "model.pkl")
             numbers = {float(value) for p in loaded.parameters() for value in p.detach().aminmax()}
         if numbers != {float(text)}:
-            wrong.append(f"a mixture of {numbers} and {text}")
+            wrong.append(f"loaded a mixture of {numbers} and {text}")
     return times, wrong
 
 
@@ -107,14 +107,17 @@ def _fill(target: Path, cache: Path, start: float, number: int) -> tuple[int, li
     time.sleep(max(0.0, start - time.time()))
     with PackageImporter(target) as importer:
         numbers = {importer.import_module(f"many.m{each}").number for each in range(100)}
-    return 1, [] if numbers == {number} else [f"modules of {numbers} instead of {number}"]
+    return 1, [] if numbers == {number} else [
+        f"loaded {numbers}, not {number}"
+    ]
 
 
-def _count(found: Tally, told: Told) -> None:
-    """What a child of :class:`Child` told: how often it did its work, and what was wrong."""
-    if told.has_ended_well:
-        tries, wrong = told.value
-        found.tries += tries
-        found.wrong += wrong
+def _add(tally: Tally, result: ChildResult) -> None:
+    """Add the attempts and failures of a child."""
+    if result.is_success:
+        tries, wrong = result.value
+        tally.tries += tries
+        tally.wrong += wrong
     else:
-        found.wrong.append(f"a process ended with {told.error or told.signal}: {told.text}")
+        ended = result.error or result.signal
+        tally.wrong.append(f"a process ended with {ended}: {result.text}")

@@ -1,7 +1,7 @@
-"""Pickles made at random, given to the closed unpickler: it makes data, or refuses.
+"""A fuzzer for the closed unpickler, which must return data or reject a pickle.
 
-Half of them are good ones in which opcodes were dropped, doubled, swapped or replaced; half are
-programs of opcodes that know the closed table, and some names beyond it.
+Half of the pickles are good ones with dropped, doubled, swapped, or replaced opcodes. The others
+are random programs of opcodes that use names of the closed table, and a few others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-import torch._subclasses.schema_check_mode  # which torch imports at its first odd tensor
+import torch._subclasses.schema_check_mode  # torch imports it lazily
 from packages import Tally
 
 from modpack.errors import ModpackError
@@ -40,27 +40,27 @@ _OUTSIDE: Final = (
 _QUIET: Final = frozenset(
     {"builtins.id", "object.__getattr__", "pickle.find_class", "sys._getframe"}
 )
-"""Events of Python's audit hooks that change nothing."""
+"""Events of Python's audit hooks without effects."""
 _SLOWEST: Final = 2.0
-"""Seconds that one pickle of some hundred bytes may take."""
+"""Maximum seconds per pickle of some hundred bytes."""
 _MAX_MEMORY: Final = 1 << 30
-"""Bytes by which the process may grow meanwhile."""
+"""Maximum growth of the process in bytes."""
 
 
 def fuzz(tries: int, seed: int = 0) -> Tally:
-    """Give pickles made at random to the closed unpickler.
+    """Load random pickles with the closed unpickler.
 
     Args:
-        tries: how many.
-        seed: of the random numbers.
+        tries: Number of pickles.
+        seed: Seed of the random generator.
     """
     result = Tally()
     pickles = _pickles(random.Random(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in range(200):  # what is imported the first time is no effect of a pickle
+        for each in range(200):  # lazy imports are not an effect of a pickle
             _load(next(pickles) if each else pickle.dumps(_GOOD, 4))
-        _watch()
+        _install_audit_hook()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(tries):
             _try(next(pickles), result)
@@ -74,26 +74,26 @@ def fuzz(tries: int, seed: int = 0) -> Tally:
 def _try(data: bytes, result: Tally) -> None:
     result.tries += 1
     _EVENTS.clear()
-    _WATCHING[0] = True
+    _IS_RECORDING[0] = True
     start = time.monotonic()
     try:
-        made = _load(data)
-    except Exception as failure:  # anything else than a refusal is a defect
-        result.wrong.append(f"{type(failure).__name__}: {failure}, by {data!r:.300}")
+        loaded = _load(data)
+    except Exception as error:  # the only valid error is a rejection
+        result.wrong.append(f"{type(error).__name__}: {error}, from {data!r:.300}")
         return
     finally:
-        _WATCHING[0] = False
+        _IS_RECORDING[0] = False
     if _EVENTS:
-        result.wrong.append(f"{_EVENTS[0]}, by {data!r:.300}")
+        result.wrong.append(f"{_EVENTS[0]}, from {data!r:.300}")
     if time.monotonic() - start > _SLOWEST:
-        result.wrong.append(f"more than {_SLOWEST} s, by {data!r:.300}")
-    if made is not _REFUSED:
+        result.wrong.append(f"more than {_SLOWEST} s, from {data!r:.300}")
+    if loaded is not _REJECTED:
         result.counts["accepted"] += 1
-        if odd := _first_odd(made):
-            result.wrong.append(f"a {odd} was made, by {data!r:.300}")
+        if kind := _find_non_data(loaded):
+            result.wrong.append(f"loaded a {kind}, from {data!r:.300}")
 
 
-_REFUSED: Final = object()
+_REJECTED: Final = object()
 
 
 def _load(data: bytes) -> Any:
@@ -101,31 +101,31 @@ def _load(data: bytes) -> Any:
     try:
         return unpickle_data(data, resource="x.pkl", storages=storages)
     except ModpackError:
-        return _REFUSED
+        return _REJECTED
 
 
 class _NoRecords:
-    source = "nothing"
+    path = "nothing"
 
     def has(self, name: str) -> bool:
         return False
 
 
 _EVENTS: list[str] = []
-_WATCHING = [False]
+_IS_RECORDING = [False]
 
 
-def _watch() -> None:
-    if not _EVENTS_ARE_SEEN:
-        _EVENTS_ARE_SEEN.append(True)
-        sys.addaudithook(_note)
+def _install_audit_hook() -> None:
+    if not _HAS_HOOK:
+        _HAS_HOOK.append(True)
+        sys.addaudithook(_record_event)
 
 
-_EVENTS_ARE_SEEN: list[bool] = []
+_HAS_HOOK: list[bool] = []
 
 
-def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if _WATCHING[0] and event not in _QUIET:
+def _record_event(event: str, arguments: tuple[Any, ...]) -> None:
+    if _IS_RECORDING[0] and event not in _QUIET:
         _EVENTS.append(f"{event}{arguments!r:.100}")
 
 
@@ -141,10 +141,10 @@ _CONTAINERS: Final = (
 )
 
 
-def _first_odd(made: Any) -> str | None:
-    """The type of the first thing in some data that is none."""
+def _find_non_data(value: Any) -> str | None:
+    """Return the name of the first type in a value that is not data."""
     seen: set[int] = set()
-    todo = [made]
+    todo = [value]
     while todo:
         each = todo.pop()
         kind = type(each)
@@ -192,9 +192,9 @@ def _pickles(chance: random.Random) -> Iterator[bytes]:
 
 
 def _opcodes(data: bytes) -> list[bytes]:
-    places = [at for _, _, at in pickletools.genops(data)] + [len(data)]
-    parts = [data[a:b] for a, b in itertools.pairwise(places)]
-    return [part for part in parts if part[:1] != b"\x95"]  # frames would only be wrong
+    offsets = [offset for _, _, offset in pickletools.genops(data)] + [len(data)]
+    parts = [data[a:b] for a, b in itertools.pairwise(offsets)]
+    return [part for part in parts if part[:1] != b"\x95"]  # mutations invalidate frame sizes
 
 
 def _mutated(chance: random.Random, opcodes: list[bytes]) -> bytes:
@@ -221,7 +221,7 @@ def _mutated(chance: random.Random, opcodes: list[bytes]) -> bytes:
 
 
 def _program(chance: random.Random) -> bytes:
-    """Some calls of the table, with arguments of all kinds."""
+    """Return some calls of names in the table, with arguments of all kinds."""
     body = [b"\x80", bytes([chance.choice((2, 3, 4, 5))])]
     for _ in range(chance.randrange(1, 5)):
         body.append(_value(chance, 3))

@@ -1,4 +1,4 @@
-"""The hostile archives of ``fixtures/hostile``, before all commands and loaders."""
+"""Run all commands and loaders on the hostile archives of ``fixtures/hostile``."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from hostile.good import good  # noqa: E402
 from hostile.zips import zipped  # noqa: E402
 
 MAX_BYTES = 256 << 20
-"""Memory that looking at a package of up to 10 MB may take, beyond the interpreter's own."""
+"""Memory limit for reading a package of up to 10 MB, without the interpreter's own."""
 MAX_SECONDS = 5.0
-"""How long one command may take for it."""
+"""CPU time limit of one command."""
 _AT_ONCE = 12
-"""Archives of 10 MB that lie on the disk at the same time."""
+"""Number of 10 MB archives on the disk at the same time."""
 _TRACEBACK = -1
 _DIFFERENT = 1
-"""The status of ``diff`` for a package that it could read."""
+"""Exit status of ``diff`` for a package that it can read."""
 
 
 @dataclass
-class Judged(Tally):
-    """What came of archives before commands or loaders.
+class HostileTally(Tally):
+    """The results of commands or loaders on hostile archives.
 
     Attributes:
-        messages: the archives by the reason for which ``verify`` refused them.
-        peak: the most memory that an archive took, in bytes.
-        seconds: the longest that a command took.
+        messages: Names of archives by the message with which ``verify`` rejects them.
+        peak: Largest memory use for an archive, in bytes.
+        seconds: Longest CPU time of a command.
     """
 
     messages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -49,59 +49,60 @@ class Judged(Tally):
     seconds: float = 0.0
 
 
-def looking(share: int = 1) -> Judged:
-    """Give every ``share``-th archive to every command that looks at packages."""
-    judged = Judged()
+def run_commands(share: int = 1) -> HostileTally:
+    """Run every reading command on each ``share``-th archive."""
+    tally = HostileTally()
     with tempfile.TemporaryDirectory() as folder:
-        chosen, packages = _made(Path(folder), list(everything())[::share])
-        for archive, said in zip(chosen, said_by("looking", packages), strict=True):
-            _look_into(judged, archive.name, archive, said["commands"])
-            refusal = _reasons(said["commands"])
-            judged.messages[refusal.replace(archive.name, "NAME")].append(archive.name)
-    _require_own_messages(judged, chosen)
-    return judged
+        chosen = list(everything())[::share]
+        packages = _write_packages(Path(folder), chosen)
+        for archive, results in zip(chosen, results_of("commands", packages), strict=True):
+            _add_commands(tally, archive.name, archive, results["commands"])
+            message = _verify_errors(results["commands"]).replace(archive.name, "NAME")
+            tally.messages[message].append(archive.name)
+    _check_messages_differ(tally, chosen)
+    return tally
 
 
-def loading(share: int = 1) -> Judged:
-    """Give every ``share``-th archive that loaders must refuse to every loader.
+def run_loaders(share: int = 1) -> HostileTally:
+    """Run every loader on each ``share``-th archive that loaders must reject.
 
-    The others are not loaded: that would run what is in them.
+    The other archives are not loaded, because that would run their code.
     """
-    judged = Judged()
-    refused = [each for each in everything() if each.refused_by & {*LOADERS}]
+    tally = HostileTally()
+    chosen = [each for each in everything() if each.refused_by & {*LOADERS}][::share]
     with tempfile.TemporaryDirectory() as folder:
-        chosen, packages = _made(Path(folder), refused[::share])
-        for archive, said in zip(chosen, said_by("loading", packages), strict=True):
-            for name, told in said.items():
-                judged.tries += 1
-                judged.wrong += _wrong_of_loader(archive, name, told)
-    return judged
+        packages = _write_packages(Path(folder), chosen)
+        for archive, results in zip(chosen, results_of("loaders", packages), strict=True):
+            for name, result in results.items():
+                tally.tries += 1
+                tally.wrong += _loader_failures(archive, name, result)
+    return tally
 
 
-def flooded(share: int = 1) -> Judged:
-    """Give every ``share``-th archive that is made to exhaust to every command that looks at it.
+def run_commands_on_floods(share: int = 1) -> HostileTally:
+    """Run every reading command on each ``share``-th archive that exhausts resources.
 
-    Whether it is refused does not matter: it may only be very large.
+    Commands may accept these archives, which can be valid and very large.
     """
-    judged = Judged()
+    tally = HostileTally()
     chosen = list(floods())[::share]
     for start in range(0, len(chosen), _AT_ONCE):
         some = chosen[start : start + _AT_ONCE]
         with tempfile.TemporaryDirectory() as folder:
-            packages = [_good(Path(folder)), *(each.make(Path(folder)) for each in some)]
-            for flood, said in zip(some, said_by("looking", packages), strict=True):
-                _look_into(judged, flood.name, None, said["commands"])
-    return judged
+            packages = _write_packages(Path(folder), some)
+            for flood, results in zip(some, results_of("commands", packages), strict=True):
+                _add_commands(tally, flood.name, None, results["commands"])
+    return tally
 
 
-def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
-    """What ``judging.py``, in a process of its own, says of packages; the first one is good."""
+def results_of(mode: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+    """Run ``judging.py`` on packages, and yield its results. The first package is good."""
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
             [
                 sys.executable,
                 str(Path(__file__).with_name("judging.py")),
-                what,
+                mode,
                 *map(str, packages),
             ],
             capture_output=True,
@@ -111,58 +112,55 @@ def said_by(what: str, packages: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
     if done.returncode:
         raise RuntimeError(done.stderr)
     for line in done.stdout.splitlines():
-        yield json.loads(line)["said"]
+        yield json.loads(line)["results"]
 
 
-def _made(folder: Path, chosen: list[Hostile]) -> tuple[list[Hostile], list[Path]]:
-    """Archives, and where they are; a good package comes before them."""
-    return chosen, [_good(folder), *(each.make(folder) for each in chosen)]
-
-
-def _good(folder: Path) -> Path:
+def _write_packages(folder: Path, archives: Sequence[Any]) -> list[Path]:
+    """Write a good package and then all archives, and return their paths."""
     path = folder / "good.modpack"
     path.write_bytes(zipped(good()))
-    return path
+    return [path, *(each.make(folder) for each in archives)]
 
 
-def _look_into(
-    judged: Judged, name: str, hostile: Hostile | None, child: Mapping[str, Any]
+def _add_commands(
+    tally: HostileTally, name: str, hostile: Hostile | None, child: Mapping[str, Any]
 ) -> None:
-    """Count what commands said to an archive; if it is a hostile one, they must refuse it."""
+    """Add the results of all commands on an archive. They must reject a hostile one."""
     if not isinstance(child["value"], dict):
-        judged.wrong.append(f"{name}: {child['error'] or child['signal']} {child['text']}")
+        tally.wrong.append(f"{name}: {child['error'] or child['signal']} {child['text']}")
         return
-    judged.peak = max(judged.peak, child["peak"])
+    tally.peak = max(tally.peak, child["peak"])
     if child["peak"] > MAX_BYTES:
-        judged.wrong.append(f"{name} takes {child['peak'] >> 20} MiB")
-    for command, said in child["value"].items():
-        judged.tries += 1
-        judged.seconds = max(judged.seconds, said["seconds"])
-        judged.wrong += [f"{command} of {name} {wrong}" for wrong in _misbehavior(said)]
+        tally.wrong.append(f"{name} uses {child['peak'] >> 20} MiB")
+    for command, result in child["value"].items():
+        tally.tries += 1
+        tally.seconds = max(tally.seconds, result["seconds"])
+        tally.wrong += [f"{command} {name}: {failure}" for failure in _command_failures(result)]
         if hostile is not None and (command == "verify" or command in hostile.refused_by):
-            judged.wrong += _wrong_refusal(hostile, command, child)
+            tally.wrong += _rejection_failures(hostile, command, child)
 
 
-def _misbehavior(said: Mapping[str, Any]) -> Iterator[str]:
-    if said["fired"]:
-        yield f"fires {said['fired']}"
-    if said["seconds"] > MAX_SECONDS:
-        yield f"takes {said['seconds']:.1f} s"
-    if said["status"] == _TRACEBACK:
-        yield f"ends with a traceback: {said['output'][-300:]}"
+def _command_failures(result: Mapping[str, Any]) -> Iterator[str]:
+    if result["effects"]:
+        yield f"causes {result['effects']}"
+    if result["seconds"] > MAX_SECONDS:
+        yield f"takes {result['seconds']:.1f} s"
+    if result["status"] == _TRACEBACK:
+        yield f"ends with a traceback: {result['output'][-300:]}"
 
 
-def _wrong_refusal(hostile: Hostile, command: str, child: Mapping[str, Any]) -> Iterator[str]:
-    said = child["value"][command]
-    told = _reasons(child) if command == "verify" else " ".join(said["output"].split())
-    if said["status"] == 0 or (command == "diff" and said["status"] == _DIFFERENT):
+def _rejection_failures(hostile: Hostile, command: str, child: Mapping[str, Any]) -> Iterator[str]:
+    result = child["value"][command]
+    is_verify = command == "verify"
+    message = _verify_errors(child) if is_verify else " ".join(result["output"].split())
+    if result["status"] == 0 or (command == "diff" and result["status"] == _DIFFERENT):
         yield f"{command} accepts {hostile.name}"
-    elif hostile.message not in told:
-        yield f"{command} of {hostile.name} does not say {hostile.message!r}, but {told[:300]!r}"
+    elif hostile.message not in message:
+        yield f"{command} {hostile.name}: expected {hostile.message!r}, got {message[:300]!r}"
 
 
-def _reasons(child: Mapping[str, Any]) -> str:
-    """Why ``verify`` refused a package."""
+def _verify_errors(child: Mapping[str, Any]) -> str:
+    """Return the errors with which ``verify`` rejects a package."""
     if not isinstance(child["value"], dict):
         return ""
     output = str(child["value"]["verify"]["output"])
@@ -176,21 +174,23 @@ def _reasons(child: Mapping[str, Any]) -> str:
     return "; ".join(f"{each['code']} {each['subject']}: {each['message']}" for each in errors)
 
 
-def _wrong_of_loader(archive: Hostile, name: str, told: Mapping[str, Any]) -> Iterator[str]:
-    if not isinstance(told["value"], dict):
-        yield f"{name} of {archive.name}: {told['error'] or told['signal']} {told['text'][:300]}"
+def _loader_failures(archive: Hostile, name: str, child: Mapping[str, Any]) -> Iterator[str]:
+    result = child["value"]
+    if not isinstance(result, dict):
+        ended = child["error"] or child["signal"]
+        yield f"{name} {archive.name}: {ended} {child['text'][:300]}"
         return
     if name not in archive.refused_by:
         return
-    if not told["value"]["refused"]:
+    if not result["error"]:
         yield f"{name} accepts {archive.name}"
-    if told["value"]["fired"]:
-        yield f"{name} of {archive.name} fires {told['value']['fired']}"
+    if result["effects"]:
+        yield f"{name} {archive.name}: causes {result['effects']}"
 
 
-def _require_own_messages(judged: Judged, archives: Iterable[Hostile]) -> None:
-    """Two archives that are refused in the same words have the same flaw."""
+def _check_messages_differ(tally: HostileTally, archives: Iterable[Hostile]) -> None:
+    """Require different messages for archives with different flaws."""
     flaws = {each.name: each.message for each in archives}
-    for refusal, names in judged.messages.items():
+    for message, names in tally.messages.items():
         if len({flaws[name] for name in names}) > 1:
-            judged.wrong.append(f"{', '.join(names)} are refused in the same words: {refusal}")
+            tally.wrong.append(f"{', '.join(names)} have the same message: {message}")

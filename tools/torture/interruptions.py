@@ -1,7 +1,7 @@
-"""Exports that are interrupted: killed, out of space, over a limit, by an exception.
+"""Interrupted exports: killed, on a full disk, over a file size limit, by an exception.
 
-Whatever happens, the target must afterwards be the old package or the new one, whole, and the
-error must be modpack's own and name the cause. Each export runs in a forked child of its own.
+Afterwards the target must be the complete old or new package, and the error must be one of
+modpack's that names the cause. Each export runs in a forked child.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from pathlib import Path
 
 import torch
 from children import Child
-from packages import Tally, digest_of_whole, model, write
+from packages import Tally, model, verified_digest, write
 
 from modpack.errors import TargetError
 
 
 @dataclass
 class _Scene:
-    """A folder with an old package in it, and the model that is to replace it."""
+    """A folder with an old package, and the model of the new one."""
 
     folder: Path
-    made: torch.nn.Module
+    model: torch.nn.Module
     digests: tuple[str, str] = ("", "")
 
     @property
@@ -40,81 +40,81 @@ class _Scene:
         return self.folder / "net.modpack"
 
     def prepare(self) -> None:
-        """Put the old package in its place; learn both digests."""
-        write(self.target, self.made)
-        new = digest_of_whole(self.target)
+        """Write the old package, and record the digests of both."""
+        write(self.target, self.model)
+        new = verified_digest(self.target)
         write(self.target, model(0))
-        self.digests = (digest_of_whole(self.target), new)
-        shutil.copy(self.target, self._kept)
+        self.digests = (verified_digest(self.target), new)
+        shutil.copy(self.target, self._backup)
 
     def reset(self) -> None:
-        """The old package again, if it is gone."""
-        if digest_of_whole(self.target) != self.digests[0]:
-            shutil.copy(self._kept, self.target)
+        """Restore the old package if it was replaced."""
+        if verified_digest(self.target) != self.digests[0]:
+            shutil.copy(self._backup, self.target)
 
     def leftovers(self) -> list[str]:
-        """What lies beside the target."""
+        """Return the names of all files next to the target."""
         return sorted(each.name for each in self.folder.iterdir() if each != self.target)
 
-    def count(self, found: Tally, what: str) -> None:
-        """Look at the target after an export was interrupted."""
-        found.tries += 1
+    def check(self, tally: Tally, attack: str) -> None:
+        """Check the target after an interrupted export."""
+        tally.tries += 1
         try:
-            digest = digest_of_whole(self.target)
-        except (OSError, AssertionError) as failure:
-            found.wrong.append(f"{what}: {failure}")
+            digest = verified_digest(self.target)
+        except (OSError, AssertionError) as error:
+            tally.wrong.append(f"{attack}: {error}")
             return
         if digest in self.digests:
-            found.counts["new" if self.digests.index(digest) else "old"] += 1
+            tally.counts["new" if self.digests.index(digest) else "old"] += 1
         else:
-            found.wrong.append(f"{what}: a package that nobody wrote")
+            tally.wrong.append(f"{attack}: neither the old nor the new package")
 
     @property
-    def _kept(self) -> Path:
+    def _backup(self) -> Path:
         return Path(tempfile.gettempdir()) / f"torture-{os.getpid()}.modpack"
 
 
-def kills(times: int, seed: int = 0) -> Tally:
-    """SIGKILL at random moments of an export, from its first instruction to after its last."""
-    found = Tally()
+def kill_exports(times: int, seed: int = 0) -> Tally:
+    """Send SIGKILL at a random moment, up to shortly after the end of an export."""
+    tally = Tally()
     chosen = random.Random(seed)
     with _scene() as scene:
         usual = _seconds(scene)
         for _ in range(times):
             scene.reset()
-            child = Child(lambda: write(scene.target, scene.made))
+            child = Child(lambda: write(scene.target, scene.model))
             time.sleep(chosen.uniform(0, usual * 1.2))
             child.kill()
             child.wait()
-            scene.count(found, "SIGKILL")
+            scene.check(tally, "SIGKILL")
         scene.reset()
-        write(scene.target, scene.made)
-        if left := scene.leftovers():
-            found.wrong.append(f"the next export left {left} of killed ones")
-    return found
+        write(scene.target, scene.model)
+        if files := scene.leftovers():
+            tally.wrong.append(f"the next export does not remove {files} of killed exports")
+    return tally
 
 
-def exceptions(times: int, seed: int = 0) -> Tally:
-    """An exception out of a random call of an export, as from Ctrl-C."""
-    found = Tally()
+def interrupt_exports(times: int, seed: int = 0) -> Tally:
+    """Raise a KeyboardInterrupt at a random moment of an export."""
+    tally = Tally()
     chosen = random.Random(seed)
     with _scene() as scene:
         usual = _seconds(scene)
         for _ in range(times):
             scene.reset()
-            after = chosen.uniform(0.001, usual)  # drawn here: children draw the same
-            status = _told(lambda after=after: _with_alarm(scene, after))
-            scene.count(found, "exception")
-            if left := scene.leftovers():
-                found.wrong.append(f"an exception left {left}")
+            after = chosen.uniform(0.001, usual)  # not in the child: all would draw the same number
+            status = _export_status(lambda after=after: _write_with_alarm(scene, after))
+            scene.check(tally, "exception")
+            if files := scene.leftovers():
+                tally.wrong.append(f"an exception leaves {files}")
             if status not in ("written", "KeyboardInterrupt"):
-                found.wrong.append(f"an interrupt became {status}")
-    return found
+                tally.wrong.append(f"an interrupt raises {status}")
+    return tally
 
 
-def file_size_limits(times: int) -> Tally:
-    """A limit on the size of files (EFBIG), from nearly nothing to nearly enough."""
-    found = Tally()
+def limit_file_sizes(times: int) -> Tally:
+    """Export with a limit on file sizes (EFBIG), from one byte to almost the whole package."""
+    tally = Tally()
     with _scene() as scene:
         for limit in _sizes(scene, times):
             scene.reset()
@@ -122,54 +122,54 @@ def file_size_limits(times: int) -> Tally:
             def limited(limit: int = limit) -> None:
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-                write(scene.target, scene.made)
+                write(scene.target, scene.model)
 
-            status = _told(limited)
-            scene.count(found, "EFBIG")
-            _require_cause(found, status, errno.EFBIG, scene)
-    return found
+            status = _export_status(limited)
+            scene.check(tally, "EFBIG")
+            _check_cause(tally, status, errno.EFBIG, scene)
+    return tally
 
 
-def full_disks(times: int) -> Tally | None:
-    """A disk that gets full (ENOSPC); None where this user may not mount a small one."""
-    found = Tally()
-    with _scene() as scene, tempfile.TemporaryDirectory() as place:
+def fill_disks(times: int) -> Tally | None:
+    """Export to small disks (ENOSPC). Returns None if this user cannot mount one."""
+    tally = Tally()
+    with _scene() as scene, tempfile.TemporaryDirectory() as folder:
         old = scene.target.stat().st_size
-        for room in _sizes(scene, times):
-            with _mounted(Path(place), old + room + (64 << 10)) as mounted:
-                if not mounted:
+        for free in _sizes(scene, times):
+            with _mounted(Path(folder), old + free + (64 << 10)) as is_mounted:
+                if not is_mounted:
                     return None
-                shutil.copy(scene.target, place)
-                here = _Scene(Path(place), scene.made, scene.digests)
-                status = _told(lambda here=here: write(here.target, here.made))
-                here.count(found, "ENOSPC")
-                _require_cause(found, status, errno.ENOSPC, here)
-    return found
+                shutil.copy(scene.target, folder)
+                on_disk = _Scene(Path(folder), scene.model, scene.digests)
+                status = _export_status(lambda s=on_disk: write(s.target, s.model))
+                on_disk.check(tally, "ENOSPC")
+                _check_cause(tally, status, errno.ENOSPC, on_disk)
+    return tally
 
 
-def _require_cause(found: Tally, status: str, number: int, scene: _Scene) -> None:
-    cause, what = os.strerror(number), errno.errorcode[number]
+def _check_cause(tally: Tally, status: str, number: int, scene: _Scene) -> None:
+    cause, name = os.strerror(number), errno.errorcode[number]
     if status != "written" and not (status.startswith("TargetError") and cause in status):
-        found.wrong.append(f"{what}: the error was {status!r}")
-    if left := scene.leftovers():
-        found.wrong.append(f"{what} left {left}")
+        tally.wrong.append(f"{name}: the error is {status!r}")
+    if files := scene.leftovers():
+        tally.wrong.append(f"{name} leaves {files}")
 
 
-def _with_alarm(scene: _Scene, after: float) -> None:
+def _write_with_alarm(scene: _Scene, after: float) -> None:
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, after)
-    write(scene.target, scene.made)
+    write(scene.target, scene.model)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _sizes(scene: _Scene, times: int) -> list[int]:
-    whole = scene.target.stat().st_size
-    return [1 + whole * step // times for step in range(times)]
+    size = scene.target.stat().st_size
+    return [1 + size * step // times for step in range(times)]
 
 
 def _seconds(scene: _Scene) -> float:
     start = time.perf_counter()
-    Child(lambda: write(scene.target, scene.made)).wait()
+    Child(lambda: write(scene.target, scene.model)).wait()
     return time.perf_counter() - start
 
 
@@ -181,25 +181,25 @@ def _scene() -> Iterator[_Scene]:
         try:
             yield scene
         finally:
-            scene._kept.unlink()
+            scene._backup.unlink()
 
 
 @contextmanager
-def _mounted(place: Path, size: int) -> Iterator[bool]:
-    """A disk of some bytes; tells whether there is one."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+def _mounted(folder: Path, size: int) -> Iterator[bool]:
+    """Mount a disk of some bytes, and yield whether that succeeded."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     done = subprocess.run(mount, capture_output=True)
     try:
         yield done.returncode == 0
     finally:
         if done.returncode == 0:
-            subprocess.run(["umount", str(place)], check=True)
+            subprocess.run(["umount", str(folder)], check=True)
 
 
-def _told(work: Callable[[], None]) -> str:
-    """Do something in a child; ``written``, or the error's class, and the text of modpack's own."""
-    told = Child(work).wait()
-    if told.has_ended_well:
+def _export_status(work: Callable[[], None]) -> str:
+    """Run an export in a child; return ``"written"`` or its error."""
+    result = Child(work).wait()
+    if result.is_success:
         return "written"
-    is_ours = told.error == TargetError.__name__
-    return f"{told.error}: {told.text}" if is_ours else told.error or "killed"
+    is_ours = result.error == TargetError.__name__
+    return f"{result.error}: {result.text}" if is_ours else result.error or "killed"

@@ -1,8 +1,8 @@
-"""What commands and loaders say to packages, each asked in a child of its own.
+"""Run commands and loaders on packages, each in a child process, and record forbidden effects.
 
-``python tools/torture/judging.py looking GOOD PACKAGE...`` runs every command that looks at
-packages on each of them, in an interpreter without torch; ``loading`` loads them, with torch. For
-each a line of JSON goes to stdout. Canaries: what code and pickles would set off is noticed.
+``python tools/torture/judging.py commands GOOD PACKAGE...`` runs every reading command on each
+package, in an interpreter without torch. ``loaders`` loads the packages with torch. The output is
+a line of JSON per package. Audit events and canaries reveal code and pickles that run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from children import Told, told
+from children import ChildResult, run_in_child
 
-_SECONDS = 180
+_TIMEOUT = 180
 _MODULE = "shop"
 _FORBIDDEN = frozenset({"pickle.find_class", "os.system", "os.exec", "os.fork", "os.posix_spawn",
                         "subprocess.Popen", "socket.connect", "ctypes.dlopen"})  # fmt: skip
-"""Events of :func:`sys.audit` that looking at a package never causes."""
+"""Audit events that reading a package never causes."""
 
 COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "verify": lambda package, _: ["verify", "--json", package],
@@ -40,102 +40,102 @@ COMMANDS: dict[str, Callable[[str, str], list[str]]] = {
     "report": lambda package, _: ["report", package, "-o", os.devnull],
     "sbom": lambda package, _: ["sbom", package],
 }
-"""Arguments of each command, for a package and a good one to compare it with."""
+"""Arguments of each command, for a package and a good package for comparison."""
 
 
-def look(package: str, other: str) -> dict[str, Told]:
-    """What all commands say to a package, by their names; see :func:`_command`.
+def run_commands(package: str, other: str) -> dict[str, ChildResult]:
+    """Run all commands in one child, and return their results by name; see :func:`_run_command`.
 
     Args:
-        package: the package.
-        other: a good one to compare it with.
+        package: Path of the package.
+        other: Path of a good package for comparison.
     """
 
-    def each() -> dict[str, Any]:
-        return {name: _command(make(package, other)) for name, make in COMMANDS.items()}
+    def run_all() -> dict[str, Any]:
+        return {name: _run_command(make(package, other)) for name, make in COMMANDS.items()}
 
-    return {"commands": told(each, _SECONDS)}
-
-
-def load(package: str) -> dict[str, Told]:
-    """What each loader says: ``refused``, which is why or nothing, and ``fired`` canaries."""
-    return {name: told(lambda w=w: w(package), _SECONDS) for name, w in LOADERS.items()}
+    return {"commands": run_in_child(run_all, _TIMEOUT)}
 
 
-def _command(arguments: list[str]) -> dict[str, Any]:
-    """Run a command: its ``status``, ``output``, ``seconds``, and which canaries ``fired``.
+def run_loaders(package: str) -> dict[str, ChildResult]:
+    """Run each loader; return its ``error``, empty if it accepts, and its ``effects``."""
+    return {n: run_in_child(lambda w=w: w(package), _TIMEOUT) for n, w in LOADERS.items()}
 
-    The status of one that ends with a traceback is -1.
+
+def _run_command(arguments: list[str]) -> dict[str, Any]:
+    """Run a command, and return its ``status``, ``output``, ``seconds``, and ``effects``.
+
+    The status is -1 if the command ends with a traceback.
     """
     from modpack.cli import cli
 
     trace, start = "", time.process_time()
-    with _listening() as fired, _output() as written:
+    with _recorded_effects() as effects, _captured_output() as written:
         try:
             status = cli.main(arguments, prog_name="modpack", standalone_mode=False) or 0
         except Exception:  # a traceback at the command line
             status, trace = -1, traceback.format_exc()
     if "torch" in sys.modules:
-        fired.append("import of torch")
+        effects.append("import of torch")
     seconds = time.process_time() - start
     output = written.getvalue() + trace
-    return {"status": status, "output": output, "fired": fired, "seconds": seconds}
+    return {"status": status, "output": output, "effects": effects, "seconds": seconds}
 
 
 def _load(package: str) -> dict[str, Any]:
     import modpack
 
-    return _loading(lambda: modpack.load(package))
+    return _outcome(lambda: modpack.load(package))
 
 
 def _load_all(package: str) -> dict[str, Any]:
     import modpack
 
-    return _loading(lambda: modpack.load(package, verify="full"))
+    return _outcome(lambda: modpack.load(package, verify="full"))
 
 
 def _weights(package: str) -> dict[str, Any]:
     import modpack
 
-    return _loading(lambda: modpack.load_weights(package))
+    return _outcome(lambda: modpack.load_weights(package))
 
 
 LOADERS = {"load": _load, "load_all": _load_all, "weights": _weights}
 
 
-def _loading(work: Callable[[], object]) -> dict[str, Any]:
+def _outcome(work: Callable[[], object]) -> dict[str, Any]:
     from modpack.errors import ModpackError
 
     try:
         work()
-    except ModpackError as failure:
-        return {"refused": str(failure), "fired": _traces()}
-    return {"refused": "", "fired": _traces()}
+    except ModpackError as error:
+        return {"error": str(error), "effects": _canaries()}
+    return {"error": "", "effects": _canaries()}
 
 
-def _traces() -> list[str]:
+def _canaries() -> list[str]:
     return [f"import of {sys.canary}"] if hasattr(sys, "canary") else []
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[list[str]]:
-    """Notice what must not happen."""
-    fired: list[str] = []
-    listens = True
+def _recorded_effects() -> Iterator[list[str]]:
+    """Record forbidden audit events and canaries."""
+    effects: list[str] = []
+    is_recording = True
 
-    def hear(event: str, arguments: tuple[object, ...]) -> None:
-        if listens and event in _FORBIDDEN:
-            fired.append(f"{event}{arguments!r:.200}")
+    def record(event: str, arguments: tuple[object, ...]) -> None:
+        if is_recording and event in _FORBIDDEN:
+            effects.append(f"{event}{arguments!r:.200}")
 
-    sys.addaudithook(hear)
-    yield fired
-    listens = False
-    fired += _traces()
+    sys.addaudithook(record)
+    yield effects
+    is_recording = False
+    effects += _canaries()
 
 
 @contextlib.contextmanager
-def _output() -> Iterator[io.StringIO]:
-    """What is written to stdout and stderr, by whatever means."""
+def _captured_output() -> Iterator[io.StringIO]:
+    """Capture stdout and stderr at the level of file descriptors."""
     kept, written = [os.dup(1), os.dup(2)], io.StringIO()
     with tempfile.TemporaryFile() as file:
         for number in (1, 2):
@@ -153,16 +153,19 @@ def _output() -> Iterator[io.StringIO]:
 
 
 def main() -> None:
-    """Judge the packages that are named; the first one is good."""
-    what, good, *packages = sys.argv[1:]
-    judge = load if what == "loading" else partial(look, other=good)
-    for command in () if what == "loading" else COMMANDS.values():
-        _command(command(good, good))  # what they import is there before the first fork
-    if what == "loading":
+    """Run commands or loaders on all packages. The first package is good."""
+    mode, good, *packages = sys.argv[1:]
+    # Use the good package first, so that lazy imports are done before the first fork.
+    if mode == "loaders":
+        run: Callable[[str], dict[str, ChildResult]] = run_loaders
         _load(good)
+    else:
+        run = partial(run_commands, other=good)
+        for command in COMMANDS.values():
+            _run_command(command(good, good))
     for package in packages:
-        fields = {name: asdict(told) for name, told in judge(package).items()}
-        print(json.dumps({"package": Path(package).name, "said": fields}), flush=True)
+        results = {name: asdict(result) for name, result in run(package).items()}
+        print(json.dumps({"package": Path(package).name, "results": results}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Good packages with something changed in them: each must be refused, or mean the same.
+"""Mutants of good packages, each of which must be rejected or equivalent.
 
-To ``modpack verify`` a mutant means the same if it is the same, byte by byte: a change may put
-there what was there before. To a loader it means the same if what it loads has the same values and
-computes the same. Anything else that is accepted is wrong, and so is any error but modpack's own,
-and any signal.
+For ``modpack verify``, a mutant is equivalent if its bytes are the same, because a mutation may
+write the value that was there. For a loader, it is equivalent if the loaded object has the same
+values and outputs. Accepting any other mutant is a failure, and so are signals and errors other
+than modpack's own.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from modpack.report.verify import verify_package
 
 _CENTRAL, _LOCAL, _END = b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"
 _FIELDS = {_CENTRAL: 46, _LOCAL: 30, _END: 22}
-"""Headers of a zip by their signatures, with their lengths in bytes."""
+"""Lengths in bytes of zip headers, by signature."""
 _ODD = (0, 1, 0xFF, 0xFFFF, 0xFFFFFFFF, 0x7FFFFFFF, 0x80000000)
 _BATCH = 250
-"""Mutants that one child loads: after a signal they are tried one by one."""
+"""Mutants per child. After a signal, each of them is loaded in its own child."""
 
 
 @dataclass(frozen=True)
 class _Mutant:
-    """A package with something changed in it.
+    """A mutated package.
 
     Attributes:
-        label: what was changed, for messages.
-        package: the name of the good one.
-        data: its bytes.
+        label: Description of the mutation, for messages.
+        package: Name of the good package.
+        data: Mutated bytes.
     """
 
     label: str
@@ -55,12 +55,12 @@ class _Mutant:
 
 
 def good_packages() -> dict[str, bytes]:
-    """Packages of different contents, by a name for each."""
+    """Return the bytes of packages with different contents, by name."""
     torch.manual_seed(0)
     small = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
     hooked = torch.nn.Linear(3, 3)
     hooked.register_forward_hook(lambda module, args, output: output * 2)
-    made: dict[str, bytes] = {}
+    packages: dict[str, bytes] = {}
     models = {"small": small, "hooked": hooked, "wide": torch.nn.Linear(3, 2000)}
     for name, model in models.items():
         buffer = io.BytesIO()
@@ -70,102 +70,101 @@ def good_packages() -> dict[str, bytes]:
             exporter.save_source_string("tiny.part", "from tiny import VALUE\n")
             exporter.save_text("texts", "é.txt", "naïve " * 50)
             exporter.save_model("model", "model.pkl", model)
-        made[name] = buffer.getvalue()
-    return made
+        packages[name] = buffer.getvalue()
+    return packages
 
 
-def verified(times: int, seed: int = 0) -> Tally:
-    """Give so many mutants to ``verify``."""
-    found, packages = Tally(), good_packages()
+def verify_mutants(times: int, seed: int = 0) -> Tally:
+    """Verify mutants."""
+    tally, packages = Tally(), good_packages()
     for mutant in _mutants(packages, times, seed):
-        found.add(_judged(mutant, lambda m: _if_accepted(m.data), packages))
-    return found
+        tally.add(_compare(mutant, lambda m: _require_accepted(m.data), packages))
+    return tally
 
 
-def loaded(times: int, verify: str, seed: int = 0) -> Tally:
-    """Load so many mutants, in children.
+def load_mutants(times: int, verify: str, seed: int = 0) -> Tally:
+    """Load mutants in child processes.
 
     Args:
-        times: how many.
-        verify: what is compared with digests, as :func:`modpack.load` takes it. If that is not
-            ``"all"``, the numbers in tensors do not count: code, pickles and structure do.
-        seed: which mutants.
+        times: Number of mutants.
+        verify: Option of :func:`modpack.load`. Unless it is ``"full"``, tensor values are ignored.
+        seed: Seed of the random generator.
     """
-    found, packages = Tally(), good_packages()
+    tally, packages = Tally(), good_packages()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MODPACK_CACHE_DIR"] = f"{folder}/cache"
-        place, is_exact = Path(folder) / "mutant.modpack", verify == "all"
-        value = partial(_value, place=place, verify=verify, is_exact=is_exact)
+        path, is_exact = Path(folder) / "mutant.modpack", verify == "full"
+        value = partial(_load_value, path=path, verify=verify, is_exact=is_exact)
         values = {name: value(_Mutant(name, name, data)) for name, data in packages.items()}
         mutants = list(_mutants(packages, times, seed))
         for start in range(0, times, _BATCH):
-            found.add(_in_children(mutants[start : start + _BATCH], value, values))
-    return found
+            tally.add(_compare_in_child(mutants[start : start + _BATCH], value, values))
+    return tally
 
 
 def _mutants(packages: dict[str, bytes], times: int, seed: int) -> Iterator[_Mutant]:
-    """So many of them, spread evenly over the good packages and the kinds of change."""
-    chosen, named, changes = random.Random(seed), list(packages.items()), list(_CHANGES)
+    """Yield mutants, evenly distributed over the good packages and the mutations."""
+    chosen, named, mutations = random.Random(seed), list(packages.items()), list(_MUTATIONS)
     for number in range(times):
         name, data = named[number % len(named)]
-        change = changes[number // len(named) % len(changes)]
-        label = f"{change.__name__.strip('_')} of {name}, number {number}"
-        yield _Mutant(label, name, bytes(change(bytearray(data), chosen)))
+        mutate = mutations[number // len(named) % len(mutations)]
+        label = f"{mutate.__name__.strip('_')} of {name}, number {number}"
+        yield _Mutant(label, name, bytes(mutate(bytearray(data), chosen)))
 
 
-def _in_children(
+def _compare_in_child(
     mutants: Sequence[_Mutant], value: Callable[[_Mutant], Any], values: dict[str, Any]
 ) -> Tally:
-    """Judge mutants in one child; if it does not survive that, each in one of its own."""
+    """Compare mutants in one child. If it crashes, compare each in its own child."""
 
     def work() -> dict[str, Any]:
-        found = Tally()
+        tally = Tally()
         for mutant in mutants:
-            found.add(_judged(mutant, value, values))
-        return vars(found)
+            tally.add(_compare(mutant, value, values))
+        return vars(tally)
 
-    told = Child(work).wait()
-    if told.has_ended_well:
-        return Tally(told.value["tries"], told.value["wrong"], Counter(told.value["counts"]))
+    result = Child(work).wait()
+    if result.is_success:
+        return Tally(result.value["tries"], result.value["wrong"], Counter(result.value["counts"]))
     if len(mutants) == 1:
-        return Tally(1, wrong=[f"{mutants[0].label}: {told.error} signal {told.signal}"])
-    found = Tally()
+        return Tally(1, wrong=[f"{mutants[0].label}: {result.error} signal {result.signal}"])
+    tally = Tally()
     for mutant in mutants:
-        found.add(_in_children([mutant], value, values))
-    return found
+        tally.add(_compare_in_child([mutant], value, values))
+    return tally
 
 
-def _judged(mutant: _Mutant, value: Callable[[_Mutant], Any], values: dict[str, Any]) -> Tally:
-    """Refused, the same, or wrong."""
+def _compare(mutant: _Mutant, value: Callable[[_Mutant], Any], values: dict[str, Any]) -> Tally:
+    """Return whether a mutant is rejected, equivalent, or wrong."""
     try:
-        found = value(mutant)
+        mutated = value(mutant)
     except ModpackError:
-        return Tally(1, counts=Counter(["refused"]))
-    except Exception:  # whatever else it is, is wrong
+        return Tally(1, counts=Counter(["rejected"]))
+    except Exception:  # the only valid error is a rejection
         return Tally(1, wrong=[f"{mutant.label}: {traceback.format_exc(limit=-1)}"])
-    if found != values[mutant.package]:
-        return Tally(1, wrong=[f"{mutant.label}: accepted, and means something else"])
-    return Tally(1, counts=Counter(["same"]))
+    if mutated != values[mutant.package]:
+        return Tally(1, wrong=[f"{mutant.label}: accepted, but not equivalent"])
+    return Tally(1, counts=Counter(["equivalent"]))
 
 
-def _if_accepted(package: bytes) -> bytes:
-    """A package that is accepted.
+def _require_accepted(package: bytes) -> bytes:
+    """Return a package that ``verify`` accepts.
 
     Raises:
-        ModpackError: it is refused.
+        ModpackError: If it is rejected.
     """
     facts = verify_package(io.BytesIO(package), workers=1)
     if not facts.is_accepted:
-        raise ModpackError("it is refused")
+        raise ModpackError("the package is rejected")
     return package
 
 
-def _value(mutant: _Mutant, *, place: Path, verify: str, is_exact: bool) -> list[Any]:
-    """What a package loads: sources' values, text, hooks, tensors, and what the model computes."""
-    place.write_bytes(mutant.data)
+def _load_value(mutant: _Mutant, *, path: Path, verify: str, is_exact: bool) -> list[Any]:
+    """Load a package, and return its model, hooks, text, module values, tensors, and outputs."""
+    path.write_bytes(mutant.data)
     with (
         warnings.catch_warnings(),
-        modpack.PackageImporter(place, verify=verify) as importer,
+        modpack.PackageImporter(path, verify=verify) as importer,
     ):
         warnings.simplefilter("ignore")
         model = importer.load_model("model", "model.pkl")
@@ -210,25 +209,25 @@ def _insertion(data: bytearray, chosen: random.Random) -> bytearray:
 
 def _splice(data: bytearray, chosen: random.Random) -> bytearray:
     length = chosen.choice((4, 16, 46, 200))
-    here, there = (chosen.randrange(len(data) - length) for _ in range(2))
-    data[here : here + length] = data[there : there + length]
+    target, source = (chosen.randrange(len(data) - length) for _ in range(2))
+    data[target : target + length] = data[source : source + length]
     return data
 
 
 def _exchange(data: bytearray, chosen: random.Random) -> bytearray:
-    """Two headers of the same kind in each other's place."""
+    """Swap two headers of the same kind."""
     signature = chosen.choice((_CENTRAL, _LOCAL))
     length = _FIELDS[signature]
-    one, other = (chosen.choice(list(_found(data, signature))) for _ in range(2))
+    one, other = (chosen.choice(list(_offsets(data, signature))) for _ in range(2))
     first, second = bytes(data[one : one + length]), bytes(data[other : other + length])
     data[one : one + length], data[other : other + length] = second, first
     return data
 
 
 def _header_field(data: bytearray, chosen: random.Random) -> bytearray:
-    """A number in a header replaced by an odd one."""
+    """Replace a number in a header."""
     signature = chosen.choice(list(_FIELDS))
-    at = chosen.choice(list(_found(data, signature)))
+    at = chosen.choice(list(_offsets(data, signature)))
     form, width = chosen.choice((("<H", 2), ("<I", 4)))
     offset = at + 4 + 2 * chosen.randrange((_FIELDS[signature] - 4 - width) // 2 + 1)
     (present,) = struct.unpack_from(form, data, offset)
@@ -238,19 +237,19 @@ def _header_field(data: bytearray, chosen: random.Random) -> bytearray:
 
 
 def _appended(data: bytearray, chosen: random.Random) -> bytearray:
-    """The package twice, or with something of it behind."""
+    """Append the package, or its end, to itself."""
     start = chosen.choice((0, chosen.randrange(len(data))))
     return data + data[start:]
 
 
-def _found(data: bytearray, signature: bytes) -> Iterator[int]:
+def _offsets(data: bytearray, signature: bytes) -> Iterator[int]:
     position = data.find(signature)
     while position >= 0:
         yield position
         position = data.find(signature, position + 1)
 
 
-_CHANGES = (
+_MUTATIONS = (
     _flipped_bit,
     _changed_bytes,
     _truncation,

@@ -1,4 +1,4 @@
-"""What all kinds of torture share: packages, the check that one is whole, and a tally."""
+"""Packages, their integrity check, and tallies, shared by all attacks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from modpack.archive.reader import open_archive
 
 @dataclass
 class Tally:
-    """What came of one kind of torture.
+    """The results of one kind of attack.
 
     Attributes:
-        tries: how often it was done.
-        wrong: what was damaged, silent or wrong, one sentence each.
-        counts: what came of the others, by a word.
+        tries: Number of attempts.
+        wrong: One sentence per failure.
+        counts: Number of attempts by their outcome.
     """
 
     tries: int = 0
@@ -28,28 +28,29 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
-        """Count what came of others as well."""
+        """Add the results of another tally."""
         self.tries += other.tries
         self.wrong += other.wrong
         self.counts += other.counts
 
 
 def model(seed: int, size: int = 512, layers: int = 8) -> torch.nn.Module:
-    """A model of some megabytes (``layers`` times 4 ``size`` squared bytes), by its seed."""
+    """Return a model of ``4 * layers * size**2`` bytes."""
     torch.manual_seed(seed)
     return torch.nn.Sequential(*(torch.nn.Linear(size, size) for _ in range(layers)))
 
 
-def write(path: Path, made: torch.nn.Module) -> None:
+def write(path: Path, model: torch.nn.Module) -> None:
     """Package a model."""
-    modpack.save(made, path)
+    modpack.save(model, path)
 
 
-def digest_of_whole(path: Path) -> str:
-    """The digest of a package in which every byte of every record is as its manifest says.
+def verified_digest(path: Path) -> str:
+    """Return the digest of a package after comparing every record with the manifest.
 
     Raises:
-        modpack.ArchiveError: it is not.
+        modpack.errors.ArchiveError: If a record differs.
+        AssertionError: If the package has no manifest.
     """
     with open_archive(path) as archive:
         manifest = read_manifest(archive)

@@ -58,7 +58,7 @@ def test_only_what_is_clocked_is_profiled(tool, monkeypatch):
 
 def test_the_tables_tell_with_what_they_were_made(tool):
     inside = tool("profiled").inside(["### new\n", "### another"])
-    assert inside.startswith("Made with Python")
+    assert inside.startswith("Measured with Python")
     assert inside.endswith("\n\n### new\n\n### another")
 
 
