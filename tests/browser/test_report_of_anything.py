@@ -103,7 +103,7 @@ def hostile_page(tmp_path: Path) -> Path:
     return page
 
 
-def test_texts_of_a_package_stay_texts(show, hostile_page):
+def test_hostile_texts_are_escaped(show, hostile_page):
     shown = show(hostile_page)
     for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
         shown.part(name)
@@ -112,7 +112,7 @@ def test_texts_of_a_package_stay_texts(show, hostile_page):
     assert CANARIES[0] in shown.page.inner_text("h1")
 
 
-def test_every_hostile_module_can_be_looked_at(show, hostile_page):
+def test_every_hostile_module_opens(show, hostile_page):
     shown = show(hostile_page, "#graph")
     for index in range(len(CANARIES)):
         shown.page.evaluate("index => { location.hash = addressOf(index + 1); }", index)
@@ -122,14 +122,14 @@ def test_every_hostile_module_can_be_looked_at(show, hostile_page):
     assert shown.page.evaluate("window.canary") is None
 
 
-def test_hostile_names_are_found_by_searching(show, hostile_page):
+def test_search_finds_hostile_names(show, hostile_page):
     shown = show(hostile_page)
     shown.page.fill("#search", "<")
     assert CANARIES[0] in shown.page.locator("#found li").all_inner_texts()
     assert shown.page.locator("#found img").count() == 0
 
 
-def test_addresses_that_mean_nothing_do_nothing(show, hostile_page):
+def test_unknown_fragment_is_ignored(show, hostile_page):
     for address in ("#module=%", "#module=nowhere", "#constructor", "#module=__proto__&line=x"):
         assert show(hostile_page, address).page.is_visible("#overview")
 
@@ -174,14 +174,14 @@ def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page
 
 
-def test_a_large_graph_begins_with_its_distributions(show, large_page):
+def test_large_graph_starts_with_distributions(show, large_page):
     drawn = show(large_page, "#graph").drawn()
     assert len(drawn) < READABLE
     assert {"lib00", "lib19", "model/net.pkl"} <= set(drawn)
 
 
 @pytest.mark.parametrize("width", [1400, 400])
-def test_labels_of_a_large_graph_can_be_read_at_first(show, large_page, width):
+def test_labels_of_large_graph_are_readable(show, large_page, width):
     page = show(large_page, "#graph", viewport={"width": width, "height": 900}).page
     assert page.evaluate("13 * modpackReport.graph.drawing.zoom()") >= 12
     in_view = page.evaluate(
@@ -197,7 +197,7 @@ def test_labels_of_a_large_graph_can_be_read_at_first(show, large_page, width):
     assert len(in_view) > 5
 
 
-def test_a_module_of_a_large_graph_is_found_opened_and_told(show, large_page):
+def test_search_opens_module_of_large_graph(show, large_page):
     shown = show(large_page, "#graph")
     shown.take("lib17.part3.m20")
     told = shown.details("lib17.part3.m20")
@@ -206,7 +206,7 @@ def test_a_module_of_a_large_graph_is_found_opened_and_told(show, large_page):
     assert len(shown.drawn()) < READABLE + PARTS + MODULES
 
 
-def test_however_much_is_opened_what_is_drawn_stays_bearable(show, large_page):
+def test_opened_graph_draws_limited_number_of_nodes(show, large_page):
     shown = show(large_page, "#graph")
     for library in range(LIBRARIES):
         shown.page.evaluate(
@@ -217,7 +217,7 @@ def test_however_much_is_opened_what_is_drawn_stays_bearable(show, large_page):
     assert shown.page.evaluate("modpackReport.graph.drawing.nodes('.chosen').length") == 1
 
 
-def test_all_modules_of_a_large_package_are_in_the_table(show, large_page):
+def test_table_lists_all_modules_of_large_package(show, large_page):
     shown = show(large_page, "#modules")
     assert shown.page.locator("#modules tbody tr").count() >= LIBRARIES * PARTS * MODULES
     assert "lib19 1.0 125" in shown.page.inner_text("#modules")

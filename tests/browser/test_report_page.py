@@ -67,14 +67,14 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 # -- the parts -------------------------------------------------------------------------------
 
 
-def test_it_begins_with_what_was_found_and_what_is_in_the_package(show, page_file):
+def test_page_starts_with_findings_and_contents(show, page_file):
     overview = show(page_file).page.inner_text("#overview")
     assert "mock-reachable" in overview
     assert "interned" in overview
     assert "self-test-missing" in overview
 
 
-def test_each_tab_shows_its_part_and_no_other(show, page_file):
+def test_tab_shows_only_its_part(show, page_file):
     shown = show(page_file)
     for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
         shown.part(name)
@@ -83,7 +83,7 @@ def test_each_tab_shows_its_part_and_no_other(show, page_file):
         ) == [name]
 
 
-def test_mocks_are_told_with_their_risk_and_who_uses_them(show, page_file):
+def test_mocks_tab_shows_risks_and_users(show, page_file):
     shown = show(page_file, "#mocks")
     told = shown.page.inner_text("#mocks")
     assert "pagespy" in told
@@ -92,14 +92,14 @@ def test_mocks_are_told_with_their_risk_and_who_uses_them(show, page_file):
     assert "pageshop/net.py:2" in told
 
 
-def test_hooks_are_told_with_what_they_hang_on_and_their_source(show, page_file):
+def test_hooks_tab_shows_targets_and_sources(show, page_file):
     told = show(page_file, "#hooks").page.inner_text("#hooks")
     assert "pagehooks.clip_output" in told
     assert "line" in told
     assert "lambda module, args, output: output + 1" in told
 
 
-def test_the_environment_is_beside_the_present_one(show, page_file):
+def test_environment_tab_compares_with_current_one(show, page_file):
     rows = show(page_file, "#environment").page.locator("table.environment tr").all_inner_texts()
     assert any(row.startswith("torch") and "same" in row for row in rows)
 
@@ -107,7 +107,7 @@ def test_the_environment_is_beside_the_present_one(show, page_file):
 # -- a module --------------------------------------------------------------------------------
 
 
-def test_searching_finds_a_module_and_enter_shows_it(show, page_file):
+def test_search_finds_module_and_enter_shows_it(show, page_file):
     shown = show(page_file)
     shown.page.keyboard.press("/")
     shown.page.keyboard.type("scale")
@@ -118,7 +118,7 @@ def test_searching_finds_a_module_and_enter_shows_it(show, page_file):
     assert not shown.page.is_visible("#found")
 
 
-def test_the_arrows_walk_through_what_was_found(show, page_file):
+def test_arrow_keys_move_through_search_results(show, page_file):
     shown = show(page_file)
     shown.page.fill("#search", "pageshop.tools")
     shown.page.keyboard.press("ArrowDown")
@@ -128,7 +128,7 @@ def test_the_arrows_walk_through_what_was_found(show, page_file):
     assert shown.details(chosen)
 
 
-def test_a_search_without_a_result_says_so(show, page_file):
+def test_search_without_result_shows_message(show, page_file):
     shown = show(page_file)
     shown.page.fill("#search", "nowhere")
     assert shown.page.inner_text("#found") == "no such module"
@@ -136,7 +136,7 @@ def test_a_search_without_a_result_says_so(show, page_file):
     assert shown.page.inner_text("#found") == "no such module"
 
 
-def test_a_module_tells_why_it_is_there_step_by_step_with_places(show, page_file):
+def test_details_show_import_chain_with_locations(show, page_file):
     shown = show(page_file, "#module=pageshop.tools.units")
     steps = shown.page.locator("#details .steps li").all_inner_texts()
     assert [step.split()[0] for step in steps] == [
@@ -151,7 +151,7 @@ def test_a_module_tells_why_it_is_there_step_by_step_with_places(show, page_file
     assert "pageshop/tools/scale.py:1" in steps[4]
 
 
-def test_a_module_tells_its_rule_who_needs_it_and_what_it_imports(show, page_file):
+def test_details_show_rule_importers_and_imports(show, page_file):
     told = show(page_file, "#module=pageshop.tools.scale").details("pageshop.tools.scale")
     assert "your own code is interned" in told
     assert "Needed by (" in told
@@ -159,27 +159,27 @@ def test_a_module_tells_its_rule_who_needs_it_and_what_it_imports(show, page_fil
     assert "pageshop.tools.units" in told.split("Imports (")[1]
 
 
-def test_a_mocked_module_tells_its_risk_and_uses(show, page_file):
+def test_details_of_mock_show_risk_and_uses(show, page_file):
     told = show(page_file, "#module=pagespy").details("pagespy")
     assert "reachable" in told
     assert "Net.forward" in told
 
 
-def test_what_is_not_in_the_package_is_told_as_such(show, page_file):
+def test_details_of_absent_module_say_that_it_is_absent(show, page_file):
     told = show(page_file, "#module=pageabsent").details("pageabsent")
     assert "not in the package" in told
     assert "Neither in the package nor extern" in told
     assert "pageshop/net.py:5" in told
 
 
-def test_the_source_is_shown_as_it_is_with_numbers(show, page_file):
+def test_source_is_shown_unchanged_with_line_numbers(show, page_file):
     shown = show(page_file, "#module=pageshop.net")
     shown.page.wait_for_selector("#details .code")
     assert shown.page.inner_text("#details .code") == SOURCES["pageshop/net.py"]
     assert shown.page.inner_text("#details .numbers").split() == [str(n) for n in range(1, 15)]
 
 
-def test_a_place_leads_to_its_line(show, page_file):
+def test_location_link_shows_its_line(show, page_file):
     shown = show(page_file, "#module=pageshop.tools")
     shown.page.click("#details .steps .place >> text=pageshop/net.py:3")
     assert shown.details("pageshop.net")
@@ -193,7 +193,7 @@ def test_a_place_leads_to_its_line(show, page_file):
     )
 
 
-def test_escape_closes_the_details_and_back_shows_them_again(show, page_file):
+def test_escape_closes_details_and_back_reopens_them(show, page_file):
     shown = show(page_file, "#module=pageshop.net")
     shown.page.keyboard.press("Escape")
     shown.page.wait_for_selector("#details", state="hidden")
@@ -201,7 +201,7 @@ def test_escape_closes_the_details_and_back_shows_them_again(show, page_file):
     assert shown.details("pageshop.net")
 
 
-def test_modules_in_tables_lead_to_their_details(show, page_file):
+def test_module_link_in_table_shows_details(show, page_file):
     shown = show(page_file, "#modules")
     shown.page.click("#modules summary >> text=torch")
     shown.page.click("#modules a.module >> text=/^torch$/")
@@ -211,7 +211,7 @@ def test_modules_in_tables_lead_to_their_details(show, page_file):
 # -- the graph -------------------------------------------------------------------------------
 
 
-def test_the_graph_shows_packages_closed_and_a_click_opens_one(show, page_file):
+def test_graph_starts_collapsed_and_click_expands_package(show, page_file):
     shown = show(page_file, "#graph")
     before = shown.drawn()
     assert "model/net.pkl" in before
@@ -222,7 +222,7 @@ def test_the_graph_shows_packages_closed_and_a_click_opens_one(show, page_file):
     assert "3 modules" in shown.details("pageshop.tools")
 
 
-def test_a_click_on_a_module_of_the_graph_shows_it_with_its_chain(show, page_file):
+def test_click_on_module_of_graph_shows_its_chain(show, page_file):
     shown = show(page_file, "#graph")
     shown.click_node("tools")
     shown.click_node("units")
@@ -233,7 +233,7 @@ def test_a_click_on_a_module_of_the_graph_shows_it_with_its_chain(show, page_fil
     assert set(chain) == {"net", "__init__", "scale", "units"}
 
 
-def test_a_searched_module_is_opened_and_chosen_in_the_graph(show, page_file):
+def test_search_expands_and_selects_module_in_graph(show, page_file):
     shown = show(page_file, "#graph")
     shown.take("units")
     shown.wait_for_chosen()
@@ -248,7 +248,7 @@ def test_a_searched_module_is_opened_and_chosen_in_the_graph(show, page_file):
     assert in_view
 
 
-def test_what_is_open_is_closed_again(show, page_file):
+def test_click_collapses_expanded_package(show, page_file):
     shown = show(page_file, "#graph")
     before = sorted(shown.drawn())
     shown.click_node("tools")
@@ -265,7 +265,7 @@ def test_python_and_torch_are_drawn_on_demand(show, page_file):
     assert "torch" in shown.drawn()
 
 
-def test_decisions_can_be_hidden_and_a_search_brings_them_back(show, page_file):
+def test_search_shows_hidden_decisions_again(show, page_file):
     shown = show(page_file, "#graph")
     shown.page.uncheck('[data-action="mock"]')
     assert "pagespy" not in shown.drawn()
@@ -275,7 +275,7 @@ def test_decisions_can_be_hidden_and_a_search_brings_them_back(show, page_file):
     assert shown.page.is_checked('[data-action="mock"]')
 
 
-def test_colors_tell_decisions_apart(show, page_file):
+def test_colors_distinguish_decisions(show, page_file):
     shown = show(page_file, "#graph")
     colors = shown.page.evaluate(
         """() => modpackReport.graph.drawing.nodes(':childless').map(
@@ -285,7 +285,7 @@ def test_colors_tell_decisions_apart(show, page_file):
     assert len(set(by_decision.values())) == len(by_decision) > 1
 
 
-def test_the_graph_works_by_keyboard(show, page_file):
+def test_graph_works_with_keyboard(show, page_file):
     shown = show(page_file, "#graph")
     shown.page.focus("#canvas")
     shown.page.keyboard.press("ArrowRight")
@@ -305,7 +305,7 @@ def test_the_graph_works_by_keyboard(show, page_file):
 # -- light, paper, no scripts ----------------------------------------------------------------
 
 
-def test_it_follows_the_system_in_light_and_dark_and_can_be_turned(show, page_file):
+def test_theme_follows_system_and_can_be_switched(show, page_file):
     dark = show(page_file, "#graph", color_scheme="dark").page
     light = show(page_file, color_scheme="light").page
     paper = "getComputedStyle(document.body).backgroundColor"
@@ -317,7 +317,7 @@ def test_it_follows_the_system_in_light_and_dark_and_can_be_turned(show, page_fi
     assert dark.evaluate(text) != before
 
 
-def test_on_paper_all_parts_but_the_graph_follow_each_other(show, page_file):
+def test_printed_page_shows_all_parts_except_graph(show, page_file):
     page = show(page_file).page
     page.emulate_media(media="print")
     visible = page.locator("main > section:visible").evaluate_all("all => all.map(p => p.id)")
@@ -325,7 +325,7 @@ def test_on_paper_all_parts_but_the_graph_follow_each_other(show, page_file):
     assert not page.is_visible("#details")
 
 
-def test_without_scripts_everything_but_graph_and_sources_is_there(show, page_file):
+def test_page_without_scripts_shows_all_but_graph_and_sources(show, page_file):
     page = show(page_file, java_script_enabled=False).page
     text = page.inner_text("main")
     assert "mock-reachable" in text
@@ -334,7 +334,7 @@ def test_without_scripts_everything_but_graph_and_sources_is_there(show, page_fi
     assert page.is_visible("noscript")
 
 
-def test_a_narrow_window_shows_details_above_the_rest(show, page_file):
+def test_narrow_window_shows_details_first(show, page_file):
     shown = show(page_file, viewport={"width": 420, "height": 800})
     assert not shown.page.is_visible("#details")
     shown.take("units")
@@ -385,20 +385,20 @@ BROKEN_WORDS = """() => {
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
-def test_labels_of_the_first_view_can_be_read(show, page_file, size):
+def test_labels_of_first_view_are_readable(show, page_file, size):
     shown = show(page_file, "#graph", viewport=size)
     assert shown.page.evaluate(LEAST_LABEL) >= 12
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size['width']} px")
-def test_labels_stay_readable_when_packages_are_opened(show, page_file, size):
+def test_labels_are_readable_after_expanding_packages(show, page_file, size):
     shown = show(page_file, "#graph", viewport=size)
     shown.page.evaluate("modpackReport.graph.reveal(indexOf.get('pageshop.tools.units'))")
     assert shown.page.evaluate(LEAST_LABEL) >= 12
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_narrow_window_cuts_nothing_and_breaks_no_word(show, page_file, part):
+def test_narrow_window_cuts_nothing_and_breaks_no_word(show, page_file, part):
     shown = show(page_file, f"#{part}", viewport={"width": 400, "height": 800})
     shown.page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
     assert shown.page.evaluate(CUT) == []
@@ -406,14 +406,14 @@ def test_a_narrow_window_cuts_nothing_and_breaks_no_word(show, page_file, part):
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_a_narrow_window_cuts_nothing_of_the_details(show, page_file):
+def test_narrow_window_cuts_nothing_of_details(show, page_file):
     shown = show(page_file, "#module=pageshop.tools.units", viewport={"width": 400, "height": 800})
     assert shown.details("pageshop.tools.units")
     assert shown.page.evaluate(CUT) == []
     assert shown.page.evaluate(BROKEN_WORDS) == []
 
 
-def test_all_tabs_of_a_narrow_window_can_be_clicked_without_scrolling(show, page_file):
+def test_narrow_window_shows_all_tabs_without_scrolling(show, page_file):
     shown = show(page_file, viewport={"width": 400, "height": 800})
     for name in PARTS:
         box = shown.page.locator(f'nav.tabs a[href="#{name}"]').bounding_box()
@@ -422,7 +422,7 @@ def test_all_tabs_of_a_narrow_window_can_be_clicked_without_scrolling(show, page
         shown.part(name)
 
 
-def test_the_whole_width_is_used_until_details_are_asked_for(show, page_file):
+def test_graph_uses_whole_width_without_details(show, page_file):
     shown = show(page_file, "#graph")
     width = "document.querySelector('main').getBoundingClientRect().width"
     canvas = "document.querySelector('#canvas').getBoundingClientRect().width"
@@ -436,7 +436,7 @@ def test_the_whole_width_is_used_until_details_are_asked_for(show, page_file):
     assert shown.page.evaluate(width) == 1400
 
 
-def test_the_graph_of_a_narrow_window_goes_from_top_to_bottom(show, page_file):
+def test_graph_of_narrow_window_runs_from_top_to_bottom(show, page_file):
     shown = show(page_file, "#graph", viewport={"width": 400, "height": 800})
     width = shown.page.evaluate("modpackReport.graph.drawing.elements().boundingBox().w")
     assert width < 400
@@ -446,7 +446,7 @@ def test_the_graph_of_a_narrow_window_goes_from_top_to_bottom(show, page_file):
     )
 
 
-def test_the_legend_explains_every_mark_of_the_graph(show, page_file):
+def test_legend_explains_every_mark_of_graph(show, page_file):
     shown = show(page_file, "#graph")
     legend = shown.page.inner_text("#graph")
     for text in ("interned", "mocked", "saved", "closed", "open", "may be called", "several"):
@@ -460,7 +460,7 @@ def test_the_legend_explains_every_mark_of_the_graph(show, page_file):
     assert mark.replace(" ", "") == border.replace(" ", "")
 
 
-def test_what_stand_ins_are_made_of_is_linked_with_them(show, page_file):
+def test_graph_links_mock_runtime_with_mocks(show, page_file):
     shown = show(page_file, "#graph")
     assert "mocks of modpack" not in shown.drawn()
     shown.page.check("#python")

@@ -120,7 +120,7 @@ def test_mock_that_nothing_calls_is_said_to_be_unused(net):
     assert "No other code that can be called uses cloudcore" in note.hint
 
 
-def test_library_that_the_own_code_calls_is_no_mock_but_an_extern(net):
+def test_library_called_by_own_code_suggests_extern(net):
     calling = NET.replace("from glue import tools", "from cloudcore import session as tools")
     (note,) = heavy_notes(net(net=calling))
     assert "mock=" not in str(note)

@@ -197,7 +197,11 @@ def test_verify_and_inspect_show_restored_hooks(package, tmp_path):
     assert not json.loads(told)["passed"]
     assert "its spec says 'source'" in told
     shown = " ".join(run("inspect", file).split())
-    assert "harmless" not in shown and "agreeing.plain" in shown and "Loading restores this callable" in shown
+    assert (
+        "harmless" not in shown
+        and "agreeing.plain" in shown
+        and "Loading restores this callable" in shown
+    )
     listed = json.loads(run("inspect", "--json", file))["package"]["hooks"]
     hook = next(each for each in listed if each["spec"]["name"] == "0/forward/0")
     assert hook["spec"]["callable"]["name"] == "agreeing.plain" and hook["disagreement"]
