@@ -1,4 +1,4 @@
-"""Updates the generated parts of docs/reference/diagnostics.md. Run it after changing a code.
+"""Update the generated parts of docs/reference/diagnostics.md. Run it after changing a code.
 
 A generated part is between a comment ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 """
@@ -54,8 +54,8 @@ def _exceptions() -> str:
 
 def _exception(kind: type[Exception]) -> Iterator[str]:
     yield f"### `{kind.code}`"
-    room = "modpack" if issubclass(kind, PackagingError) else "modpack.errors"
-    yield f"`{room}.{kind.__name__}`{_built_in_bases(kind)}"
+    module = "modpack" if issubclass(kind, PackagingError) else "modpack.errors"
+    yield f"`{module}.{kind.__name__}`{_built_in_bases(kind)}"
     text, *sections = re.split(r"\n+(?:Args|Attributes):\n", inspect.getdoc(kind) or "")
     yield text.replace("``", "`")
     fields = [_unwrapped(field) for each in sections for field in _fields(each)]

@@ -1,7 +1,8 @@
-"""Build hook: metadata for a package index, whose pages cannot follow the README's relative links.
+"""Build hook that sets the README and the URLs in the metadata for a package index.
 
-``pyproject.toml`` says where the project is published, in one place. From that follow the project's
-URLs and the links of the README in the metadata. While it is empty, these links become plain text.
+An index page cannot follow the README's relative links. ``pyproject.toml`` contains the address of
+the repository, from which this hook derives absolute links and the project's URLs. While the
+address is empty, links become plain text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 class IndexPage(MetadataHookInterface):
-    """Sets the fields of the metadata that depend on where the project is published."""
+    """Set the metadata fields that depend on the address of the repository."""
 
     PLUGIN_NAME = "custom"
 
@@ -31,10 +32,10 @@ class IndexPage(MetadataHookInterface):
 
 
 def urls(repository: str) -> dict[str, str]:
-    """The project's URLs; none if it is not published.
+    """Return the project's URLs, or none without a repository.
 
     Args:
-        repository: The address of the repository, without a slash at its end; or empty.
+        repository: Address of the repository without a trailing slash, or empty.
     """
     if not repository:
         return {}
@@ -47,12 +48,12 @@ def urls(repository: str) -> dict[str, str]:
 
 
 def for_index(text: str, repository: str) -> str:
-    """Markdown with absolute links in place of relative ones; what code blocks show stays.
+    """Return Markdown with absolute instead of relative links, except in code blocks.
 
     Args:
-        text: The Markdown.
-        repository: The address of the repository, without a slash at its end; if it is empty,
-            links become their text, and images their description.
+        text: Markdown.
+        repository: Address of the repository without a trailing slash. If it is empty, links become
+            their text, and images their description.
     """
 
     def absolute(link: re.Match[str]) -> str:

@@ -1,7 +1,7 @@
-"""Asks ``modpack audit`` about a package that passed its self-test: nothing in it may be wrong.
+"""Check that ``modpack audit`` finds no errors in a package that passed its self-test.
 
-``python -I auditing.py FOLDER`` audits ``net.modpack`` as a user does, compares what it says of
-extern distributions with ``saved.json``, and writes ``audit.json``.
+``python -I auditing.py FOLDER`` audits ``net.modpack`` at the command line, compares the extern
+distributions with ``saved.json``, and writes ``audit.json``.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ del sys.path[0]
 
 
 class AuditError(Exception):
-    """The audit failed, found an error, or names other externs than the package needs."""
+    """The audit failed, found an error, or lists the wrong extern distributions."""
 
 
 def main(folder: Path) -> None:
-    """Take both steps, and write down what came of them."""
+    """Run both steps, and write their results."""
     saved = json.loads((folder / "saved.json").read_text())
     steps = Steps()
-    audit = steps.take("audit", lambda: audited(folder / "net.modpack"))
+    audit = steps.take("audit", lambda: run_audit(folder / "net.modpack"))
     if audit is not None:
         steps.take("externs", lambda: compare(externs(audit), saved["extern"], foundation()))
     steps.write(folder / "audit.json")
 
 
-def audited(package: Path) -> dict[str, Any]:
-    """What the command says.
+def run_audit(package: Path) -> dict[str, Any]:
+    """Return the output of ``modpack audit``.
 
     Raises:
-        AuditError: it did not succeed.
+        AuditError: If the command failed or found an error.
     """
     command = [sys.executable, "-I", "-m", "modpack", "audit", str(package), "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -49,36 +49,36 @@ def audited(package: Path) -> dict[str, Any]:
 
 
 def require_no_errors(audit: dict[str, Any], status: int) -> None:
-    """Refuse an audit with errors among its findings.
+    """Reject an audit with errors.
 
     Raises:
-        AuditError: there are some, or the exit status says so.
+        AuditError: If a finding is an error, or the exit status is not 0.
     """
     errors = [found for found in audit["findings"] if found["severity"] == "error"]
     if errors or status:
-        told = "; ".join(f"{found['code']}: {found['text']}" for found in errors)
-        raise AuditError(told or f"exit status {status}")
+        text = "; ".join(f"{found['code']}: {found['message']}" for found in errors)
+        raise AuditError(text or f"exit status {status}")
 
 
 def externs(audit: dict[str, Any]) -> set[str]:
-    """The distributions that must be installed where the package is loaded, by the audit."""
+    """Return the extern distributions that the audit lists."""
     return {normalized(found["name"]) for found in audit["distributions"] if found["extern"]}
 
 
-def compare(told: set[str], owners: list[str], always: set[str]) -> None:
-    """Refuse an audit that names others than the owners of the extern modules' files.
+def compare(listed: set[str], owners: list[str], always: set[str]) -> None:
+    """Require that an audit lists exactly the owners of the extern modules' files.
 
     Args:
-        told: the distributions that the audit names.
-        owners: those that list the files of extern modules as theirs.
-        always: what every environment has; it does not matter who names it.
+        listed: Distributions that the audit lists.
+        owners: Distributions that own files of extern modules.
+        always: Distributions of every environment, which are ignored.
 
     Raises:
-        AuditError: they differ.
+        AuditError: If they differ.
     """
-    missed, excess = set(owners) - told - always, told - set(owners) - always
-    if missed or excess:
-        lists = {"not told": missed, "not needed": excess}
+    missing, excess = set(owners) - listed - always, listed - set(owners) - always
+    if missing or excess:
+        lists = {"missing": missing, "not needed": excess}
         raise AuditError("; ".join(f"{k}: {', '.join(sorted(v))}" for k, v in lists.items() if v))
 
 

@@ -1,4 +1,4 @@
-"""An interpreter whose site-packages really lack some distributions."""
+"""A virtual environment whose site-packages lack some distributions."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-#: What a process that loads a package needs itself, with whatever these require.
+#: Distributions that every loading process needs, in addition to their requirements.
 FOUNDATION = ("modpack", "torch")
 
 
 def bare_python(folder: Path, hidden: Iterable[str]) -> Path:
-    """Make an environment that lacks distributions, with symbolic links for all others.
+    """Create a virtual environment without some distributions, and symlinks to all others.
 
-    Neither the code nor the metadata of a hidden distribution is there. The present environment
-    is the model; modpack is linked by itself, so that its checkout is not on the path.
+    Both code and metadata of hidden distributions are missing. modpack is linked separately, so
+    that its checkout is not on the path.
 
     Args:
-        folder: where to make it; it must not exist.
-        hidden: names of distributions.
+        folder: Folder of the environment. Must not exist.
+        hidden: Names of distributions to hide.
 
     Returns:
-        Its Python.
+        The path of its Python.
     """
     venv.create(folder, symlinks=True, with_pip=False)
-    places = {"base": str(folder), "platbase": str(folder)}
-    site = Path(sysconfig.get_path("purelib", "venv", places))
+    bases = {"base": str(folder), "platbase": str(folder)}
+    site = Path(sysconfig.get_path("purelib", "venv", bases))
     unwanted = {file for name in hidden for file in _files(distribution(name))}
     unwanted |= {file for file in _files(distribution("modpack")) if file.suffix == ".pth"}
     link_all_but(unwanted, installed_in(), site)
     code = _modpack_code()
     if not (site / "modpack").exists():
         (site / "modpack").symlink_to(code)
-    return Path(sysconfig.get_path("scripts", "venv", places)) / "python"
+    return Path(sysconfig.get_path("scripts", "venv", bases)) / "python"
 
 
 def installed_in() -> Path:
-    """The site-packages of this process."""
+    """Return the site-packages of this process."""
     return Path(sysconfig.get_path("purelib"))
 
 
@@ -54,15 +54,15 @@ def _modpack_code() -> Path:
 
 
 def link_all_but(unwanted: set[Path], source: Path, target: Path) -> None:
-    """Fill a folder with links to all of another folder but some of its files.
+    """Link all files of a folder except some.
 
-    A folder without unwanted files is one link; a folder that several distributions share is
-    made, and its entries are linked; a folder of which nothing is left is left out.
+    A folder without unwanted files becomes one link. Otherwise its remaining entries are linked.
+    A folder without remaining entries is omitted.
 
     Args:
-        unwanted: paths of files, relative to ``source``.
-        source: the folder to link to.
-        target: the folder to fill; made if there is anything to link.
+        unwanted: Paths of files, relative to ``source``.
+        source: Folder to link to.
+        target: Folder for the links. Created if needed.
     """
     below: dict[str, set[Path]] = {}
     for file in unwanted:
@@ -84,10 +84,10 @@ def _files(dist: Distribution) -> set[Path]:
 
 
 def owners_of(files: Iterable[Path]) -> set[str]:
-    """The installed distributions, by normalized name, that list any of these files.
+    """Return the normalized names of the installed distributions that own any of these files.
 
     Args:
-        files: absolute paths; those outside of site-packages belong to none.
+        files: Absolute paths. Files outside of site-packages have no owner.
     """
     site = installed_in()
     wanted = {file.relative_to(site) for file in files if file.is_relative_to(site)}
@@ -99,7 +99,7 @@ def owners_of(files: Iterable[Path]) -> set[str]:
 
 
 def foundation() -> set[str]:
-    """The distributions that no environment can lack: modpack, torch, and their requirements."""
+    """Return modpack, torch, and their requirements, which every environment needs."""
     found: set[str] = set()
     waiting = [*FOUNDATION]
     while waiting:
@@ -117,5 +117,5 @@ def foundation() -> set[str]:
 
 
 def normalized(name: str) -> str:
-    """The name of a distribution as PEP 503 writes it."""
+    """Return the normalized name of a distribution (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,4 +1,4 @@
-"""The page that shows what came of all recipes."""
+"""The page with the results of all recipes."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ THEIRS = ("torch.package", "save", "load", "size", "code")
 
 
 def rendered(results: Sequence[Result]) -> str:
-    """The page, in Markdown."""
+    """Return the page as Markdown."""
     heads = [*OURS, *THEIRS]
     table = [_line(heads), _line(["---"] * len(heads)), *map(_row, results)]
-    lines = [HEAD, *_summary(results), "", *table, "", *_below(results)]
+    lines = [HEAD, *_summary(results), "", *table, "", *_details(results)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -66,7 +66,7 @@ def _summary(results: Sequence[Result]) -> Iterator[str]:
     refused = sum(bool(r.modpack.refusal) for r in results)
     private = sum(r.modpack.passed and r.modpack.namespace == "private" for r in results)
     yield (
-        f"**{len(results)} models: {ours} passed with modpack and no rule, {private} of them in "
+        f"**{len(results)} models: {ours} passed with modpack without rules, {private} of them in "
         f"the private namespace; {refused} refused; {theirs} passed with torch.package and rules.**"
     )
 
@@ -116,36 +116,36 @@ def _decisions(side: Side) -> str:
     return " / ".join(map(str, numbers)) if side.modules else ""
 
 
-def _below(results: Sequence[Result]) -> Iterator[str]:
-    """The sections after the table."""
+def _details(results: Sequence[Result]) -> Iterator[str]:
+    """Yield the lines of the sections after the table."""
     ours, theirs = ({r.recipe: getattr(r, each) for r in results} for each in ("modpack", "torch"))
-    why = {recipe: f"`{_short(side.why)}`" for recipe, side in ours.items() if side.why}
-    yield from _section("Why in the process namespace", why)
+    reasons = {name: f"`{_short(side.why)}`" for name, side in ours.items() if side.why}
+    yield from _section("Models that need the process namespace", reasons)
     refused = {name: f"`{_short(side.refusal)}`" for name, side in ours.items() if side.refusal}
-    yield from _section("What modpack refuses", refused)
-    yield from _section("What fails with modpack", _failures(ours))
-    yield from _section("What fails with torch.package", _failures(theirs))
+    yield from _section("Refused by modpack", refused)
+    yield from _section("Failures with modpack", _failures(ours))
+    yield from _section("Failures with torch.package", _failures(theirs))
 
 
-def _section(title: str, said: Mapping[str, str]) -> Iterator[str]:
-    """A list of what was said of recipes, if there is any."""
-    if said:
+def _section(title: str, texts: Mapping[str, str]) -> Iterator[str]:
+    """Yield a list of texts by recipe, unless it is empty."""
+    if texts:
         yield f"## {title}"
         yield ""
-        yield from (f"- `{recipe}`: {text}" for recipe, text in said.items())
+        yield from (f"- `{recipe}`: {text}" for recipe, text in texts.items())
         yield ""
 
 
 def _failures(sides: Mapping[str, Side]) -> dict[str, str]:
     failed = {name: s.failure.partition(": ") for name, s in sides.items() if s.failure}
     return {
-        name: f"{step}: `{_short(what)}`"
-        for name, (step, _, what) in failed.items()
+        name: f"{step}: `{_short(error)}`"
+        for name, (step, _, error) in failed.items()
         if not sides[name].refusal
     }
 
 
 def _short(text: str) -> str:
-    """Words of an error in one line of code, without the folders of this machine."""
+    """Return an error as one line of at most 200 characters, without this machine's folders."""
     words = " ".join(text.replace("`", "'").split())
     return re.sub(r"/[^\s'\"]*/", "", words)[:200]

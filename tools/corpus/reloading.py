@@ -1,7 +1,7 @@
-"""Loads a package where its libraries are not, and tries what users do with a model.
+"""Load a package without its libraries, and use the model.
 
-``python -I reloading.py FOLDER PACKAGE`` reads ``case.pt`` and writes a report beside the
-package, and ``again.modpack``, which holds the loaded model once more.
+``python -I reloading.py FOLDER PACKAGE`` reads ``case.pt`` and writes a report next to the
+package, and ``again.modpack`` with the loaded model.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ del sys.path[0]
 
 
 class DifferenceError(Exception):
-    """The model does not put out what it did when it was packaged."""
+    """The output differs from the original's."""
 
 
 def main(folder: Path, package: Path) -> None:
-    """Take all steps that the first one leaves possible, and write down what came of them."""
+    """Run all possible steps, and write their results."""
     saved = json.loads((folder / "saved.json").read_text())
     declare(saved["stubs"])
     case = torch.load(folder / "case.pt", weights_only=True)
     steps = Steps()
-    model = steps.take("load", lambda: _loaded(package))
+    model = steps.take("load", lambda: _load(package))
     report: dict[str, Any] = {}
     if model is not None:
         steps.take("run", lambda: _compare(model, case))
@@ -42,7 +42,7 @@ def main(folder: Path, package: Path) -> None:
     steps.write(package.with_name(f"{package.name}.json"), **report)
 
 
-def _loaded(package: Path) -> Any:
+def _load(package: Path) -> Any:
     if package.suffix == ".pt":
         from torch.package import PackageImporter
 
@@ -72,7 +72,7 @@ def _save_again(model: Any, path: Path) -> None:
 
 
 def _owner(model: Any) -> Any:
-    """The importer of the package that any part of the model came from."""
+    """Return the importer of the first packaged submodule, or None."""
     import modpack
 
     owners = (modpack.importer_of(part) for part in model.modules())
@@ -83,21 +83,21 @@ def _compare(model: Any, case: dict[str, Any]) -> None:
     torch.manual_seed(0)
     with torch.no_grad():
         found = leaves(model(*case["inputs"]))
-    if told := difference(case["output"], found):
-        raise DifferenceError(told)
+    if text := difference(case["output"], found):
+        raise DifferenceError(text)
 
 
 def _compare_source(model: Any, source: str) -> None:
     if inspect.getsource(type(model)) != source:
-        raise DifferenceError("the source is another")
+        raise DifferenceError("the source differs")
 
 
 def _namespace(model: Any) -> str:
-    """Which namespace the package chose: do its modules have the names they had?"""
+    """Return the namespace of the package's modules, by their names."""
     owner = _owner(model)
     if owner is None:
         return "no packaged code"
-    # The classes of a model can all be torch's, and only its hooks packaged.
+    # Check sys.modules, not the model's classes: possibly only its hooks are packaged.
     private = any(name.startswith(f"{owner.id()}.") for name in sys.modules)
     return "private" if private else "process"
 

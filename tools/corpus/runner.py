@@ -1,4 +1,4 @@
-"""Takes a recipe through all its processes."""
+"""Run all processes of a recipe."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TIME_LIMIT = float(os.environ.get("CORPUS_TIME_LIMIT", 600))
 
 @dataclass
 class Side:
-    """What came of a recipe with one of the two packagers.
+    """The results of a recipe with modpack or torch.package.
 
     Attributes:
-        steps: ``ok`` or an error in one line, by the name of the step, in order.
-        seconds: how long each step took.
-        size: of the package, in bytes.
-        sources: how many Python sources the package holds.
-        modules: how many modules there are of each decision.
-        namespace: which one the package was loaded into.
-        why: what its self-test said about that, if it is the process namespace.
-        hidden: the distributions that were not there when it was loaded.
-        notes: the warnings in the plan.
-        refusal: why modpack wrote no package, in its own words; empty if it did not refuse to.
+        steps: ``ok`` or an error in one line, by step, in order.
+        seconds: Duration of each step.
+        size: Size of the package in bytes.
+        sources: Number of Python sources in the package.
+        modules: Number of modules by decision.
+        namespace: Namespace that the package was loaded into.
+        why: Reason for the process namespace, from the self-test.
+        hidden: Distributions that were hidden from the loading process.
+        notes: Warnings of the plan.
+        refusal: Text of modpack's own error if it wrote no package.
     """
 
     steps: dict[str, str] = field(default_factory=dict)
@@ -49,26 +49,26 @@ class Side:
 
     @property
     def passed(self) -> bool:
-        """Whether every step went well, and the output was compared."""
+        """Whether all steps succeeded, including the comparison of outputs."""
         return "run" in self.steps and set(self.steps.values()) == {OK}
 
     @property
     def failure(self) -> str:
-        """The first step that failed, and why; empty if none did."""
-        failed = (f"{step}: {what}" for step, what in self.steps.items() if what != OK)
-        return next(failed, "" if self.passed else "it was never run")
+        """The first failed step and its error, or an empty string."""
+        failed = (f"{step}: {text}" for step, text in self.steps.items() if text != OK)
+        return next(failed, "" if self.passed else "the model was never run")
 
 
 @dataclass
 class Result:
-    """What came of one recipe.
+    """The results of one recipe.
 
     Attributes:
-        recipe: its name.
-        libraries: the distributions it is about.
-        compiled: more of them, which are extern: they have compiled code.
-        modpack: with modpack, and no rule.
-        torch: with torch.package, and rules for it.
+        recipe: Name of the recipe.
+        libraries: Distributions that the recipe tests.
+        compiled: More such distributions, with native extensions. They are extern.
+        modpack: Results with modpack, without rules.
+        torch: Results with torch.package, with rules.
     """
 
     recipe: str
@@ -78,23 +78,23 @@ class Result:
     compiled: list[str] = field(default_factory=list)
 
     def as_json(self) -> str:
-        """All of it."""
+        """Return the result as JSON."""
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Result:
-        """The result that :meth:`as_json` wrote."""
-        told = json.loads(text)
-        ours, theirs = Side(**told["modpack"]), Side(**told["torch"])
-        return cls(told["recipe"], told["libraries"], ours, theirs, told.get("compiled", []))
+        """Return the result that :meth:`as_json` wrote."""
+        fields = json.loads(text)
+        ours, theirs = Side(**fields["modpack"]), Side(**fields["torch"])
+        return cls(fields["recipe"], fields["libraries"], ours, theirs, fields.get("compiled", []))
 
 
 class Case:
-    """One recipe on its way; everything of it is in one folder.
+    """One recipe and its folder.
 
     Args:
-        recipe: its name.
-        folder: emptied first. ``log.txt`` there gets what the processes print.
+        recipe: Name of the recipe.
+        folder: Folder for all files. Emptied first. ``log.txt`` contains the processes' output.
     """
 
     def __init__(self, recipe: str, folder: Path) -> None:
@@ -104,26 +104,26 @@ class Case:
         folder.mkdir(parents=True)
         (folder / "cwd").mkdir()
 
-    def run(self, beside_torch: bool = True) -> Result:
-        """Package it, load it where its libraries are not, and package what was loaded.
+    def run(self, with_torch_package: bool = True) -> Result:
+        """Package the model, load it without its libraries, and re-export it.
 
         Args:
-            beside_torch: whether to do the same with torch.package.
+            with_torch_package: Whether to repeat this with torch.package.
         """
         ours = Side()
-        saved = self._saved(ours)
+        saved = self._save(ours)
         theirs = Side()
         if "stubs" in saved:
             self._load_ours(ours, saved)
             self._audit_ours(ours)
-            if beside_torch:
+            if with_torch_package:
                 self._with_torch_package(theirs, saved["libraries"])
         libraries, compiled = saved.get("libraries", []), saved.get("compiled", [])
         return Result(self._recipe, libraries, ours, theirs, compiled)
 
-    def _saved(self, side: Side) -> dict[str, Any]:
-        told = self._python(sys.executable, "saving.py", self._recipe, self._folder)
-        saved = self._report("saved.json", side, told, "build")
+    def _save(self, side: Side) -> dict[str, Any]:
+        error = self._python(sys.executable, "saving.py", self._recipe, self._folder)
+        saved = self._report("saved.json", side, error, "build")
         side.modules = {action: len(names) for action, names in saved.get("modules", {}).items()}
         side.notes = saved.get("notes", [])
         side.hidden = saved.get("hidden", [])
@@ -134,34 +134,33 @@ class Case:
     def _load_ours(self, side: Side, saved: dict[str, Any]) -> None:
         if not (self._folder / "net.modpack").exists():
             return
-        told = _misplaced(saved)
-        if told:
-            side.steps["hermetic"] = told
+        if misplaced := _misplaced(saved):
+            side.steps["hermetic"] = misplaced
         python = self._bare("bare", saved["hidden"])
-        told = self._python(python, "reloading.py", self._folder, self._folder / "net.modpack")
-        loaded = self._report("net.modpack.json", side, told, "load")
+        error = self._python(python, "reloading.py", self._folder, self._folder / "net.modpack")
+        loaded = self._report("net.modpack.json", side, error, "load")
         side.namespace = loaded.get("namespace", "") if side.modules.get("interned") else ""
         again = self._folder / "again.modpack"
         if again.exists():
-            told = self._python(python, "reloading.py", self._folder, again)
-            self._report("again.modpack.json", side, told, "load", "again ")
+            error = self._python(python, "reloading.py", self._folder, again)
+            self._report("again.modpack.json", side, error, "load", "again ")
 
     def _audit_ours(self, side: Side) -> None:
         if (self._folder / "net.modpack").exists():
-            told = self._python(sys.executable, "auditing.py", self._folder)
-            self._report("audit.json", side, told, "audit")
+            error = self._python(sys.executable, "auditing.py", self._folder)
+            self._report("audit.json", side, error, "audit")
 
     def _with_torch_package(self, side: Side, libraries: list[str]) -> None:
-        told = self._python(sys.executable, "saving.py", self._recipe, self._folder, "--torch")
-        self._report("torch-saved.json", side, told, "build")
+        error = self._python(sys.executable, "saving.py", self._recipe, self._folder, "--torch")
+        self._report("torch-saved.json", side, error, "build")
         package = self._folder / "net.pt"
         if side.steps.get("save") != OK:
             return
         self._measure(side, package)
         side.hidden = [normalized(name) for name in libraries]
         python = self._bare("bare-torch", side.hidden)
-        told = self._python(python, "reloading.py", self._folder, package)
-        self._report("net.pt.json", side, told, "load")
+        error = self._python(python, "reloading.py", self._folder, package)
+        self._report("net.pt.json", side, error, "load")
 
     def _bare(self, name: str, hidden: list[str]) -> Path:
         return bare_python(self._folder / name, hidden)
@@ -176,20 +175,20 @@ class Case:
                     side.why = json.loads(archive.read(name)).get("why_process") or ""
 
     def _report(
-        self, name: str, side: Side, told: str | None, step: str, prefix: str = ""
+        self, name: str, side: Side, error: str | None, step: str, prefix: str = ""
     ) -> dict[str, Any]:
-        """Note what a process wrote down, or why it wrote nothing."""
+        """Add a process's report to the results, or its error."""
         file = self._folder / name
-        if told is not None or not file.exists():
-            side.steps[prefix + step] = told or "the process wrote nothing"
+        if error is not None or not file.exists():
+            side.steps[prefix + step] = error or "the process wrote no report"
             return {}
         report: dict[str, Any] = json.loads(file.read_text())
-        side.steps |= {prefix + step: what for step, what in report["steps"].items()}
+        side.steps |= {prefix + step: text for step, text in report["steps"].items()}
         side.seconds |= {prefix + step: took for step, took in report["seconds"].items()}
         return report
 
     def _python(self, python: str | Path, script: str, *arguments: str | Path) -> str | None:
-        """Run a script; None if it went well, or what went wrong in a line."""
+        """Run a script, and return its error in one line, or None."""
         command = [str(python), "-I", "-W", "ignore", str(HERE / script), *map(str, arguments)]
         if script == "saving.py":
             command.remove("-I")
@@ -197,34 +196,34 @@ class Case:
         with (self._folder / "log.txt").open("a") as log:
             log.write(f"$ {' '.join(command)}\n{printed}")
         if status is None:
-            return f"not done after {TIME_LIMIT} seconds"
+            return f"not finished after {TIME_LIMIT} seconds"
         return f"exit status {status}: {_last_line(printed)}" if status else None
 
     def _variables(self) -> dict[str, str]:
-        mine = {"MODPACK_CACHE_DIR": "cache", "HF_HOME": "home", "MPLCONFIGDIR": "home"}
+        folders = {"MODPACK_CACHE_DIR": "cache", "HF_HOME": "home", "MPLCONFIGDIR": "home"}
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         return {
             **kept,
-            **{key: str(self._folder / folder) for key, folder in mine.items()},
+            **{key: str(self._folder / folder) for key, folder in folders.items()},
             "OMP_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
         }
 
 
 def _misplaced(saved: dict[str, Any]) -> str:
-    """The libraries whose code is not where it should be, in a few words; empty if none."""
-    told = []
-    for place, wanted in (("interned", saved["libraries"]), ("extern", saved["compiled"])):
-        missed = sorted({normalized(name) for name in wanted} - set(saved[place]))
-        if missed:
-            told.append(f"not {place}: {', '.join(missed)}")
-    return "; ".join(told)
+    """Describe the libraries that are not interned or extern as expected."""
+    texts = []
+    for decision, wanted in (("interned", saved["libraries"]), ("extern", saved["compiled"])):
+        missing = sorted({normalized(name) for name in wanted} - set(saved[decision]))
+        if missing:
+            texts.append(f"not {decision}: {', '.join(missing)}")
+    return "; ".join(texts)
 
 
 def _printed_by(
     command: list[str], folder: Path, variables: dict[str, str]
 ) -> tuple[str, int | None]:
-    """What a process printed, and its exit status; None if it took too long."""
+    """Return a process's output and exit status. The status is None after a timeout."""
     process = subprocess.Popen(
         command,
         cwd=folder,

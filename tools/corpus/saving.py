@@ -1,7 +1,7 @@
-"""Builds one recipe, notes what its model puts out, and packages it; in a process of its own.
+"""Build a recipe in a new process, record its outputs, and package it.
 
 ``python saving.py RECIPE FOLDER`` writes ``case.pt`` (inputs and outputs), ``net.modpack`` and
-``saved.json``; with ``--torch`` it packages with ``torch.package`` and writes ``net.pt``.
+``saved.json``. With ``--torch``, it packages with ``torch.package`` and writes ``net.pt``.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ RECIPES = Path(__file__).parent / "recipes"
 
 
 def main() -> None:
-    """Do it, and write down what came of it."""
+    """Package a recipe, and write a report."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", action="store_true")
-    given = parser.parse_args()
-    (_with_torch_package if given.torch else _with_modpack)(given.recipe, given.folder)
+    options = parser.parse_args()
+    (_with_torch_package if options.torch else _with_modpack)(options.recipe, options.folder)
 
 
 def _with_modpack(name: str, folder: Path) -> None:
     import modpack
 
-    recipe, model, inputs = built(name)
+    recipe, model, inputs = build(name)
     case = {"inputs": inputs, "output": _output(model, inputs), "source": _source(type(model))}
     case["copied"] = _output_of_copy(model, inputs)
     torch.save(case, folder / "case.pt")
     steps = Steps()
-    options: dict[str, Any] = {"preset": "hermetic"}
-    if "example_inputs" in inspect.signature(modpack.save).parameters:
-        options["example_inputs"] = inputs
-    plan = steps.take("save", lambda: modpack.save(model, folder / "net.modpack", **options))
+    target = folder / "net.modpack"
+    plan = steps.take(
+        "save", lambda: modpack.save(model, target, preset="hermetic", example_inputs=inputs)
+    )
     report: dict[str, Any] = {
         "stubs": operators_of(name),
         "libraries": list(recipe.LIBRARIES),
@@ -63,28 +63,28 @@ def _output(model: torch.nn.Module, inputs: Any) -> Any:
 
 
 def _output_of_copy(model: torch.nn.Module, inputs: Any) -> Any:
-    """What a copy of the original puts out; None if it cannot be copied, or the copy not be run."""
+    """Return the output of a copy of the model, or None if copying or running it fails."""
     try:
         return _output(copy.deepcopy(model), inputs)
     except Exception:
         return None
 
 
-def _refusal(failure: BaseException | None) -> str:
-    """What an error that modpack raised on purpose says first; empty for any other.
+def _refusal(error: BaseException | None) -> str:
+    """Return the first two lines of one of modpack's own errors, or an empty string.
 
-    In a list of problems the first line says what is wrong, the second one where.
+    In a list of problems, the first line is the problem and the second its subject.
     """
     import modpack
 
-    if not isinstance(failure, modpack.errors.ModpackError):
+    if not isinstance(error, modpack.errors.ModpackError):
         return ""
-    lines = [line.strip(" *") for line in str(failure).splitlines()]
-    return " / ".join([line for line in lines if line][:2]) or type(failure).__name__
+    lines = [line.strip(" *") for line in str(error).splitlines()]
+    return " / ".join([line for line in lines if line][:2]) or type(error).__name__
 
 
 def _torch_saves(model: torch.nn.Module) -> bool:
-    """Whether ``torch.save`` takes the original: if it does not, it need not take the copy."""
+    """Return whether ``torch.save`` works for the original; otherwise the copy need not work."""
     try:
         torch.save(model, io.BytesIO())
     except Exception:
@@ -107,7 +107,7 @@ def _facts(plan: Any) -> dict[str, Any]:
 
 
 def _files(plan: Any, decided: str) -> Iterator[Path]:
-    """The files of all modules with a decision; folders without code have none."""
+    """Yield the source files of all modules with a decision."""
     for decision in plan.decisions.values():
         if decision.action.past == decided and decision.location is not None:
             yield from map(Path, filter(None, [decision.location.file]))
@@ -116,7 +116,7 @@ def _files(plan: Any, decided: str) -> Iterator[Path]:
 def _with_torch_package(name: str, folder: Path) -> None:
     from torch.package import PackageExporter
 
-    recipe, model, _ = built(name)
+    recipe, model, _ = build(name)
 
     def save() -> None:
         with PackageExporter(folder / "net.pt") as exporter:
@@ -130,7 +130,7 @@ def _with_torch_package(name: str, folder: Path) -> None:
 
 
 def _roots(recipe: Any) -> list[str]:
-    """The top-level modules of the recipe's libraries, and the recipe's own."""
+    """Return the top-level modules of the recipe and its libraries."""
     from importlib.metadata import packages_distributions
 
     libraries = {normalized(library) for library in recipe.LIBRARIES}
@@ -142,8 +142,8 @@ def _roots(recipe: Any) -> list[str]:
     return [recipe.__name__, *sorted(found)]
 
 
-def built(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
-    """The module of a recipe, its model, and the inputs of its model."""
+def build(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
+    """Return a recipe's module, model, and inputs."""
     sys.path.insert(0, str(RECIPES))
     declare(operators_of(name))
     recipe = importlib.import_module(name)
@@ -154,7 +154,7 @@ def built(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
 
 
 def operators_of(name: str) -> str:
-    """The library whose operators a recipe wants declared before it is imported; or nothing."""
+    """Return the library whose operators a recipe needs declared, or an empty string."""
     text = (RECIPES / f"{name}.py").read_text()
     wanted = re.search(r'^OPERATORS = "(\w+)"$', text, re.MULTILINE)
     return wanted[1] if wanted else ""

@@ -1,4 +1,4 @@
-"""What packaging and reloading a recipe share: steps, outputs, operators that are not here."""
+"""Steps, outputs, and declared operators, shared by packaging and loading."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _declared: list[torch.library.Library] = []
 
 
 def declare(library: str) -> None:
-    """Declare the operators of a library whose compiled code cannot run here.
+    """Declare the operators of a library whose native extensions are not installed.
 
-    They are not implemented: Python code may refer to them. An empty name stands for none.
+    Python code can refer to the operators, but not call them. An empty name declares nothing.
     """
     for signature in _OPERATORS.get(library, ()):
         fragment = torch.library.Library(library, "FRAGMENT")
@@ -37,13 +37,12 @@ def declare(library: str) -> None:
 
 
 class Steps:
-    """What came of each step, in order: one failing step must not hide the others.
+    """Steps of a process, and their results. A failed step does not stop the next ones.
 
     Attributes:
-        outcomes: ``ok``, or the last line of the error, by the name of the step. The whole
-            traceback goes to standard error.
-        failures: the exception of each step that failed.
-        seconds: how long each step took.
+        outcomes: ``ok`` or a short error, by step. The traceback goes to stderr.
+        failures: Exceptions of failed steps.
+        seconds: Duration of each step.
     """
 
     def __init__(self) -> None:
@@ -52,33 +51,32 @@ class Steps:
         self.seconds: dict[str, float] = {}
 
     def take(self, name: str, step: Callable[[], Any]) -> Any:
-        """Carry out a step; what it returns, or None if it fails."""
+        """Run a step, and return its result, or None if it fails."""
         started = time.perf_counter()
         self.outcomes[name] = OK
         try:
             return step()
-        except (Exception, SystemExit) as failure:
+        except (Exception, SystemExit) as error:
             print(f"--- {name}", file=sys.stderr)
             traceback.print_exc()
-            lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-            told = " / ".join(lines[:4])
-            self.outcomes[name] = f"{type(failure).__name__}: {told}"[:400]
-            self.failures[name] = failure
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            text = " / ".join(lines[:4])
+            self.outcomes[name] = f"{type(error).__name__}: {text}"[:400]
+            self.failures[name] = error
         finally:
             self.seconds[name] = round(time.perf_counter() - started, 3)
         return None
 
     def write(self, file: Path, **report: Any) -> None:
-        """Write down what came of them, and more."""
+        """Write the results of the steps, and other fields, as JSON."""
         report = {"steps": self.outcomes, "seconds": self.seconds, **report}
         file.write_text(json.dumps(report, indent=1))
 
 
 def leaves(value: Any) -> dict[str, Leaf]:
-    """The tensors and plain values in an output, by their path in it.
+    """Return the tensors and plain values in an output, by path.
 
-    Mappings, sequences and the attributes of any other objects are followed, an object that is
-    reached twice only once.
+    Mappings, sequences, and attributes of other objects are traversed, each object once.
     """
     return dict(_leaves(value, "output", set()))
 
@@ -104,10 +102,10 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def difference(expected: Mapping[str, Leaf], found: Mapping[str, Leaf]) -> str | None:
-    """The first leaf that is not the same to the last bit, in a few words; None if all are."""
+    """Describe the first leaf that is not bit-identical, or return None."""
     if list(expected) != list(found):
-        odd = sorted(set(expected) ^ set(found))
-        return f"other leaves: {', '.join(odd) or 'in another order'}"
+        unmatched = sorted(set(expected) ^ set(found))
+        return f"different leaves: {', '.join(unmatched) or 'in another order'}"
     return next(
         (f"{path} differs" for path in expected if not _same(expected[path], found[path])), None
     )

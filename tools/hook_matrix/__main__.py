@@ -94,9 +94,9 @@ def run() -> list[Cell]:
         subprocess.run([*script, package, notes], env=variables, check=True)
         clean = [sys.executable, "-I", str(HERE / "reloading.py"), package, notes, results]
         subprocess.run(clean, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-        told = json.loads(Path(notes).read_text())
+        cells = json.loads(Path(notes).read_text())
         in_clean_process = json.loads(Path(results).read_text())
-    return [_cell(name, note, in_clean_process.get(name, {})) for name, note in told.items()]
+    return [_cell(name, note, in_clean_process.get(name, {})) for name, note in cells.items()]
 
 
 def _cell(name: str, note: dict[str, Any], clean: dict[str, Any]) -> Cell:

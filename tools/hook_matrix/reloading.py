@@ -1,4 +1,4 @@
-"""Loads the cells of the matrix and observes them; in a clean process when it runs by itself."""
+"""Load the cells of the matrix and run them. As a script, in a clean process."""
 
 import importlib.util
 import json
@@ -13,16 +13,16 @@ import modpack
 
 
 def reloaded(importer: Any, record: str, row: str) -> dict[str, Any]:
-    """What is observed of a cell's model after it was loaded.
+    """Load a cell's model and run it.
 
     Returns:
-        What was ``seen``, and which steps are ``left`` once all handles were removed; or what
-        ``failed``.
+        The results as ``seen``, and as ``left`` the hooks that still run after their removal. If
+        loading fails, ``failed`` is the error.
     """
     forget_process_wide_choice()
     try:
         net, optimizer = importer.load_model(
-            "net", record, optimizer=True, hooks=True, global_hooks=True
+            "net", record, with_optimizer=True, hooks=True, global_hooks=True
         )
         observed = importer.import_module("matrixlib.net").observed
         try:
@@ -31,27 +31,27 @@ def reloaded(importer: Any, record: str, row: str) -> dict[str, Any]:
             for spec in importer.hook_specs("net", record):
                 importer.hook_handles.pop(spec.name).remove()
         return {"seen": seen, "left": observed(row, net, optimizer)["log"]}
-    except Exception as failure:
-        return {"failed": f"{type(failure).__name__}: {failure}"}
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
 
 
 def forget_process_wide_choice() -> None:
-    """Torch decides once per process for legacy or full global backward hooks; each cell anew."""
+    """Reset torch's choice of legacy or full global backward hooks, which it makes once."""
     modules._global_is_full_backward_hook = None
 
 
 def main(package: str, notes: str, results: str) -> None:
-    """Observe all cells of a package and write down what was seen."""
+    """Run all cells of a package, and write the results."""
     if importlib.util.find_spec("matrixlib") is not None:
-        sys.exit("this process is not clean: it can import matrixlib")
+        sys.exit("matrixlib is importable, so this process is not clean")
     warnings.simplefilter("ignore")
     importer = modpack.PackageImporter(package)
-    told = {
+    results_by_cell = {
         cell: reloaded(importer, note["record"], cell.partition("|")[0])
         for cell, note in json.loads(Path(notes).read_text()).items()
         if "refused" not in note
     }
-    Path(results).write_text(json.dumps(told))
+    Path(results).write_text(json.dumps(results_by_cell))
 
 
 if __name__ == "__main__":

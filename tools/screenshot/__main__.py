@@ -1,7 +1,7 @@
-"""Takes the picture of the report page that the documentation shows.
+"""Take the screenshot of the report page for the documentation.
 
-Packages the project of fixtures/audited, writes its page with ``modpack report``, and looks at it
-in a headless Chromium.
+Packages the project of fixtures/audited, writes its page with ``modpack report``, and opens the
+page in a headless Chromium.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
 FIXTURE = ROOT / "fixtures" / "audited"
-PICTURE = ROOT / "docs" / "images" / "audit.png"
+SCREENSHOT = ROOT / "docs" / "images" / "audit.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SIZE = {"width": 1680, "height": 860}
 MODULE = "scout.sinks"
 
 
 def main() -> int:
-    """Make the package and its page in a temporary folder, and take the picture."""
+    """Create the package and its page in a temporary folder, and take the screenshot."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
-        print("This needs Chromium: apt-get install chromium", file=sys.stderr)
+        print("Chromium is not installed. Run: apt-get install chromium", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         page = _make_page(Path(folder))
-        _take(browser, page)
-    print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size // 1000} kB")
+        _take_screenshot(browser, page)
+    print(f"{SCREENSHOT.relative_to(ROOT)}: {SCREENSHOT.stat().st_size // 1000} kB")
     return 0
 
 
@@ -56,8 +56,8 @@ def _make_page(folder: Path) -> Path:
     return project / "first.html"
 
 
-def _take(browser: str, page: Path) -> None:
-    PICTURE.parent.mkdir(exist_ok=True)
+def _take_screenshot(browser: str, page: Path) -> None:
+    SCREENSHOT.parent.mkdir(exist_ok=True)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=browser, args=["--no-sandbox", "--disable-gpu"]
@@ -71,7 +71,7 @@ def _take(browser: str, page: Path) -> None:
         shown.evaluate("name => { location.hash = addressOf(indexOf.get(name)); }", MODULE)
         shown.wait_for_function("modpackReport.graph.drawing.nodes('.chosen').length === 1")
         shown.wait_for_timeout(500)
-        shown.screenshot(path=PICTURE)
+        shown.screenshot(path=SCREENSHOT)
         started.close()
 
 

@@ -107,9 +107,7 @@ def _fill(target: Path, cache: Path, start: float, number: int) -> tuple[int, li
     time.sleep(max(0.0, start - time.time()))
     with PackageImporter(target) as importer:
         numbers = {importer.import_module(f"many.m{each}").number for each in range(100)}
-    return 1, [] if numbers == {number} else [
-        f"loaded {numbers}, not {number}"
-    ]
+    return 1, [] if numbers == {number} else [f"loaded {numbers}, not {number}"]
 
 
 def _add(tally: Tally, result: ChildResult) -> None:

@@ -65,7 +65,7 @@ def test_what_loads_a_package_itself_is_never_hidden(tool):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "text"),
     [
         ([torch.zeros(2)], [torch.zeros(2)], None),
         ([torch.zeros(2)], [-torch.zeros(2)], "output[0] differs"),
@@ -73,13 +73,13 @@ def test_what_loads_a_package_itself_is_never_hidden(tool):
         ([torch.zeros(2)], [torch.zeros(2, dtype=torch.double)], "output[0] differs"),
         ([torch.zeros(2)], [torch.zeros(2, 1)], "output[0] differs"),
         ([1], [1.0], "output[0] differs"),
-        ({"a": 1}, {"b": 1}, "other leaves: output['a'], output['b']"),
-        ([torch.zeros(2), None], [torch.zeros(2)], "other leaves: output[1]"),
+        ({"a": 1}, {"b": 1}, "different leaves: output['a'], output['b']"),
+        ([torch.zeros(2), None], [torch.zeros(2)], "different leaves: output[1]"),
     ],
 )
-def test_outputs_are_compared_to_the_last_bit(tool, one, other, told):
+def test_outputs_are_compared_to_the_last_bit(tool, one, other, text):
     shared = tool("shared")
-    assert shared.difference(shared.leaves(one), shared.leaves(other)) == told
+    assert shared.difference(shared.leaves(one), shared.leaves(other)) == text
 
 
 def test_the_attributes_of_other_objects_are_compared(tool):
@@ -142,9 +142,9 @@ def test_the_page_tells_refusals_apart_from_failures(tool):
     refused = runner.Side({"save": "PicklingError: no / more"}, refusal="no /home/me/net.py")
     text = page.rendered([runner.Result("net", ["lib"], refused, runner.Side())])
     assert "1 refused" in text
-    assert "## What modpack refuses\n\n- `net`: `no net.py`" in text
+    assert "## Refused by modpack\n\n- `net`: `no net.py`" in text
     assert "| `net` | lib | refused |" in text
-    assert "What fails with modpack" not in text
+    assert "Failures with modpack" not in text
 
 
 def test_libraries_must_be_where_the_recipe_says(tool):
@@ -172,8 +172,8 @@ def test_only_errors_of_modpack_itself_are_refusals(tool):
 
 def test_an_audit_with_an_error_is_a_failing_step(tool):
     auditing = tool("auditing")
-    error = {"severity": "error", "code": "mock-called", "text": "lib.go was called"}
-    note = {"severity": "note", "code": "self-test-missing", "text": "it was not tried"}
+    error = {"severity": "error", "code": "mock-called", "message": "lib.go was called"}
+    note = {"severity": "info", "code": "self-test-missing", "message": "no self-test"}
     auditing.require_no_errors({"findings": [note]}, 0)
     with pytest.raises(auditing.AuditError, match=r"mock-called: lib\.go was called"):
         auditing.require_no_errors({"findings": [note, error]}, 1)
@@ -190,9 +190,9 @@ def test_the_externs_of_an_audit_are_the_owners_of_the_extern_modules_and_no_oth
             {"name": "torch", "extern": 9},
         ]
     }
-    told = auditing.externs(audit)
-    auditing.compare(told, ["needed-one"], {"torch"})
-    with pytest.raises(auditing.AuditError, match="not told: other"):
-        auditing.compare(told, ["needed-one", "other"], {"torch"})
+    listed = auditing.externs(audit)
+    auditing.compare(listed, ["needed-one"], {"torch"})
+    with pytest.raises(auditing.AuditError, match="missing: other"):
+        auditing.compare(listed, ["needed-one", "other"], {"torch"})
     with pytest.raises(auditing.AuditError, match="not needed: needed-one"):
-        auditing.compare(told, [], {"torch"})
+        auditing.compare(listed, [], {"torch"})

@@ -8,7 +8,7 @@ LIBRARIES = ("accelerate",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     for layer in model:
         add_hook_to_module(layer, AlignDevicesHook(execution_device="cpu", io_same_device=True))

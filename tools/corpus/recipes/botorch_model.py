@@ -19,13 +19,13 @@ class Posterior(nn.Module):
         self.model = model
 
     def forward(self, x):
-        """Both."""
+        """Return both."""
         found = self.model.posterior(x)
         return found.mean, found.variance
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     points = torch.rand(8, 2, dtype=torch.double)
     model = SingleTaskGP(points, points.sin().sum(1, keepdim=True))
     return Posterior(model), (torch.rand(4, 2, dtype=torch.double),)

@@ -8,7 +8,7 @@ LIBRARIES = ("captum",)
 
 
 class Explained(nn.Module):
-    """Tells which inputs matter."""
+    """Attributes outputs to inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,11 +16,11 @@ class Explained(nn.Module):
         self.attribution = IntegratedGradients(self.net)
 
     def forward(self, x):
-        """Attributions to the first class."""
+        """Return attributions to the first class."""
         with torch.enable_grad():
             return self.attribution.attribute(x, target=0, n_steps=8).detach()
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Explained(), (torch.randn(2, 4),)

@@ -27,11 +27,11 @@ class Property(nn.Module):
         )
 
     def forward(self, scale):
-        """The estimates."""
+        """Return the estimates."""
         molecules = map(Chem.MolFromSmiles, ("CCO", "c1ccccc1"))
         return self.net(BatchMolGraph([self.featurizer(m) for m in molecules])) * scale
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Property(), (torch.randn(1),)

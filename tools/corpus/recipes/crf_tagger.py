@@ -16,11 +16,11 @@ class Tagger(nn.Module):
         self.field = CRF(tags, batch_first=True)
 
     def forward(self, x, tags):
-        """The likelihood of the tags, and the likeliest ones."""
+        """Return the likelihood of the tags, and the most likely tags."""
         scores = self.scores(x)
         return self.field(scores, tags), self.field.decode(scores)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Tagger(8, 4), (torch.randn(2, 5, 8), torch.randint(0, 4, (2, 5)))

@@ -16,13 +16,13 @@ class Tagger(nn.Module):
         self.encoder = RoBERTaEncoder(config)
 
     def forward(self, pieces):
-        """The last layer's."""
+        """Return the last layer's vectors."""
         mask = AttentionMask(torch.ones_like(pieces, dtype=torch.bool))
         return self.encoder(pieces, mask).last_hidden_layer_state
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = RoBERTaConfig(
         embedding_width=16,
         hidden_width=16,

@@ -11,6 +11,6 @@ LIBRARIES = ("deepxde",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     torch.set_default_device("cpu")
     return deepxde.nn.FNN([2, 16, 16, 1], "tanh", "Glorot normal"), (torch.randn(4, 2),)

@@ -8,6 +8,6 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Unet(dim=8, dim_mults=(1, 2), flash_attn=False)
     return model, (torch.randn(1, 3, 16, 16), torch.tensor([5]))

@@ -1,4 +1,4 @@
-"""A scheduler of diffusers, configured by what it keeps, and the loop that samples with it."""
+"""A scheduler of diffusers with its stored configuration, and a sampling loop."""
 
 import torch
 from diffusers import DDIMScheduler
@@ -17,7 +17,7 @@ class Sampler(nn.Module):
         self.scheduler = DDIMScheduler(num_train_timesteps=10)
 
     def forward(self, sample):
-        """The sample after them."""
+        """Return the sample after them."""
         self.scheduler.set_timesteps(2)
         for time in self.scheduler.timesteps:
             sample = self.scheduler.step(self.net(sample), time, sample).prev_sample
@@ -25,5 +25,5 @@ class Sampler(nn.Module):
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Sampler(), (torch.randn(1, 1, 8, 8),)

@@ -1,4 +1,4 @@
-"""A small U-Net of diffusers, which remembers its configuration."""
+"""A small U-Net of diffusers, which stores its configuration."""
 
 import torch
 from diffusers import UNet2DModel
@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = UNet2DModel(
         sample_size=16,
         in_channels=3,

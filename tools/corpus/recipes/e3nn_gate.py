@@ -8,6 +8,6 @@ LIBRARIES = ("e3nn",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     gate = Gate("4x0e", [torch.tanh], "2x0e", [torch.sigmoid], "2x1o")
     return nn.Sequential(gate), (torch.randn(3, gate.irreps_in.dim),)

@@ -7,6 +7,6 @@ LIBRARIES = ("efficientnet-pytorch",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = EfficientNet.from_name("efficientnet-b0", num_classes=10)
     return model, (torch.randn(1, 3, 64, 64),)

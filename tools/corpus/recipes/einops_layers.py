@@ -8,7 +8,7 @@ LIBRARIES = ("einops",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = nn.Sequential(
         Rearrange("b c (h p) (w q) -> b (h w) (c p q)", p=4, q=4),
         EinMix("b n c -> b n d", weight_shape="c d", bias_shape="d", c=48, d=32),

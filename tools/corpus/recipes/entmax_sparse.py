@@ -16,10 +16,10 @@ class SparseAttention(nn.Module):
         self.weights = entmax.Entmax15(dim=-1)
 
     def forward(self, x):
-        """Attend."""
+        """Return attend."""
         return self.weights(self.queries(x) @ self.keys(x).transpose(1, 2)) @ x
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return SparseAttention(16), (torch.randn(2, 5, 16),)

@@ -1,4 +1,4 @@
-"""A temporal fusion transformer of pytorch-forecasting, made for a data frame."""
+"""A temporal fusion transformer of pytorch-forecasting, created for a data frame."""
 
 import pandas
 from pytorch_forecasting import TemporalFusionTransformer, TimeSeriesDataSet
@@ -9,19 +9,19 @@ OPERATORS = "torchvision"
 
 
 class Forecast(nn.Module):
-    """Only what is forecast, of all that the network puts out."""
+    """Only the forecast of the network's outputs."""
 
     def __init__(self, net: TemporalFusionTransformer) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, batch):
-        """The quantiles."""
+        """Return the quantiles."""
         return self.net(batch)["prediction"]
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     series = pandas.DataFrame(
         {"time": [*range(20)] * 2, "group": ["a"] * 20 + ["b"] * 20, "value": [0.5, 1.5] * 20}
     )

@@ -12,7 +12,7 @@ HEADS = Registry("HEADS")
 
 @HEADS.register()
 class Head(nn.Module):
-    """A layer as wide as its configuration says."""
+    """A layer whose width comes from its configuration."""
 
     def __init__(self, config: CfgNode) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class Head(nn.Module):
         self.layer = nn.Linear(config.MODEL.WIDTH, config.MODEL.CLASSES)
 
     def forward(self, x):
-        """Scores; the registry is asked for the class again."""
+        """Look up the class in the registry again, and return scores."""
         return self.layer(x), HEADS.get(self.config.MODEL.NAME) is type(self)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = CfgNode({"MODEL": {"NAME": "Head", "WIDTH": 8, "CLASSES": 3}})
     config.freeze()
     return HEADS.get(config.MODEL.NAME)(config), (torch.randn(2, 8),)

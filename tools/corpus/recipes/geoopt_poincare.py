@@ -19,12 +19,12 @@ class Hyperbolic(nn.Module):
         self.optimizer = geoopt.optim.RiemannianAdam([self.points], lr=0.1)
 
     def forward(self, x):
-        """One per input and point."""
+        """Return one distance per input and point."""
         return self.ball.dist(self.ball.expmap0(x)[:, None], self.points)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Hyperbolic(3, 4)
     model(torch.randn(2, 4)).sum().backward()
     model.optimizer.step()

@@ -18,17 +18,17 @@ class Regression(gpytorch.models.ExactGP):
         self.kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
 
     def forward(self, x):
-        """The prior."""
+        """Return the prior."""
         return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
 
     def __call__(self, x):
-        """The posterior's mean and variance in evaluation, else the prior."""
+        """Return the posterior's mean and variance in evaluation mode, else the prior."""
         found = super().__call__(x)
         return found if self.training else (found.mean, found.variance)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     points = torch.linspace(0, 1, 10)
     model = Regression(points, torch.sin(6 * points), gpytorch.likelihoods.GaussianLikelihood())
     return model, (torch.linspace(0, 1, 7),)

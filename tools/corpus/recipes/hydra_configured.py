@@ -1,4 +1,4 @@
-"""A network instantiated by hydra from a configuration of omegaconf, which it keeps."""
+"""A network that hydra instantiates from a configuration of omegaconf, which it stores."""
 
 import hydra
 import torch
@@ -12,7 +12,7 @@ LIBRARIES = (
 
 
 class Configured(nn.Module):
-    """Layers as a configuration says."""
+    """Layers from a configuration."""
 
     def __init__(self, config) -> None:
         super().__init__()
@@ -20,14 +20,14 @@ class Configured(nn.Module):
         self.layers = nn.ModuleList(map(hydra.utils.instantiate, config.layers))
 
     def forward(self, x):
-        """One layer after the other, and as many columns as the configuration says."""
+        """Return as many columns as the configuration says."""
         for layer in self.layers:
             x = layer(x)
         return x, int(self.config.width)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = OmegaConf.create(
         {
             "width": 16,

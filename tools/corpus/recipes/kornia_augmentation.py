@@ -8,7 +8,7 @@ LIBRARIES = ("kornia",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = nn.Sequential(
         kornia.color.RgbToGrayscale(),
         kornia.filters.GaussianBlur2d((3, 3), (1.0, 1.0)),

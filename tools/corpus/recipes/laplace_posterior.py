@@ -17,12 +17,12 @@ class Posterior(nn.Module):
         self.posterior = posterior
 
     def forward(self, x):
-        """Both."""
+        """Return both."""
         return self.posterior(x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
     posterior = Laplace(net, "regression", subset_of_weights="last_layer", hessian_structure="full")
     posterior.fit(DataLoader(TensorDataset(torch.randn(8, 3), torch.randn(8, 1)), batch_size=4))

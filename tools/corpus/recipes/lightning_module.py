@@ -17,19 +17,19 @@ class Classifier(lightning.LightningModule):
         self.net = nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 3))
 
     def forward(self, x):
-        """Class scores."""
+        """Return class scores."""
         return self.net(x)
 
     def training_step(self, batch, batch_idx):
-        """The loss."""
+        """Return the loss."""
         x, y = batch
         return nn.functional.cross_entropy(self(x), y)
 
     def configure_optimizers(self):
-        """Adam."""
+        """Return an Adam optimizer."""
         return torch.optim.Adam(self.parameters())
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Classifier(hidden=16), (torch.randn(2, 8),)

@@ -17,21 +17,21 @@ class Regression(lightning.LightningModule):
         self.layer = nn.Linear(4, 1)
 
     def forward(self, x):
-        """The estimates."""
+        """Return the estimates."""
         return self.layer(x)
 
     def training_step(self, batch, batch_idx):
-        """The loss."""
+        """Return the loss."""
         x, y = batch
         return nn.functional.mse_loss(self(x), y)
 
     def configure_optimizers(self):
-        """SGD."""
+        """Return an SGD optimizer."""
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Regression()
     data = TensorDataset(torch.randn(8, 4), torch.randn(8, 1))
     trainer = lightning.Trainer(

@@ -8,7 +8,7 @@ LIBRARIES = ("lion-pytorch",)
 
 
 class Trained(nn.Module):
-    """A layer that knows its optimizer."""
+    """A layer that refers to its optimizer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Trained(nn.Module):
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Trained(8)
     model(torch.randn(4, 8)).square().sum().backward()
     model.optimizer.step()

@@ -7,7 +7,7 @@ LIBRARIES = ("local-attention",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = LocalTransformer(
         num_tokens=99, dim=16, depth=2, max_seq_len=32, local_attn_window_size=8, heads=2
     )

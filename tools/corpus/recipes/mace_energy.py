@@ -10,19 +10,19 @@ OPERATORS = "torchvision"
 
 
 class Energy(nn.Module):
-    """Only the energy, of all that the network puts out."""
+    """Only the energy of the network's outputs."""
 
     def __init__(self, net: MACE) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, batch):
-        """One per structure."""
+        """Return one energy per structure."""
         return self.net(dict(batch), compute_force=False)["energy"]
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     net = MACE(
         r_max=5.0,
         num_bessel=4,

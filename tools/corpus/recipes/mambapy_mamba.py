@@ -7,5 +7,5 @@ LIBRARIES = ("mambapy",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Mamba(MambaConfig(d_model=16, n_layers=2)), (torch.randn(2, 8, 16),)

@@ -8,7 +8,7 @@ LIBRARIES = ("pytorch-metric-learning",)
 
 
 class Embedder(nn.Module):
-    """An embedding and what it costs."""
+    """An embedding and its loss."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -20,11 +20,11 @@ class Embedder(nn.Module):
         )
 
     def forward(self, x, labels):
-        """The loss."""
+        """Return the loss."""
         found = self.layer(x)
         return self.loss(found, labels, self.miner(found, labels))
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Embedder(8, 4), (torch.randn(6, 8), torch.tensor([0, 0, 1, 1, 2, 2]))

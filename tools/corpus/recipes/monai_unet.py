@@ -18,12 +18,12 @@ class Segmenter(nn.Module):
         self.prepare = Compose([ScaleIntensity(), NormalizeIntensity()])
 
     def forward(self, images):
-        """Class scores a pixel."""
+        """Return class scores per pixel."""
         prepared = [torch.as_tensor(self.prepare(image)) for image in images]
         return self.net(torch.stack(prepared))
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     net = UNet(spatial_dims=2, in_channels=1, out_channels=2, channels=(4, 8, 16), strides=(2, 2))
     return Segmenter(net), (torch.rand(1, 1, 16, 16),)

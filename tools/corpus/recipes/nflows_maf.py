@@ -19,11 +19,11 @@ class Density(nn.Module):
         self.flow = flow
 
     def forward(self, x):
-        """The log densities."""
+        """Return the log densities."""
         return self.flow.log_prob(x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     steps = [ReversePermutation(4), MaskedAffineAutoregressiveTransform(4, hidden_features=8)]
     return Density(Flow(CompositeTransform(steps), StandardNormal([4]))), (torch.randn(5, 4),)

@@ -7,7 +7,7 @@ LIBRARIES = ("normflows",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     base = normflows.distributions.DiagGaussian(4)
     steps = [
         layer

@@ -1,4 +1,4 @@
-"""A network that opacus wrapped for private training: it hangs its hooks on every layer."""
+"""A network that opacus wrapped for private training, with hooks on every layer."""
 
 import torch
 from opacus import GradSampleModule
@@ -8,6 +8,6 @@ LIBRARIES = ("opacus",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     return GradSampleModule(net), (torch.randn(2, 4),)

@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = CLIP(
         embed_dim=32,
         vision_cfg=CLIPVisionCfg(layers=2, width=32, head_width=8, patch_size=8, image_size=32),

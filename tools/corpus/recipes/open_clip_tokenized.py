@@ -17,11 +17,11 @@ class TextEncoder(nn.Module):
         self.embedding = nn.Embedding(self.tokenizer.vocab_size, 4)
 
     def forward(self, weights):
-        """Mean embeddings, weighted."""
+        """Return weighted mean embeddings."""
         tokens = self.tokenizer(["a diagram", "a photo of a dog"])
         return self.embedding(tokens).mean(1) * weights
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return TextEncoder(), (torch.randn(2, 4),)

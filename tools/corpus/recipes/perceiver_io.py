@@ -7,7 +7,7 @@ LIBRARIES = ("perceiver-pytorch",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Perceiver(
         input_channels=3,
         input_axis=1,

@@ -7,7 +7,7 @@ LIBRARIES = ("performer-pytorch",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = PerformerLM(
         num_tokens=99, max_seq_len=32, dim=32, depth=2, heads=4, dim_head=8, causal=False
     )

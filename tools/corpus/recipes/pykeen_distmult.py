@@ -17,12 +17,12 @@ class Scores(nn.Module):
         self.net = net
 
     def forward(self, triples):
-        """One per row."""
+        """Return one score per row."""
         return self.net.score_hrt(triples)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     triples = TriplesFactory(
         torch.tensor([[0, 0, 1], [1, 1, 2], [2, 0, 0]]),
         entity_to_id={"a": 0, "b": 1, "c": 2},

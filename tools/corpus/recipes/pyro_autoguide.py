@@ -16,11 +16,11 @@ class Warped(nn.Module):
         self.transform = transform
 
     def forward(self, x):
-        """The transformed points."""
+        """Return the transformed points."""
         return self.transform(x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     flow = transforms.AffineAutoregressive(AutoRegressiveNN(4, [16]))
     return Warped(flow), (torch.randn(3, 4),)

@@ -19,16 +19,16 @@ class BayesianRegression(PyroModule):
         self.linear.weight = PyroSample(dist.Normal(0.0, 1.0).expand([1, inputs]).to_event(2))
 
     def regression(self, x, y):
-        """The generative model."""
+        """Return the generative model."""
         mean = self.linear(x).squeeze(-1)
         with pyro.plate("data", x.shape[0]):
             return pyro.sample("obs", dist.Normal(mean, 0.1), obs=y)
 
     def forward(self, x, y):
-        """The joint log density of one draw."""
+        """Return the joint log density of one draw."""
         return poutine.trace(self.regression).get_trace(x, y).log_prob_sum()
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return BayesianRegression(3), (torch.randn(5, 3), torch.randn(5))

@@ -7,6 +7,6 @@ LIBRARIES = ("pytorch-tabnet",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = TabNet(input_dim=6, output_dim=3, n_d=8, n_a=8, group_attention_matrix=torch.eye(6))
     return model, (torch.randn(8, 6),)

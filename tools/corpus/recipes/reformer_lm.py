@@ -7,7 +7,7 @@ LIBRARIES = ("reformer-pytorch",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = ReformerLM(
         num_tokens=99, dim=32, depth=2, max_seq_len=32, heads=4, bucket_size=8, use_full_attn=True
     )

@@ -17,12 +17,12 @@ class Attention(nn.Module):
         self.positions = RotaryEmbedding(width // heads)
 
     def forward(self, x):
-        """Attend."""
+        """Return attend."""
         parts = self.project(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         queries, keys = map(self.positions.rotate_queries_or_keys, parts[:2])
         return nn.functional.scaled_dot_product_attention(queries, keys, parts[2])
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Attention(32, 4), (torch.randn(2, 7, 32),)

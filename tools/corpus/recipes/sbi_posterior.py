@@ -16,12 +16,12 @@ class Density(nn.Module):
         self.estimator = estimator
 
     def forward(self, theta, x):
-        """One per row."""
+        """Return one score per row."""
         return self.estimator.log_prob(theta[None], condition=x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     theta, x = torch.randn(16, 2), torch.randn(16, 3)
     estimator = posterior_nn(model="maf", hidden_features=8, num_transforms=2)(theta, x)
     return Density(estimator), (theta[:4], x[:4])

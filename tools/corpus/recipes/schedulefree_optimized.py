@@ -1,4 +1,4 @@
-"""A network with its optimizer of schedulefree, which has a mode as modules do."""
+"""A network with its optimizer of schedulefree, which has a training mode."""
 
 import torch
 from schedulefree import AdamWScheduleFree
@@ -8,7 +8,7 @@ LIBRARIES = ("schedulefree",)
 
 
 class Trained(nn.Module):
-    """A layer that knows its optimizer, and counts its steps."""
+    """A layer that refers to its optimizer and counts its steps."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Trained(nn.Module):
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = Trained(8)
     model.optimizer.train()
     model(torch.randn(4, 8))[0].square().sum().backward()

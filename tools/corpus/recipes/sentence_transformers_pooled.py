@@ -21,13 +21,13 @@ class Encoder(nn.Module):
         self.bert = BertModel(config)
 
     def forward(self, features):
-        """The features, and the embeddings."""
+        """Return the features, and the embeddings."""
         found = self.bert(features["input_ids"], attention_mask=features["attention_mask"])
         return {**features, "token_embeddings": found.last_hidden_state}
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = BertConfig(
         vocab_size=99,
         hidden_size=32,

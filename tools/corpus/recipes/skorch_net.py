@@ -9,7 +9,7 @@ LIBRARIES = ("skorch",)
 
 
 class Fitted(nn.Module):
-    """A layer that knows its estimator."""
+    """A layer that refers to its estimator."""
 
     def __init__(self, estimator: NeuralNetRegressor) -> None:
         super().__init__()
@@ -17,12 +17,12 @@ class Fitted(nn.Module):
         self.net = estimator.module_
 
     def forward(self, x):
-        """The estimates."""
+        """Return the estimates."""
         return self.net(x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     estimator = NeuralNetRegressor(
         nn.Linear, module__in_features=4, module__out_features=1, max_epochs=2, verbose=0
     )

@@ -8,6 +8,6 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = smp.Unet("resnet18", encoder_weights=None, classes=2)
     return model, (torch.randn(1, 3, 64, 64),)

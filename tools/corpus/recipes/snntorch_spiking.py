@@ -17,7 +17,7 @@ class Spiking(nn.Module):
         self.neuron = snntorch.Leaky(beta=0.9, spike_grad=surrogate.fast_sigmoid(slope=25))
 
     def forward(self, x):
-        """How often each neuron spiked."""
+        """Return the number of spikes of each neuron."""
         membrane = self.neuron.init_leaky()
         count = 0
         for step in x:
@@ -27,5 +27,5 @@ class Spiking(nn.Module):
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Spiking(), (torch.randn(5, 2, 4),)

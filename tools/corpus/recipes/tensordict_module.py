@@ -1,4 +1,4 @@
-"""Modules that read and write the keys of a TensorDict, which has compiled parts."""
+"""Modules that read and write the keys of a TensorDict, which has native extensions."""
 
 import torch
 from tensordict import TensorDict, TensorDictParams
@@ -21,11 +21,11 @@ class Keyed(nn.Module):
         self.scales = TensorDictParams(TensorDict({"y": torch.ones(2)}, []))
 
     def forward(self, x):
-        """What the last key holds, scaled."""
+        """Return the scaled value of the last key."""
         found = self.net(TensorDict({"x": x}, batch_size=x.shape[:1]))
         return found["out", "y"] * self.scales["y"]
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Keyed(), (torch.randn(2, 4),)

@@ -8,6 +8,6 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = timm.create_model("resnet18", num_classes=10)
     return model, (torch.randn(1, 3, 64, 64),)

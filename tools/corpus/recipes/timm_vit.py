@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = timm.create_model(
         "vit_tiny_patch16_224",
         num_classes=10,

@@ -1,4 +1,4 @@
-"""Graph convolutions of torch_geometric in a module of one's own."""
+"""Graph convolutions of torch_geometric in a custom module."""
 
 import torch
 from torch import nn
@@ -17,12 +17,12 @@ class GraphNet(nn.Module):
         self.head = nn.Linear(2 * hidden, classes)
 
     def forward(self, x, edge_index, batch):
-        """Class scores of each graph."""
+        """Return class scores of each graph."""
         x = self.first(x, edge_index).relu()
         return self.head(global_mean_pool(self.second(x, edge_index), batch))
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
     return GraphNet(8, 16, 3), (torch.randn(5, 8), edges, torch.zeros(5, dtype=torch.long))

@@ -7,7 +7,7 @@ LIBRARIES = ("torch-geometric",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = GraphSAGE(in_channels=8, hidden_channels=16, num_layers=2, out_channels=3)
     edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 0, 2]])
     return model, (torch.randn(5, 8), edges)

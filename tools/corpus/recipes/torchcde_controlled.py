@@ -19,7 +19,7 @@ class Field(nn.Module):
         self.layer, self.shape = nn.Linear(width, width * channels), (width, channels)
 
     def forward(self, time, state):
-        """A matrix a state."""
+        """Return one matrix per state."""
         return self.layer(state).tanh().unflatten(-1, self.shape)
 
 
@@ -38,7 +38,7 @@ class Controlled(nn.Module):
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     times = torch.linspace(0, 1, 6).expand(2, 6)
     points = torch.stack([times, torch.randn(2, 6)], dim=-1)
     return Controlled(2, 4), (

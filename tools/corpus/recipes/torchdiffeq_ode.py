@@ -15,7 +15,7 @@ class Velocity(nn.Module):
         self.net = nn.Sequential(nn.Linear(width, 16), nn.Tanh(), nn.Linear(16, width))
 
     def forward(self, time, state):
-        """The derivative."""
+        """Return the derivative."""
         return self.net(state) * torch.exp(-time)
 
 
@@ -27,10 +27,10 @@ class Flow(nn.Module):
         self.velocity = Velocity(width)
 
     def forward(self, state, times):
-        """One state a time."""
+        """Return one state per time."""
         return odeint_adjoint(self.velocity, state, times, method="dopri5")
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Flow(4), (torch.randn(3, 4), torch.linspace(0.0, 1.0, 5))

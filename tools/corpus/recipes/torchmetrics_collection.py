@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics that are parts of a model."""
+"""Metrics of torchmetrics inside a model."""
 
 import torch
 import torchmetrics
@@ -9,7 +9,7 @@ OPERATORS = "torchvision"
 
 
 class Scored(nn.Module):
-    """A classifier that measures itself."""
+    """A classifier with its own metrics."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -22,12 +22,12 @@ class Scored(nn.Module):
         )
 
     def forward(self, x, y):
-        """The class scores, and how good they are."""
+        """Return class scores and their accuracy."""
         found = self.layer(x)
         self.scores.reset()
         return found, self.scores(found, y)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Scored(8, 3), (torch.randn(6, 8), torch.tensor([0, 1, 2, 0, 1, 2]))

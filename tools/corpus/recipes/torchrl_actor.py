@@ -24,10 +24,10 @@ class Policy(nn.Module):
         )
 
     def forward(self, observation):
-        """One action per row."""
+        """Return one action per row."""
         return self.actor(TensorDict({"observation": observation}, [len(observation)]))["action"]
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Policy(), (torch.randn(2, 4),)

@@ -8,7 +8,7 @@ LIBRARIES = ("torchsde",)
 
 
 class Diffusion(nn.Module):
-    """Drift and noise, and the way from one to the other."""
+    """A drift and a diffusion function."""
 
     noise_type = "diagonal"
     sde_type = "ito"
@@ -18,19 +18,19 @@ class Diffusion(nn.Module):
         self.drift, self.noise = nn.Linear(width, width), nn.Linear(width, width)
 
     def f(self, time, state):
-        """The drift."""
+        """Return the drift."""
         return self.drift(state)
 
     def g(self, time, state):
-        """The noise."""
+        """Return the noise."""
         return torch.sigmoid(self.noise(state))
 
     def forward(self, state, times):
-        """One state a time."""
+        """Return one state per time."""
         motion = torchsde.BrownianInterval(0.0, 1.0, size=state.shape, entropy=7)
         return torchsde.sdeint(self, state, times, bm=motion, dt=0.1, method="euler")
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return Diffusion(4), (torch.randn(3, 4), torch.linspace(0.0, 1.0, 5))

@@ -1,4 +1,4 @@
-"""Two layers of a ResNet of torchvision, which torch.fx cuts out of it."""
+"""Two layers of a ResNet of torchvision, extracted by torch.fx."""
 
 import torch
 from torchvision.models import resnet18
@@ -10,6 +10,6 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = create_feature_extractor(resnet18(), {"layer1": "low", "layer3": "high"})
     return model, (torch.randn(1, 3, 32, 32),)

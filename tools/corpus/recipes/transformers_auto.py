@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = AutoConfig.for_model(
         "gpt2", vocab_size=99, n_embd=32, n_layer=2, n_head=4, n_positions=64
     )

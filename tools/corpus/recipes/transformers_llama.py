@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = LlamaConfig(
         vocab_size=99,
         hidden_size=32,

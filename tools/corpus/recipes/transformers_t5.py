@@ -1,4 +1,4 @@
-"""A T5 of transformers, encoder and decoder, in a module of one's own."""
+"""A T5 of transformers, encoder and decoder, in a custom module."""
 
 import torch
 from torch import nn
@@ -16,11 +16,11 @@ class Translator(nn.Module):
         self.t5 = T5ForConditionalGeneration(config)
 
     def forward(self, source, target):
-        """The scores."""
+        """Return the scores."""
         return self.t5(input_ids=source, decoder_input_ids=target).logits
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = T5Config(vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4)
     return Translator(config), (torch.randint(0, 99, (2, 7)), torch.randint(0, 99, (2, 5)))

@@ -1,4 +1,4 @@
-"""A module that holds a tokenizer of transformers, which is compiled code."""
+"""A module with a tokenizer of transformers, which is a native extension."""
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,14 +18,14 @@ class TextEncoder(nn.Module):
         self.embedding = nn.Embedding(len(tokenizer), 4)
 
     def forward(self, weights):
-        """Mean embeddings, weighted."""
+        """Return weighted mean embeddings."""
         sentences = ["a photo", "a photo of a dog and cat"]
         tokens = self.tokenizer(sentences, padding=True, return_tensors="pt")
         return self.embedding(tokens["input_ids"]).mean(1) * weights
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     words = {"[UNK]": 0, "[PAD]": 1, "a": 2, "photo": 3, "of": 4, "dog": 5}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

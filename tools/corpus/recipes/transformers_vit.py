@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = ViTConfig(
         hidden_size=32,
         num_hidden_layers=2,

@@ -8,7 +8,7 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = WhisperConfig(
         vocab_size=99,
         num_mel_bins=8,

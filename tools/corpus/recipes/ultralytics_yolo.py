@@ -8,5 +8,5 @@ OPERATORS = "torchvision"
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     return DetectionModel("yolov8n.yaml", nc=3, verbose=False), (torch.rand(1, 3, 64, 64),)

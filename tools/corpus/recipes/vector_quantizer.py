@@ -7,6 +7,6 @@ LIBRARIES = ("vector-quantize-pytorch",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = ResidualVQ(dim=16, num_quantizers=2, codebook_size=32)
     return model, (torch.randn(1, 8, 16),)

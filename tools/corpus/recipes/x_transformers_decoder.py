@@ -7,7 +7,7 @@ LIBRARIES = ("x-transformers",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = TransformerWrapper(
         num_tokens=99,
         max_seq_len=32,

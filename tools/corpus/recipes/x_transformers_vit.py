@@ -7,7 +7,7 @@ LIBRARIES = ("x-transformers",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     model = ViTransformerWrapper(
         image_size=32,
         patch_size=8,

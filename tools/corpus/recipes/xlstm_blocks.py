@@ -1,4 +1,4 @@
-"""A stack of xLSTM blocks, plain ones and those with memory matrices."""
+"""A stack of xLSTM blocks, with and without memory matrices."""
 
 import torch
 from xlstm import (
@@ -15,7 +15,7 @@ LIBRARIES = ("xlstm",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     config = xLSTMBlockStackConfig(
         mlstm_block=mLSTMBlockConfig(
             mlstm=mLSTMLayerConfig(conv1d_kernel_size=4, qkv_proj_blocksize=4, num_heads=4)

@@ -15,11 +15,11 @@ class Density(nn.Module):
         self.flow = flow
 
     def forward(self, x, context):
-        """The log densities."""
+        """Return the log densities."""
         return self.flow(context).log_prob(x)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     flow = zuko.flows.NSF(features=3, context=4, transforms=2, hidden_features=(16, 16))
     return Density(flow), (torch.randn(5, 3), torch.randn(5, 4))

@@ -7,6 +7,6 @@ LIBRARIES = ("zuko",)
 
 
 def build():
-    """The model and its inputs."""
+    """Return the model and its inputs."""
     flow = zuko.flows.MAF(features=3, context=4, transforms=2, hidden_features=(16, 16))
     return flow, (torch.randn(5, 4),)

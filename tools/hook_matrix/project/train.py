@@ -1,4 +1,4 @@
-"""The script whose own functions are hooks, too."""
+"""The training script, whose functions are hooks too."""
 
 import sys
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""A model, hooks of every shape, and what they do: what the matrix of hooks packages."""
+"""The packaged code of the hook matrix: a model, and hooks of every form."""

@@ -1,7 +1,7 @@
-"""What the hooks do. Each one changes numbers; of two that run, the order shows in the result.
+"""Effects of the hooks. Each changes numbers, and the result shows the order of two hooks.
 
-A hook does one of two steps, which do not commute: it doubles a value or adds one to it. An
-amount makes the step depend on what the hook holds on to: a collector, a parameter.
+A hook takes one of two steps that do not commute: it doubles a value or adds one to it. The amount
+makes the step depend on an object that the hook refers to, such as a collector or a parameter.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,16 @@ LOG: list[str] = []
 """The steps, in the order in which they ran."""
 
 TALLY: list[float] = [0.0]
-"""For hooks that can change nothing in the model."""
+"""The value that hooks change if they cannot change the model."""
 
 ROW: list[str] = [""]
-"""The row of the matrix whose hooks run: they all have the same text."""
+"""The current row of the matrix. The hooks of all rows have the same source."""
 
 Change = Callable[[Any], Any]
 
 
 def apply(step: str, amount: float, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do a hook's step, in the way of the present row."""
+    """Take a hook's step with the effect of the current row."""
     LOG.append(step)
 
     def change(value: Any) -> Any:
@@ -72,7 +72,7 @@ def _accumulated(change: Change, parameter: Any) -> None:
 
 
 def _tallied_gradients(change: Change, gradients: Any) -> None:
-    weighted = sum(place * float(each.sum()) for place, each in enumerate(gradients, 1))
+    weighted = sum(n * float(each.sum()) for n, each in enumerate(gradients, 1))
     TALLY[0] = float(change(TALLY[0] + weighted))
 
 
@@ -172,4 +172,4 @@ EFFECTS: dict[str, Callable[..., Any]] = {
     "graph.after_backward": _tallied,
     "graph.multi_grad": _tallied_gradients,
 }
-"""One for each row."""
+"""Effects by row."""

@@ -1,4 +1,4 @@
-"""The model, and what is observed of it."""
+"""The model, and its observable results."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ class Scale(torch.nn.Module):
         self.register_buffer("scale", torch.tensor([1.0, 2.0]))
 
     def forward(self, x: torch.Tensor, bias: Any = 0.0) -> torch.Tensor:
-        """Multiply; the bias is zero, unless a hook changes it."""
+        """Multiply. The bias is zero unless a hook changes it."""
         return (x + bias) * self.gain if torch.is_tensor(bias) and bias.any() else x * self.gain
 
 
 class Net(torch.nn.Module):
-    """The model. Its own methods are hooks, too."""
+    """The model, whose methods are hooks too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Net(torch.nn.Module):
         self.last = torch.nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Three layers."""
+        """Apply three layers."""
         return self.last(self.middle(self.first(x), bias=torch.zeros(4)))
 
     def double(self, *args: Any, **kwargs: Any) -> Any:
@@ -43,14 +43,14 @@ class Net(torch.nn.Module):
 
 
 def made() -> tuple[Net, torch.optim.Optimizer]:
-    """A fresh model with its optimizer; always the same."""
+    """Return a new model with its optimizer, always with the same weights."""
     torch.manual_seed(0)
     net = Net()
     return net, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
 
 def observed(row: str, net: Net, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """All numbers that hooks can change, over two steps of training with saving between them."""
+    """Train for two steps with a save between them; return all numbers that hooks can change."""
     effects.ROW[0] = row
     effects.LOG.clear()
     effects.TALLY[0] = 0.0

@@ -1,4 +1,4 @@
-"""Makes each cell's model, packages it, loads it into the same process, and writes down all."""
+"""Package each cell's model, load it in the same process, and write the results."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,26 +17,26 @@ OF_A_SCRIPT = "function of `__main__`"
 
 
 def package_all(of_script: Pair, package: Path, notes: Path) -> None:
-    """Write a package with the model of every cell, and what was observed of the originals.
+    """Package the model of every cell, and write the results of the originals.
 
     Args:
-        of_script: two functions of ``__main__``.
-        package: where to write the package.
-        notes: where to write, for each cell, what was observed.
+        of_script: Two functions of ``__main__``.
+        package: Path of the package.
+        notes: Path of the results by cell, as JSON.
     """
     shapes: dict[str, Callable[[Net], Pair]] = {**SHAPES, OF_A_SCRIPT: lambda net: of_script}
     cells = [(row, shape) for row in ROWS for shape in shapes]
-    told: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     with modpack.PackageExporter(package) as exporter:
         exporter.intern("matrixlib.**")
         exporter.save_module("matrixlib.net")
         for number, (row, shape) in enumerate(cells):
-            told[f"{row}|{shape}"] = _cell(exporter, number, row, shapes[shape])
+            results[f"{row}|{shape}"] = _cell(exporter, number, row, shapes[shape])
     importer = modpack.PackageImporter(package)
-    for cell, note in told.items():
+    for cell, note in results.items():
         if "refused" not in note:
             note["in process"] = reloaded(importer, note["record"], cell.partition("|")[0])
-    notes.write_text(json.dumps(told))
+    notes.write_text(json.dumps(results))
 
 
 def _cell(exporter: Any, number: int, row: str, shape: Callable[[Net], Pair]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _cell(exporter: Any, number: int, row: str, shape: Callable[[Net], Pair]) ->
 def _hooked(
     row: Row, shape: Callable[[Net], Pair], swapped: bool = False
 ) -> Iterator[tuple[str | None, Net, Any]]:
-    """A fresh model with its two hooks, or torch's reason for not taking them."""
+    """Yield a new model with two hooks, or torch's error if it rejects them."""
     net, optimizer = made()
     handles: list[Any] = []
     double, shift = shape(net)
@@ -76,17 +76,17 @@ def _hooked(
             handles.append(row.register(net, optimizer, pair[0]))
             handles.append(row.register(net, optimizer, pair[1], **flags))
         yield None, net, optimizer
-    except (AttributeError, RuntimeError, TypeError) as failure:
+    except (AttributeError, RuntimeError, TypeError) as error:
         if handles:
             raise
-        yield f"{type(failure).__name__}: {failure}", net, optimizer
+        yield f"{type(error).__name__}: {error}", net, optimizer
     finally:
         for handle in handles:
             handle.remove()
 
 
 def _forget_marks(pair: Pair) -> None:
-    """Torch marks hooks and the process for good; each cell starts anew."""
+    """Remove torch's permanent marks from hooks and process before the next cell."""
     forget_process_wide_choice()
     for hook in pair:
         vars(getattr(hook, "__func__", hook)).pop("_from_public_api", None)

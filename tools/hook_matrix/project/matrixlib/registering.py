@@ -1,4 +1,4 @@
-"""How hooks of each row are registered: with torch's own API, or attached as a spec."""
+"""Registration of the hooks of each row: with torch's API, or attached as a spec."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from matrixlib.net import Net
 Register = Callable[..., Any]
 
 NODES: list[Any] = []
-"""Nodes of the graph that stay alive, as those of an original do."""
+"""Graph nodes that are kept alive, as for the original."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Row:
     """One row of the matrix.
 
     Attributes:
-        register: takes the model, its optimizer and the hook, and perhaps ``prepend``.
-        prepends: whether a hook can be put before those that are there.
-        at_once: whether the two hooks are registered together.
+        register: Function of the model, its optimizer, the hook, and optionally ``prepend``.
+        prepends: Whether the API has ``prepend``.
+        at_once: Whether both hooks are registered together.
     """
 
     register: Register
@@ -45,7 +45,7 @@ def _on_tensor(method: str) -> Register:
 
 
 def _on_accumulator(method: str) -> Register:
-    """On the node that accumulates a parameter's gradients: torch drops it unless it is kept."""
+    """Register on the node that accumulates a parameter's gradients, and keep the node alive."""
 
     def register(net: Net, optimizer: Any, hook: Any) -> Any:
         NODES.append(get_gradient_edge(net.middle.gain).node)
@@ -58,8 +58,8 @@ def _on_optimizer(method: str) -> Register:
     return lambda net, optimizer, hook, **prepend: getattr(optimizer, method)(hook, **prepend)
 
 
-def _on_process(home: Any, function: str) -> Register:
-    return lambda net, optimizer, hook: getattr(home, function)(hook)
+def _on_process(module: Any, function: str) -> Register:
+    return lambda net, optimizer, hook: getattr(module, function)(hook)
 
 
 def _on_group(mode: Any) -> Register:
@@ -85,10 +85,10 @@ def _rows() -> dict[str, Row]:
     others = {
         "backward": _on_middle("register_backward_hook"),
         "state_dict_pre": _on_middle("register_state_dict_pre_hook"),
-        # torch marks what was registered with the public method, and refuses it here from then on
+        # torch marks hooks of the public method, and rejects them in the private method later
         "state_dict_post_private": _on_middle("_register_state_dict_hook"),
         "state_dict_post": _on_middle("register_state_dict_post_hook"),
-        # the public method passes the module on, the private one does not, unless told to
+        # the public method passes the module to the hook; the private one does so only on request
         "load_state_dict_pre": _on_middle("_register_load_state_dict_pre_hook"),
         "load_state_dict_pre, with_module": _on_middle("register_load_state_dict_pre_hook"),
         "load_state_dict_post": _on_middle("register_load_state_dict_post_hook"),
@@ -125,6 +125,6 @@ def _rows() -> dict[str, Row]:
 
 
 ROWS = _rows()
-"""By name, in the order of the table."""
+"""Rows by name, in the order of the table."""
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Hooks of every shape: two of each, one for each step."""
+"""Hooks of every form: two of each, one for each step."""
 
 import functools
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def shift_without_grad(*args: Any, **kwargs: Any) -> Any:
 
 
 def lambdas(net: Net) -> Pair:
-    """Two on one line."""
+    """Return two lambdas on one line."""
     return lambda *a, **k: apply("double", 0.0, a, k), lambda *a, **k: apply("shift", 0.0, a, k)
 
 
 def over_collector(net: Net) -> Pair:
-    """Two closures that share a list: each adds to it, and its length is the amount."""
+    """Return two closures that append to the same list. Its length is the amount."""
     seen: list[str] = []
 
     def closure_double(*args: Any, **kwargs: Any) -> Any:
@@ -56,7 +56,7 @@ def over_collector(net: Net) -> Pair:
 
 
 def over_parameter(net: Net) -> Pair:
-    """Two closures over a parameter of the model, which training changes."""
+    """Return two closures over a parameter of the model, which training changes."""
     bias = net.first.bias
 
     def closure_double(*args: Any, **kwargs: Any) -> Any:
@@ -69,7 +69,7 @@ def over_parameter(net: Net) -> Pair:
 
 
 def nested(net: Net) -> Pair:
-    """Two functions inside a function, over nothing."""
+    """Return two nested functions without closure variables."""
 
     def nested_double(*args: Any, **kwargs: Any) -> Any:
         return apply("double", 0.0, args, kwargs)
@@ -85,13 +85,13 @@ def _with_step(step: str, amount: float, *args: Any, **kwargs: Any) -> Any:
 
 
 def partials(net: Net) -> Pair:
-    """Two partials of one function."""
+    """Return two partials of one function."""
     double, shift = (functools.partial(_with_step, step, 0.5) for step in ("double", "shift"))
     return double, shift
 
 
 class Counter:
-    """An object that is no part of the model: it counts the calls of its hooks."""
+    """An object outside of the model that counts the calls of its hooks."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -110,18 +110,18 @@ class Counter:
 
 
 def methods_of_another(net: Net) -> Pair:
-    """Two methods of one object."""
+    """Return two methods of one object."""
     counter = Counter()
     return counter.double, counter.shift
 
 
 def methods_of_the_model(net: Net) -> Pair:
-    """Two methods of the model."""
+    """Return two methods of the model."""
     return net.double, net.shift
 
 
 class Step:
-    """An object that can be called."""
+    """A callable object."""
 
     def __init__(self, step: str) -> None:
         self.step = step
@@ -134,12 +134,12 @@ class Step:
 
 
 def instances(net: Net) -> Pair:
-    """Two objects that can be called."""
+    """Return two callable objects."""
     return Step("double"), Step("shift")
 
 
 def decorated_nested(net: Net) -> Pair:
-    """Two decorated functions inside a function."""
+    """Return two decorated nested functions."""
 
     @torch.no_grad()
     def nested_double(*args: Any, **kwargs: Any) -> Any:
@@ -165,4 +165,4 @@ SHAPES: dict[str, Callable[[Net], Pair]] = {
     "`no_grad` function": lambda net: (double_without_grad, shift_without_grad),
     "`no_grad` nested function": decorated_nested,
 }
-"""All but the functions of a script, which only a script can have."""
+"""Forms of callables by name, except functions of a script."""
