@@ -1,4 +1,4 @@
-"""Watching the processes that compile ahead of an import."""
+"""Helper processes that compile ahead of an import, as seen by tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from modpack.loading import compile as compileahead
 
 
 def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
-    """The helpers that will be started; each has done all that it will do before it is heard."""
+    """Record started helpers, and wait for each before its answer is read."""
     processes = []
     start = compileahead._start
 

@@ -1,4 +1,4 @@
-"""What tests share: a project written to disk, and an interpreter that has never seen it."""
+"""Fixtures for projects on disk, packages of them, and clean interpreters."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class CleanPython(Protocol):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Packages are unpacked into a folder of this test run, in subprocesses too."""
+    """Use a cache folder of this test run, in subprocesses too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MODPACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -69,12 +69,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def packaged(tmp_path: Path) -> Iterator[Packaged]:
-    """Package sources that are nowhere on disk, and open the package.
+    """Package sources that are not on disk, and return the importer.
 
-    ``packaged({"shop/__init__.py": "", "shop/till.py": "total = 3"})`` is the importer of a
-    package that interns both. Files that are no ``.py`` become resources, ``objects`` pickles
-    (``{"model/model.pkl": obj}``). Without ``dependencies`` nobody checks that the sources' imports
-    lead anywhere. The file is ``importer.filename``; it is closed afterwards.
+    ``packaged({"shop/__init__.py": "", "shop/till.py": "total = 3"})`` returns the importer
+    of a package that interns both. Other files than ``.py`` become resources, ``objects`` pickles
+    (``{"model/model.pkl": obj}``). Without ``dependencies`` imports are not resolved.
+    The file is ``importer.filename``. The importer is closed after the test.
     """
     opened: list[PackageImporter] = []
 
@@ -117,7 +117,7 @@ def _add_file(exporter: PackageExporter, name: str, text: str, dependencies: boo
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """Write a project from a dict of files, make it importable, forget its modules afterwards.
+    """Write a project from a dict of files and make it importable during the test.
 
     ``project({"shop/__init__.py": "", "shop/till.py": "total = 3"})`` writes them below a fresh
     folder of its own, puts that folder first on ``sys.path`` and returns it. Sources are
@@ -145,7 +145,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
-    """Install made-up distributions, as pip leaves them, into one folder on ``sys.path``.
+    """Install made-up distributions like pip into one folder on ``sys.path``.
 
     ``installed("shop", {"shop/__init__.py": ""}, requires=["till>=2"])`` writes the files and a
     ``.dist-info`` with METADATA and RECORD, and returns the folder. ``metadata`` adds files to the
@@ -187,13 +187,13 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Insta
 
 
 def _digest(data: bytes) -> str:
-    """A digest as RECORD has it."""
+    """Return a digest in the format of RECORD."""
     digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
     return f"sha256={digest.rstrip(b'=').decode()}"
 
 
 def _lives_below(module: object, roots: list[Path]) -> bool:
-    """Whether a module was loaded from one of some folders. Runs no code of the module's own."""
+    """Return whether a module was loaded from one of the folders, without running its code."""
     try:
         contents = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -205,14 +205,14 @@ def _lives_below(module: object, roots: list[Path]) -> bool:
 
 @pytest.fixture(scope="session")
 def warm_python() -> Iterator[WarmPython]:
-    """Interpreters that have imported torch already: see :mod:`tests.warm_python`."""
+    """Interpreters with torch already imported; see :mod:`tests.warm_python`."""
     yield warm
     warm.stop()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_self_tests(warm_python: WarmPython) -> Iterator[None]:
-    """Self-tests of this process run their child in a warm interpreter."""
+    """Run the children of self-tests in warm interpreters."""
     known = SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.popen})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("modpack.selftest.process.subprocess", known)
@@ -237,7 +237,7 @@ def clean_python(tmp_path_factory: pytest.TempPathFactory, warm_python: WarmPyth
         script.write_text("from pathlib import Path\n" + known + textwrap.dedent(code))
         command = [sys.executable, "-I", str(script)]
         options = {"cwd": folder, "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 300}
-        if "sys.modules" in code:  # then what is imported matters
+        if "sys.modules" in code:  # such code checks what is imported
             done = subprocess.run(command, capture_output=True, text=True, **options)
         else:
             done = warm_python.run(command, **options)

@@ -1,4 +1,4 @@
-"""Pickles that try to do harm while they are loaded, or to hide that they will: built in code.
+"""Pickles that do harm while they are loaded, or hide that they will.
 
 They are meant for a package that declares the extern modules of :data:`EXTERNS`.
 """
@@ -12,26 +12,23 @@ from dataclasses import dataclass
 __all__ = ["EXTERNS", "HOSTILE_PICKLES", "HostilePickle"]
 
 CANARY = "touch modpack_canary"
-"""What they would have a shell do."""
+"""The shell command of the pickles."""
 
 EXTERNS = ("acme",)
-"""Modules that the package declares to take from outside."""
+"""Extern modules that the package declares."""
 
 
 @dataclass(frozen=True)
 class HostilePickle:
-    """A pickle that must be refused.
+    """A pickle that must be rejected.
 
     Attributes:
-        name: what it tries, for test ids.
-        data: the pickle.
+        name: The attempt, for test ids.
+        data: The pickle.
     """
 
     name: str
     data: bytes
-
-
-# -- an assembler ----------------------------------------------------------------------------------
 
 
 def text(value: str) -> bytes:
@@ -91,7 +88,7 @@ def persistent(*items: bytes) -> bytes:
 
 
 def module(path: str) -> bytes:
-    """A module, as packages hold it."""
+    """Return the packaged name of a module."""
     return persistent(text("module"), text(path))
 
 
@@ -151,7 +148,7 @@ _RUNNERS = (
     *(("modpack.pickling.remade", "io.open"), ("modpack.importer", "PackageImporter")),
     *(("modpack", "load"), ("modpack.loading.cache", "os.system"), ("modpack.cli", "main")),
 )
-"""What unpicklers must never call; most of them do harm at once."""
+"""Globals that unpicklers must never call. Most of them do harm at once."""
 
 
 def _runners() -> Iterator[HostilePickle]:
@@ -160,7 +157,7 @@ def _runners() -> Iterator[HostilePickle]:
 
 
 def _ways_of_naming() -> Iterator[HostilePickle]:
-    """One thing to call, and all ways to name and to call it."""
+    """Return all ways to name and call one function."""
     system = named("os", "system")
     yield HostilePickle("GLOBAL and REDUCE", whole(call(system, SHELL), protocol=3))
     yield HostilePickle("protocol 0", b"cos\nsystem\n(S'" + CANARY.encode() + b"'\ntR.")
@@ -203,7 +200,7 @@ def _ways_of_naming() -> Iterator[HostilePickle]:
 
 
 def _attributes() -> Iterator[HostilePickle]:
-    """Ways from what is harmless to what is not."""
+    """Return ways from harmless globals to harmful attributes."""
     yield HostilePickle(
         "getattr of a held module",
         whole(call(call(GETATTR, module("os"), text("system")), SHELL)),
@@ -271,7 +268,7 @@ def _attributes() -> Iterator[HostilePickle]:
 
 
 def _calls() -> Iterator[HostilePickle]:
-    """Ways to call what a pickle may name and not call, or what it does not name."""
+    """Return ways to call globals that may only be named, or that are not named."""
     system = named("os", "system")
     relu = named("torch.nn.functional", "relu")
     till = new(named("shop", "Till"))
@@ -401,7 +398,7 @@ def _calls() -> Iterator[HostilePickle]:
 
 
 def _changes() -> Iterator[HostilePickle]:
-    """What is changed without being made by the pickle."""
+    """Return changes of objects that the pickle did not create."""
     state = mapping(text("forward"), named("shop", "pay"))
     linear = named("torch.nn.modules.linear", "Linear")
     yield HostilePickle("a class is given a state", whole(build(linear, state)))
@@ -472,7 +469,7 @@ def _tensors_of_classes() -> Iterator[HostilePickle]:
 
 
 def _of_torch() -> Iterator[HostilePickle]:
-    """Classes of torch that call or load what they hold, when they get a state or are dropped."""
+    """Return torch classes that call or load their contents on setstate or deletion."""
     inner = call(named("_codecs", "encode"), text(CANARY), text("latin1"))
     for kind in ("_IterDataPipeSerializationWrapper", "_MapDataPipeSerializationWrapper"):
         wrapper = new(named("torch.utils.data.dataloader", kind))
@@ -508,7 +505,7 @@ def _of_torch() -> Iterator[HostilePickle]:
 
 
 def _given_away() -> Iterator[HostilePickle]:
-    """Functions that others are made to call while the pickle is loaded."""
+    """Return functions that other code calls while the pickle is loaded."""
     namespace = call(named("types", "SimpleNamespace"))
     system = call(named("operator", "methodcaller"), text("system"), SHELL)
     planted = mapping(text("__setstate__"), system)
@@ -595,12 +592,12 @@ def _given_away() -> Iterator[HostilePickle]:
 
 
 def _own_class(bases: bytes) -> tuple[bytes, ...]:
-    """What ``make_class`` is given before the body of a class."""
+    """Return the arguments of ``make_class`` before the class body."""
     return named("builtins", "type"), text("Own"), text("Own"), text("shop"), bases
 
 
 def _past_a_scanner() -> Iterator[HostilePickle]:
-    """Ways past whoever predicts what a pickle computes from what it calls."""
+    """Return pickles that mislead static evaluation of their calls."""
     remade = named("modpack.pickling.classes", "make_class")
     parts = text("Own"), text("Own"), text("shop")
     defaults = named("collections", "defaultdict")
@@ -671,4 +668,4 @@ HOSTILE_PICKLES: tuple[HostilePickle, ...] = (
     *_malformed(),
     *_past_a_scanner(),
 )
-"""All of them; each name once."""
+"""All hostile pickles, with unique names."""

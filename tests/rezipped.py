@@ -1,4 +1,4 @@
-"""Packages with other contents in them, packed as modpack packs them."""
+"""Packages with changed records and valid headers and digests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["rezipped"]
 
 
 def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
-    """A package with every header right, and a manifest that knows of no change.
+    """Return a package with changed records, and valid headers and manifest.
 
     Args:
-        package: the package.
-        changes: by record: its content, or None for no such record; new ones come last.
+        package: The package.
+        changes: The new content by record, or None to remove it. New records come last.
     """
     entries = parse_directory(BufferBytes(package), DEFAULT_LIMITS).entries
     body, lines = bytearray(), []

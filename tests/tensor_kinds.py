@@ -1,7 +1,7 @@
-"""A tensor of every kind that torch has, and what makes each of them what it is.
+"""A tensor of every kind that torch has, and descriptions to compare them.
 
-Tests save them all and ask in other places what came of them. The module goes along with them,
-so that their classes, and :func:`described`, are there too.
+Tests save all of them and describe the loaded ones in other processes. The module is included in
+the packages, for its classes and :func:`described`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 NARROW = re.compile(r"torch\.u?int[1-7]")
-"""Element types that torch has by name only: it can save no tensor of them."""
+"""Element types of which torch cannot save tensors."""
 BITS = re.compile(r"torch\.bits\w+")
-"""Element types of which torch makes empty tensors only."""
+"""Element types of which torch can only create empty tensors."""
 
 
 class Tagged(torch.Tensor):
-    """A subclass with the behavior that torch gives to all: results are of its class."""
+    """A subclass with torch's default behavior: results have its class."""
 
 
 class Counting(torch.Tensor):
-    """A subclass that sees what is done to it, and must not be asked by saving."""
+    """A subclass that counts function calls. Saving must not cause any."""
 
     @classmethod
     def __torch_function__(
@@ -40,7 +40,7 @@ class Counting(torch.Tensor):
 
 
 class Halves(torch.Tensor):
-    """A wrapper: without memory of its own, made of two tensors that have some."""
+    """A wrapper subclass without storage, around two ordinary tensors."""
 
     low: torch.Tensor
     high: torch.Tensor
@@ -69,7 +69,7 @@ class WeightKind(nn.Parameter):
 
 
 class StatedKind(nn.Parameter):
-    """One that has a say in its state, and a slot."""
+    """A parameter class with state methods and a slot."""
 
     __slots__ = ("scale",)
 
@@ -88,14 +88,14 @@ class LazyKind(nn.UninitializedParameter):
 
 
 class ForwardingMode(TorchFunctionMode):
-    """Sees every function of torch, and changes none."""
+    """Intercept every torch function without changing it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class DispatchingMode(TorchDispatchMode):
-    """Sees every operator, and changes none."""
+    """Intercept every operator without changing it."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -264,11 +264,11 @@ KINDS: dict[str, Callable[[], Any]] = {
     "typed storage": lambda: torch.arange(3.0)._typed_storage(),
     "double storage": lambda: torch.DoubleStorage([1.0, 2.0]),
 }
-"""By name: what makes a tensor, or a storage, of a kind."""
+"""Factories of tensors and storages by name of their kind."""
 
 
 def described(obj: Any) -> dict[str, Any]:
-    """What makes a tensor what it is; values, memory and attributes included."""
+    """Return a description of a tensor, including values, memory, and attributes."""
     with torch.utils._python_dispatch._disable_current_modes(), torch._C.DisableTorchFunction():
         if isinstance(obj, torch.Tensor):
             return _of_tensor(obj)
@@ -309,7 +309,7 @@ def _elements(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _has_no_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is a wrapper; the class of a loaded one may be another than the one here."""
+    """Return whether a tensor is a wrapper. A loaded one may have another class object."""
     return bool(torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python))
 
 

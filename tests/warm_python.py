@@ -33,24 +33,24 @@ _Completed = subprocess.CompletedProcess[str]
 
 
 class WarmPython:
-    """A server that forks interpreters; started with the first request.
+    """A server that forks interpreters, started by the first request.
 
     Attributes:
-        place: the socket on which it listens.
+        socket_path: The path of its socket.
     """
 
     def __init__(self) -> None:
-        self._folder = self.place = ""
+        self._folder = self.socket_path = ""
         self._server: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the server, if it has not been, and wait until it has imported torch."""
+        """Start the server if necessary, and wait until it has imported torch."""
         if self._server is not None:
             return
         self._folder = tempfile.mkdtemp(prefix="warm-")
-        self.place = str(Path(self._folder) / "socket")
+        self.socket_path = str(Path(self._folder) / "socket")
         self._server = subprocess.Popen(
-            [sys.executable, "-I", str(_SERVER), self.place],
+            [sys.executable, "-I", str(_SERVER), self.socket_path],
             stdout=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -59,14 +59,14 @@ class WarmPython:
         assert self._server.stdout.read(5) == b"ready"
 
     def stop(self) -> None:
-        """End the server; children that still run go on."""
+        """Stop the server. Running children continue."""
         if self._server is not None:
             self._server.kill()
             self._server.wait()
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def programs(self) -> Path:
-        """A folder with ``python``, ``python3`` and ``modpack``, for the PATH of a shell."""
+        """Return a folder with ``python``, ``python3``, and ``modpack`` for a shell's PATH."""
         self.start()
         folder = Path(self._folder) / "bin"
         folder.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ class WarmPython:
             real = Path(sys.executable).with_name(name)
             start.write_text(
                 f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(_HERE)!r})\n"
-                f"from warm_python import main\nmain({str(real)!r}, {self.place!r})\n"
+                f"from warm_python import main\nmain({str(real)!r}, {self.socket_path!r})\n"
             )
             start.chmod(0o755)
         return folder
@@ -91,7 +91,7 @@ class WarmPython:
         stderr: Any = None,
         pass_fds: Sequence[int] = (),
     ) -> WarmProcess | subprocess.Popen[bytes]:
-        """Run what :class:`subprocess.Popen` would, as a fork where the command is Python's."""
+        """Run a command like :class:`subprocess.Popen`, as a fork if it starts Python."""
         job = _job(list(command))
         if job is None:
             return subprocess.Popen(
@@ -116,12 +116,12 @@ class WarmPython:
                 else:
                     streams.append(stream if isinstance(stream, int) else stream.fileno())
             job["descriptors"] = [0, 1, 2, *pass_fds]
-            return WarmProcess(self.place, job, [*streams, *pass_fds])
+            return WarmProcess(self.socket_path, job, [*streams, *pass_fds])
 
     def run(
         self, command: Sequence[str], *, timeout: float = 300, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with its output as text."""
+        """Run a command to its end and return its output as text."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             process = self.popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, **options
@@ -138,13 +138,15 @@ class WarmPython:
 
 
 class WarmProcess:
-    """A forked interpreter, with what tests and modpack use of :class:`subprocess.Popen`."""
+    """A forked interpreter with the methods of :class:`subprocess.Popen` that are used."""
 
-    def __init__(self, place: str, job: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    def __init__(
+        self, socket_path: str, job: Mapping[str, Any], descriptors: Sequence[int]
+    ) -> None:
         self.args = job["what"]
         self.returncode: int | None = None
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(place)
+        self._socket.connect(socket_path)
         text = json.dumps(job).encode()
         self._socket.sendall(len(text).to_bytes(8, "big"))
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
@@ -153,16 +155,16 @@ class WarmProcess:
         self.pid = int.from_bytes(self._socket.recv(8, socket.MSG_WAITALL), "big")
 
     def poll(self) -> int | None:
-        """Its exit status if it has ended."""
+        """Return the exit status, or None if the interpreter still runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end.
+        """Wait for the end and return the exit status.
 
         Raises:
-            subprocess.TimeoutExpired: it has not come in time.
+            subprocess.TimeoutExpired: If the interpreter still runs.
         """
         if self.returncode is None:
             self._socket.settimeout(timeout if timeout is None else max(timeout, 1e-6))
@@ -176,23 +178,23 @@ class WarmProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the interpreter if it runs."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 warm = WarmPython()
-"""The interpreters of this test run; a fixture of the session stops the server."""
+"""The interpreters of this test run. A session fixture stops the server."""
 
 
 def run_python(
     *arguments: object, folder: Path, variables: Mapping[str, str] | None = None
 ) -> _Completed:
-    """Run Python in a folder as a user would, except that torch is imported already.
+    """Run Python in a folder, with torch already imported.
 
     Args:
-        arguments: Those of Python: a script or ``-c`` or ``-m``, and its arguments.
+        arguments: The arguments of Python: a script, ``-c``, or ``-m``, and its arguments.
         folder: The working directory.
         variables: The environment. By default that of the test run.
     """
@@ -201,12 +203,12 @@ def run_python(
     return warm.run(command, cwd=folder, env=environment)
 
 
-def main(real: str, place: str) -> None:
-    """Do what a program of this name does: in a fork, or else as the program itself.
+def main(real: str, socket_path: str) -> None:
+    """Run a program in a fork if it is Python, or else directly.
 
     Args:
-        real: the program.
-        place: where the server listens.
+        real: The program.
+        socket_path: The path of the server's socket.
     """
     arguments = sys.argv[1:]
     is_python = Path(real).name != "modpack"
@@ -216,12 +218,12 @@ def main(real: str, place: str) -> None:
     if job is None or is_other or any(name in os.environ for name in _READ_AT_START):
         os.execv(real, [real, *arguments])
     job |= {"environment": dict(os.environ), "folder": str(Path.cwd()), "descriptors": [0, 1, 2]}
-    code = WarmProcess(place, job, [0, 1, 2]).wait()
+    code = WarmProcess(socket_path, job, [0, 1, 2]).wait()
     sys.exit(code if code >= 0 else 128 - code)
 
 
 def _job(command: list[str]) -> dict[str, Any] | None:
-    """What a command asks of Python; None if it asks for anything but ``-I``."""
+    """Return the job of a Python command, or None if it has options other than ``-I``."""
     program, *rest = command
     if program != sys.executable or os.name != "posix":
         return None

@@ -1,6 +1,6 @@
-"""The server of :mod:`tests.warm_python`: an interpreter that imports torch once and forks others.
+"""Server of :mod:`tests.warm_python` that imports torch once and forks interpreters.
 
-It runs as a program, isolated, and imports nothing of modpack or of the tests.
+It runs as an isolated program and does not import modpack or the tests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(place: str) -> None:
 
 
 def serve(asking: socket.socket) -> None:
-    """Start the child, tell its number, wait for its end: nobody else is its parent."""
+    """Start the child, send its process id, and wait for its end as its parent."""
     size = int.from_bytes(asking.recv(8, socket.MSG_WAITALL), "big")
     numbers = array.array("i")
     text, ancillary, _, _ = asking.recvmsg(size, socket.CMSG_SPACE(64 * 4))
@@ -66,7 +66,7 @@ def serve(asking: socket.socket) -> None:
         os.close(number)
     asking.sendall(child.to_bytes(8, "big"))
     _, status = os.waitpid(child, 0)
-    with contextlib.suppress(OSError):  # whoever asked may be gone
+    with contextlib.suppress(OSError):  # the client may have ended
         asking.sendall((os.waitstatus_to_exitcode(status) & 0xFFFF).to_bytes(8, "big"))
     os._exit(0)
 
@@ -82,7 +82,7 @@ def run(job: dict[str, Any], numbers: list[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(job["environment"])
     os.chdir(job["folder"])
-    multiprocessing.process.ORIGINAL_DIR = job["folder"]  # noted by the import of torch
+    multiprocessing.process.ORIGINAL_DIR = job["folder"]  # set by the import of torch
     sys.stdin = open(0, closefd=False)
     if job["environment"].get("PYTHONUNBUFFERED"):
         sys.stdout = io.TextIOWrapper(open(1, "wb", 0, closefd=False), write_through=True)

@@ -1,4 +1,4 @@
-"""A real browser, without a window, for the pages that modpack writes."""
+"""A headless browser for the HTML reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is in this folder needs a browser: ``make test-browser`` runs it."""
+    """Mark the tests of this folder, which ``make test-browser`` runs."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.browser)
@@ -27,12 +27,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass
 class Shown:
-    """A page in the browser, and what the browser had to say about it.
+    """A page in the browser, with the browser's messages.
 
     Attributes:
-        page: the page.
-        complaints: console messages above a mere log, and uncaught errors.
-        requests: what it asked for, itself included.
+        page: The page.
+        complaints: Console warnings and errors, and uncaught exceptions.
+        requests: The URLs that the page requested, including its own.
     """
 
     page: Page
@@ -40,12 +40,12 @@ class Shown:
     requests: list[str] = field(default_factory=list)
 
     def part(self, name: str) -> None:
-        """Click the tab of a part."""
+        """Click the tab of a section."""
         self.page.click(f'nav.tabs a[href="#{name}"]')
         self.page.wait_for_selector(f"#{name}.shown")
 
     def drawn(self) -> list[str]:
-        """The labels of what the graph shows; of packages, the first line."""
+        """Return the labels of the drawn nodes; of packages, the first line."""
         labels = self.page.evaluate(
             "modpackReport.graph.drawing.nodes().map(node => node.data('label').split('\\n')[0])"
         )
@@ -53,7 +53,7 @@ class Shown:
         return labels
 
     def click_node(self, label: str) -> None:
-        """Click on something in the graph, where it is drawn; on the title of what is open."""
+        """Click on a node of the graph, or on the title of an expanded package."""
         self.settled()
         x, y = self.page.evaluate(
             """label => {
@@ -70,10 +70,9 @@ class Shown:
         self.page.mouse.click(x, y)
 
     def until(self, expression: str, argument: object = None) -> None:
-        """Wait until something is true.
+        """Wait until a condition is true.
 
-        Playwright's own wait has the page evaluate a text, if it is not true at once: the page's
-        policy forbids that.
+        Playwright's own wait may evaluate text in the page, which the page's policy forbids.
         """
         for _ in range(600):
             if self.page.evaluate(expression, argument):
@@ -82,26 +81,26 @@ class Shown:
         raise AssertionError(f"it was not to be: {expression}")
 
     def settled(self) -> None:
-        """Wait until the graph stands still."""
+        """Wait until the graph is not moving."""
         self.until("!modpackReport.graph.drawing.animated()")
 
     def details(self, title: str) -> str:
-        """The text of the panel, as soon as it is about what has that title."""
+        """Return the text of the details panel once it has this title."""
         self.page.locator("#details h2").filter(has_text=exactly(title)).wait_for()
         return self.page.inner_text("#details")
 
     def take(self, typed: str) -> None:
-        """Search, and take the first that is found."""
+        """Search, and open the first result."""
         self.page.fill("#search", typed)
         self.page.keyboard.press("Enter")
 
     def wait_for_chosen(self) -> None:
-        """Wait until something is chosen in the graph."""
+        """Wait until a node of the graph is selected."""
         self.until("modpackReport.graph.drawing.nodes('.chosen').length === 1")
 
 
 def exactly(text: str) -> re.Pattern[str]:
-    """What matches a text and nothing around it."""
+    """Return a pattern that matches exactly this text."""
     return re.compile(f"^{re.escape(text)}$")
 
 
@@ -110,12 +109,12 @@ Show = Callable[..., Shown]
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
-    """Chromium, or another browser of its family, as it is installed."""
+    """The installed Chromium, or a related browser."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.fail(
             "these tests need Chromium, and found none of "
-            f"{', '.join(NAMES)} on PATH. Remedy: apt-get install chromium"
+            f"{', '.join(NAMES)} on PATH. Run: apt-get install chromium"
         )
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
@@ -126,10 +125,10 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def show(chromium: Browser) -> Iterator[Show]:
-    """Show a file: ``show(path, "#graph")``. Options are those of a browser context.
+    """Show a file: ``show(path, "#graph")``, with the options of a browser context.
 
-    When the test ends, the page must have made no request besides itself, and must have raised
-    and logged no error: the content security policy tells of whatever it stopped.
+    After the test, the page must have requested only itself, and must have logged no error.
+    Violations of the content security policy are logged.
     """
     opened: list[Shown] = []
     contexts = []

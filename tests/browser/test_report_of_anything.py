@@ -1,4 +1,4 @@
-"""The page about packages that are hostile, or large: it stays a page that can be used."""
+"""Reports of hostile and large packages in a browser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NEVER_THERE = "main img, main script, main svg[onload], aside img, aside script,
 
 
 def hostile() -> AuditFacts:
-    """An audit in which every text is a canary; each of them is a module, too."""
+    """An audit in which every text is a canary that names a module, too."""
     graph = DependencyGraph()
     graph.mark_root("<model/</script>.pkl>")
     chain = ["<model/</script>.pkl>", *CANARIES]
@@ -134,8 +134,6 @@ def test_unknown_fragment_is_ignored(show, hostile_page):
         assert show(hostile_page, address).page.is_visible("#overview")
 
 
-# -- large packages --------------------------------------------------------------------------
-
 LIBRARIES, PARTS, MODULES = 20, 5, 25
 EDGES = 10_000
 READABLE = 60
@@ -144,7 +142,7 @@ BEARABLE = 450
 
 @pytest.fixture(scope="module")
 def large_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """2,500 modules of 20 distributions, and 10,000 imports among them."""
+    """A report of 2,500 modules of 20 distributions with 10,000 imports."""
     names = [
         f"lib{library:02}.part{part}.m{number:02}"
         for library in range(LIBRARIES)

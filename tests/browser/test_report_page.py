@@ -1,4 +1,4 @@
-"""The page of ``modpack report`` in a real browser: what it shows, and what a user can do."""
+"""Contents and controls of the page of ``modpack report`` in a browser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HOOK = "def clip_output(module, args, output):\n    return output.clamp(-1, 1)\n
 
 @pytest.fixture(scope="module")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The page of a package with interned, extern and mocked modules, and a hook."""
+    """A report of a package with interned, extern, and mocked modules, and a hook."""
     project = tmp_path_factory.mktemp("page-project")
     for name, text in {**SOURCES, "pagehooks.py": HOOK}.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +62,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.path.remove(str(project))
     for name in [n for n in sys.modules if n.startswith("page")]:
         del sys.modules[name]
-
-
-# -- the parts -------------------------------------------------------------------------------
 
 
 def test_page_starts_with_findings_and_contents(show, page_file):
@@ -102,9 +99,6 @@ def test_hooks_tab_shows_targets_and_sources(show, page_file):
 def test_environment_tab_compares_with_current_one(show, page_file):
     rows = show(page_file, "#environment").page.locator("table.environment tr").all_inner_texts()
     assert any(row.startswith("torch") and "same" in row for row in rows)
-
-
-# -- a module --------------------------------------------------------------------------------
 
 
 def test_search_finds_module_and_enter_shows_it(show, page_file):
@@ -208,9 +202,6 @@ def test_module_link_in_table_shows_details(show, page_file):
     assert "torch or modpack" in shown.details("torch")
 
 
-# -- the graph -------------------------------------------------------------------------------
-
-
 def test_graph_starts_collapsed_and_click_expands_package(show, page_file):
     shown = show(page_file, "#graph")
     before = shown.drawn()
@@ -302,9 +293,6 @@ def test_graph_works_with_keyboard(show, page_file):
     assert "net" not in shown.drawn()
 
 
-# -- light, paper, no scripts ----------------------------------------------------------------
-
-
 def test_theme_follows_system_and_can_be_switched(show, page_file):
     dark = show(page_file, "#graph", color_scheme="dark").page
     light = show(page_file, color_scheme="light").page
@@ -343,8 +331,6 @@ def test_narrow_window_shows_details_first(show, page_file):
     shown.page.wait_for_selector("#details", state="hidden")
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 420
 
-
-# -- readable on any screen ------------------------------------------------------------------
 
 SIZES = ({"width": 1400, "height": 900}, {"width": 400, "height": 800})
 PARTS = ("overview", "graph", "modules", "mocks", "hooks", "environment", "sizes")

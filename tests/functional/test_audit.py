@@ -1,4 +1,4 @@
-"""``modpack audit`` as a user drives it: packages, targets, gates, exit status, JSON."""
+"""``modpack audit``: packages, targets, gates, exit status, and JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULES = ("--mock", "tillspy", "--extern", "tillloose")
 
 @pytest.fixture(autouse=True)
 def unsized(monkeypatch):
-    """Remove the width that a test runner sets."""
+    """Remove the terminal width that a test runner sets."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -68,9 +68,6 @@ def package(work) -> Path:
     )
     assert made.exit_code == 0, made.output
     return Path("till.modpack")
-
-
-# -- what it tells ---------------------------------------------------------------------------
 
 
 def test_audit_lists_findings_mocks_modules_and_totals_in_order(package):
@@ -133,9 +130,6 @@ def test_audit_reads_torch_package_archives(archive):
     assert "torch-package-archive" in shown.stdout
 
 
-# -- gates -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "gates, status",
     [
@@ -166,9 +160,6 @@ def test_fail_on_unknown_code_suggests_closest(package):
     assert "Did you mean 'mock-reachable'?" in shown.stderr
 
 
-# -- mistakes --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "arguments, told",
     [
@@ -191,9 +182,6 @@ def test_audit_json_reports_errors_as_json(package):
     shown = run("nowhere.modpack", "--json")
     assert shown.exit_code == 2
     assert "nowhere.modpack" in json.loads(shown.stdout)["error"]["message"]
-
-
-# -- JSON ------------------------------------------------------------------------------------
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -233,12 +221,9 @@ def test_packaged_graph_follows_schema(package):
         validator("graph").validate(json.loads(archive.read(GRAPH)))
 
 
-# -- hostile packages --------------------------------------------------------------------------
-
-
 @pytest.fixture
 def hostile(packaged, tmp_path) -> Path:
-    """A package whose records are full of what could steer a terminal."""
+    """A package whose records contain terminal control characters."""
     source = Path(packaged({"good.py": "import evilspy\n"}, mock=["evilspy"]).filename)
     made = tmp_path / "hostile.modpack"
     with open_archive(source) as archive, ArchiveWriter(made) as writer:

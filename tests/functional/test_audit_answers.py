@@ -1,7 +1,7 @@
-"""What modpack tells of a package, compared with answers that were worked out by hand.
+"""Reports about packages, compared with answers that were derived by hand.
 
-The project is in fixtures/audited, and so are the answers: its README derives them from the
-sources. Places are given by a text that stands on the line.
+The project is in fixtures/audited. Its README derives the answers from the sources. Locations are
+given by a text on the line.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OWN = "preset pinned: your own code is interned"
 
 @dataclass(frozen=True)
 class Site:
-    """A folder of packages, and the environment in which they were made."""
+    """A folder of packages, and their export environment."""
 
     packages: Path
     project: Path
@@ -39,7 +39,7 @@ class Site:
 
 
 def _made(folder: Path, later: bool) -> Site:
-    """The project with its distributions, and the packages that it makes."""
+    """Return the project, its distributions, and its packages."""
     site, drafts, packages = folder / "site-packages", folder / "drafts", folder / "packages"
     project = folder / "project"
     shutil.copytree(FIXTURE / "project", project)
@@ -64,7 +64,7 @@ def site(own_cache, tmp_path_factory) -> Site:
 
 @pytest.fixture(scope="module")
 def first(site) -> Path:
-    """The model's package: it passed its self-test."""
+    """The package of the model, with a passed self-test."""
     return site.packages / "first.modpack"
 
 
@@ -77,7 +77,7 @@ def second(own_cache, tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def canary(tmp_path, monkeypatch):
-    """Nothing that a test asks runs code of a package: it would sing."""
+    """A file to which packaged code would write if a test executed it."""
     file = tmp_path / "song.txt"
     monkeypatch.setenv("SCOUT_CANARY", str(file))
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -93,7 +93,7 @@ def asked(*arguments: str | Path) -> Result:
 
 
 def told(*arguments: str | Path, status: int | None = 0) -> dict:
-    """What a command says as JSON; its status does not matter if None."""
+    """Return a command's JSON output. None as the status accepts any."""
     result = asked(*arguments, "--json")
     if status is not None and result.exit_code != status:
         pytest.fail(f"exit status {result.exit_code}: {result.output[-1500:]}")
@@ -101,7 +101,7 @@ def told(*arguments: str | Path, status: int | None = 0) -> dict:
 
 
 def line(record: str, text: str, later: bool = False) -> int:
-    """The number of the one line of a project's source that holds a text."""
+    """Return the number of the only line of a source that contains a text."""
     folder = FIXTURE / ("later" if later else "project")
     lines = (folder / record).read_text().splitlines()
     found = [number for number, each in enumerate(lines, 1) if text in each]
@@ -112,8 +112,6 @@ def line(record: str, text: str, later: bool = False) -> int:
 def place(record: str, text: str) -> str:
     return f"{record}:{line(record, text)}"
 
-
-# -- audit: decisions -------------------------------------------------------------------------
 
 DECISIONS = {
     "scout": ("intern", OWN),
@@ -202,8 +200,6 @@ def test_audit_marks_editable_installs(modules):
     assert [name for name, found in modules.items() if found["editable"]] == ["draftlib"]
 
 
-# -- audit: mocks -----------------------------------------------------------------------------
-
 USED = "used"
 NAMED = "named"
 LOADED = "loaded"
@@ -211,7 +207,7 @@ LOADED = "loaded"
 
 @dataclass(frozen=True)
 class Use:
-    """A use of a mock: a text that stands on its line, and what is told of it."""
+    """A use of a mock: a text on its line, and the expected facts."""
 
     name: str
     record: str
@@ -224,7 +220,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Mock:
-    """What is known of a mock, from reading the sources."""
+    """The expected facts about a mock, derived from the sources."""
 
     risk: str
     imported: dict[tuple[str, str], str]
@@ -425,9 +421,6 @@ def test_audit_locates_mock_used_in_passed_self_test(mocks):
     assert touch["location"] == place("scout/net.py", "live.beat(")
 
 
-# -- audit: findings and gates ----------------------------------------------------------------
-
-
 def _codes(audit: dict, subject: str | None = None) -> set[str]:
     findings = audit["findings"]
     return {each["code"] for each in findings if subject in (None, each["subject"])}
@@ -506,7 +499,7 @@ GATES = {
     "license:gpl-3.0-only": {"gridkit"},
     "license:Apache*": {"atlas-north", "mathbits", "torch"},
     "license:BSD*": {"atlas-south", "mathbits", "torch"},
-    "license:AGPL*": set(),  # nothing of what is mocked is shipped
+    "license:AGPL*": set(),  # no mocked distribution is included
     "license:LGPL*": set(),
     "self-test-missing": set(),
     "self-test-failed": set(),
@@ -581,8 +574,6 @@ def test_audit_text_starts_with_problems_and_risks(first):
     assert "GPL-3.0-only" in text
 
 
-# -- audit: a dry run -------------------------------------------------------------------------
-
 RULES = [
     *("--intern", "gridkit.**", "--mock", "telemetry.**", "--extern", "telemetry.sinks"),
     *("--extern", "draftlib", "--extern", "looselib"),
@@ -614,8 +605,6 @@ def test_gate_fires_for_audit_of_target(site):
     assert done.returncode == 1, done.stderr
     assert "scout/net.py" in done.stdout
 
-
-# -- why --------------------------------------------------------------------------------------
 
 BLOCKS = ("scout/net.py", "import scaled")
 LEFT = ("scout/net.py", "import left_of")
@@ -705,9 +694,6 @@ def test_why_of_unknown_module_suggests_similar_name(first):
     assert "scout.blocks" in result.output
 
 
-# -- suggest ----------------------------------------------------------------------------------
-
-
 def test_suggest_prints_one_rule_per_undecided_root(site):
     done = _from_project(site, "suggest", "scout.net:make", "--json")
     assert done.returncode in (0, 1), done.stderr
@@ -743,8 +729,6 @@ def test_suggest_without_undecided_modules_prints_no_rules(site):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["suggestions"] == []
 
-
-# -- requirements -----------------------------------------------------------------------------
 
 PINS = {
     "atlas-north==1.1",
@@ -803,8 +787,6 @@ def test_requirements_check_shows_both_versions_and_install_command(site, first,
     assert "plainbox" not in done.stdout
 
 
-# -- loading ----------------------------------------------------------------------------------
-
 LOAD = """
 import sys, warnings
 sys.path[:0] = paths
@@ -834,9 +816,6 @@ def test_load_lists_all_missing_modules_before_code_runs(first, clean_python, ca
     assert "EnvironmentMismatchError" in done.stdout
     for name in ("mathbits", "plainbox", "atlas-north", "atlas-south", "clockwork"):
         assert name in done.stdout
-
-
-# -- diff -------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -907,9 +886,6 @@ def test_diff_in_reverse_order_is_inverted(first, second):
     assert modules["plainbox"] == "added"
 
 
-# -- sbom -------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def bill(first) -> dict:
     result = asked("sbom", first)
@@ -950,9 +926,6 @@ def test_sbom_lists_dependencies_of_components(bill):
     needs = {each["ref"]: each.get("dependsOn", []) for each in bill["dependencies"]}
     if "deepdep" in references:
         assert references["deepdep"] in needs[references["mathbits"]]
-
-
-# -- nothing is executed ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Packages of stock torch, the standard library and NumPy that mean no harm: nothing stands out."""
+"""Benign packages of torch, the standard library, and NumPy raise no alarms."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def image_net():
 
 
 def holding(*values):
-    """A model with attributes."""
+    """Return a model with attributes."""
     model = nn.Identity()
     for at, value in enumerate(values):
         setattr(model, f"held{at}", value)
@@ -87,7 +87,7 @@ def holding(*values):
 
 
 def alarms(obj, options, folder: Path) -> list[str]:
-    """What reading a package with the object says, but for notes."""
+    """Return the findings of a package with the object, except those of severity info."""
     afterwards = options.pop("afterwards", ())
     path = folder / "package.modpack"
     with warnings.catch_warnings():
@@ -104,9 +104,6 @@ def alarms(obj, options, folder: Path) -> list[str]:
     return [
         f"{each.code}: {each.message}" for each in findings if each.severity is not Severity.INFO
     ]
-
-
-# -- torch: compiled, quantized, traced ------------------------------------------------------------
 
 
 @case
@@ -250,9 +247,6 @@ def exported_with_dynamic_shapes():
     return torch.export.export(Sized(), given, dynamic_shapes={"x": sizes, "y": sizes})
 
 
-# -- torch: training -------------------------------------------------------------------------------
-
-
 @case
 def data_parallel():
     return nn.DataParallel(layer())
@@ -362,9 +356,6 @@ def modes_of_gradients():
         *(torch.set_grad_enabled(True), torch.no_grad()(torch.relu)),
         *(torch.autograd.graph.save_on_cpu(), torch.autograd.set_detect_anomaly(True)),
     )
-
-
-# -- torch: values and functions -------------------------------------------------------------------
 
 
 @case
@@ -517,9 +508,6 @@ def packed_sequences():
     return {"sequence": nn.utils.rnn.pack_sequence([torch.ones(2, 1), torch.ones(1, 1)])}
 
 
-# -- hooks -----------------------------------------------------------------------------------------
-
-
 @case
 def hooks_of_all_kinds():
     model = image_net()
@@ -544,9 +532,6 @@ def hooks_that_are_torchs_own():
     model.register_forward_pre_hook(torch.vmap(torch.sin))
     model.register_full_backward_hook(functools.partial(nn.utils.clip_grad_norm_, max_norm=1.0))
     return model
-
-
-# -- the standard library --------------------------------------------------------------------------
 
 
 @case
@@ -710,9 +695,6 @@ def signatures():
         return a
 
     return {"values": [inspect.signature(shape), inspect.Parameter.empty]}
-
-
-# -- NumPy -----------------------------------------------------------------------------------------
 
 
 @case

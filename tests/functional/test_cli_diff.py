@@ -164,9 +164,6 @@ def test_diff_does_not_import_torch(packages):
     assert done.returncode == 0, done.stderr
 
 
-# -- inspect -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def noted(project, tmp_path, monkeypatch):
     """A package with more quiet notes than a report shows."""

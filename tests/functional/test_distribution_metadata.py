@@ -1,4 +1,4 @@
-"""Packaged code sees the distributions that it came from, wherever it is loaded."""
+"""Metadata of interned distributions in packaged code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ METADATA = {
 
 @pytest.fixture
 def shop(installed, tmp_path):
-    """A package with the library my-shop 1.5 and a module ``asks`` of the user's own."""
+    """A package with the library my-shop 1.5 and the user's own module ``asks``."""
 
     def export(asks: str = "", intern: tuple[str, ...] = (), **options: object) -> Path:
         site = installed("my-shop", LIBRARY, version="1.5", metadata=METADATA, **options)
@@ -49,7 +49,7 @@ def shop(installed, tmp_path):
 
 
 def answers(clean_python, package: Path, namespace: str = "private") -> dict[str, object]:
-    """What ``asks.answers`` is in an interpreter where my-shop is not installed."""
+    """Return ``asks.answers`` from an interpreter without my-shop."""
     done = clean_python(
         """
         import json, modpack

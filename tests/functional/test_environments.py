@@ -1,4 +1,4 @@
-"""What a package was made with is compared with what is here, before any of its code runs."""
+"""Comparison of export and loading environment before packaged code runs."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ ENVIRONMENT = ".data/modpack/environment.json"
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Rewrites what a package records of its environment: ``elsewhere(path, python="3.1.0")``."""
+    """Rewrite the recorded environment of a package: ``elsewhere(path, python="3.1.0")``."""
 
     def rewrite(path, change=None, **keys):
         copy = tmp_path / f"elsewhere-{path.name}"
@@ -145,7 +145,7 @@ def test_on_mismatch_rejects_unknown_choices(shop, on_mismatch):
 
 @pytest.fixture
 def without(shop, monkeypatch):
-    """The package of ``shop`` where its distributions are not installed."""
+    """The package of ``shop`` without its distributions."""
     path, site = shop
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(site)])
     sys.path_importer_cache.clear()

@@ -1,4 +1,4 @@
-"""What a process that saves a package does not have to do for that."""
+"""Work that the first save in a process avoids."""
 
 from __future__ import annotations
 

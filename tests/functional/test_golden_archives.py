@@ -1,4 +1,4 @@
-"""Archives of former formats load with the values that they hold, where their code is not."""
+"""Archives of earlier formats load with their values, without their projects."""
 
 from __future__ import annotations
 

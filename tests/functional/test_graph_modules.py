@@ -1,4 +1,4 @@
-"""GraphModules with several Graphs, and of derived classes: what libraries make of torch.fx."""
+"""GraphModules with several Graphs, and of derived classes, as in libraries."""
 
 from __future__ import annotations
 

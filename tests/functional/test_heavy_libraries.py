@@ -1,4 +1,4 @@
-"""A package that is mostly a library which the model does not need, and the rule that helps."""
+"""Packages that consist mostly of an unneeded library."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SESSION = """
 
 @pytest.fixture
 def net(installed: Any) -> Any:
-    """Give ``net(heavy=6, **sources)``: the model, above a library with so many MB of data."""
+    """Return ``net(heavy=6, **sources)``: a model that imports a library with MB of data."""
 
     def build(heavy: int = 6, **sources: str) -> Any:
         installed("netlib", {"netlib/__init__.py": "", "netlib/net.py": sources.get("net", NET)})

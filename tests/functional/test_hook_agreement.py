@@ -1,4 +1,4 @@
-"""Hook specs show what the pickle restores, or verifying and inspecting say so."""
+"""Hook specs that agree or disagree with the pickle."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def package(request, tmp_path_factory) -> Path:
 
 
 def changed(package: Path, target: Path, change) -> Path:
-    """The package with other hook specs, and with digests that are right again."""
+    """Return the package with other hook specs and valid digests."""
     specs_record, _ = hook_records(RECORD)
     with open_archive(package) as archive, ArchiveWriter(target) as writer:
         for name in archive.names():
@@ -138,7 +138,7 @@ def changed(package: Path, target: Path, change) -> Path:
 
 
 def first(hooks: list) -> dict:
-    """The hook of the first layer, an ordinary function of a module."""
+    """Return the hook of the first layer, an ordinary function of a module."""
     return next(each for each in hooks if each["name"] == "0/forward/0")
 
 

@@ -73,7 +73,7 @@ def run(names: list[str], scripts: Path, folder: Path, importable: bool) -> dict
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory) -> dict[str, str]:
-    """The output of each script. The loading scripts run without the code of the others."""
+    """The output of each script. Loading scripts run without the code of the others."""
     project, loading, work = (tmp_path_factory.mktemp(n) for n in ("project", "loading", "work"))
     for name, source in files_on_page().items():
         folder = loading if name.startswith("load_") else project

@@ -1,4 +1,4 @@
-"""Every kind of hook in every shape of callable survives; the table in the docs is the proof."""
+"""Every kind of hook with every shape of callable, as shown in the docs."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ SHAPES = [
 
 @pytest.fixture
 def table() -> list[list[str]]:
-    """The rows of the table, the head first."""
+    """The rows of the table, starting with the header."""
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     return [[part.strip() for part in line.strip("|").split("|")] for line in lines]
 

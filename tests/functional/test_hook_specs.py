@@ -1,4 +1,4 @@
-"""The specs of real packages: read without torch, and as the hooks are."""
+"""Hook specs of real packages, and their schema."""
 
 import copy
 import json
@@ -188,7 +188,7 @@ def test_spec_of_decorated_hook_locates_user_function(project, tmp_path):
 
 
 def test_shown_source_keeps_strings(package):
-    """Taking off the indentation would change the text in the middle of the function."""
+    """Removing the indentation would change the string in the function."""
     specs = {s.name: s for s in modpack.PackageImporter(package).hook_specs("net", "model.pkl")}
     assert "'''a\n        b'''" in specs["1/forward/1"].callable.source
 
@@ -213,7 +213,7 @@ def test_specs_show_functions_that_hooks_of_main_call(tmp_path, clean_python):
 
 
 def rewritten(package, target, change):
-    """The package with its specs changed, as another writer might have written them."""
+    """Return the package with changed specs, as another writer might write them."""
     from modpack.archive.reader import open_archive
     from modpack.archive.writer import ArchiveWriter
 
@@ -261,7 +261,7 @@ def test_hook_without_source_raises_with_location_and_hint(model, tmp_path):
     assert "no source for '<string>'" in said
     assert "Define it with def at the top level of a module." in said
     assert not (tmp_path / "m.modpack").exists()
-    with modpack.PackageExporter(tmp_path / "m.modpack") as exporter:  # the other remedy
+    with modpack.PackageExporter(tmp_path / "m.modpack") as exporter:  # the other fix
         exporter.intern("mylib")
         exporter.save_model("net", "model.pkl", model, hooks=lambda s: "1.weight" not in s.target)
 
@@ -277,9 +277,6 @@ def test_hook_with_changed_file_raises_with_location(model, tmp_path):
     said = str(caught.value)
     assert "mylib.py:7" in said and "changed since import" in said
     assert "hook '0.weight/tensor/0'" in said or "hook '1/state_dict_pre/0'" in said
-
-
-# -- the schema ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -298,7 +295,7 @@ TYPES = {
 
 
 def problems(value, rule, schema, place="record"):
-    """What a value breaks of a rule: as much of JSON Schema as the schema uses."""
+    """Return violations of a schema, as far as this schema uses JSON Schema."""
     known = {"$ref", "type", "required", "properties", "additionalProperties", "items", "enum"}
     known |= {"const", "minimum", "minLength", "$schema", "$defs", "title"}
     assert set(rule) <= known, f"the validator does not know {set(rule) - known}"
@@ -330,7 +327,7 @@ def problems(value, rule, schema, place="record"):
 
 @pytest.fixture
 def record(package):
-    """The specs' record of a real package."""
+    """The record of hook specs of a real package."""
     importer = modpack.PackageImporter(package)
     return specs_to_json(importer.hook_specs("net", "model.pkl"))
 

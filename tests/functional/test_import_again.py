@@ -47,7 +47,7 @@ X = torch.ones(1, 2)
 
 @pytest.fixture
 def first(project, tmp_path):
-    """A package of the first generation, and what its model gives for X."""
+    """A package of the first generation, and its model's output for X."""
     project(NET)
     from gen.net import Net
 
@@ -131,5 +131,5 @@ def test_get_name_returns_packaged_names(first):
         for stranger in (pytest.fixture, lambda: 0):
             with pytest.raises(modpack.ModpackError):
                 importer.get_name(stranger)
-        with pytest.raises(modpack.ObjMismatchError):  # the project is importable here, too
+        with pytest.raises(modpack.ObjMismatchError):  # the project is importable, too
             modpack.sys_importer.get_name(net.Net)

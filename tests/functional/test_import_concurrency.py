@@ -58,7 +58,7 @@ THREADS = 8
 
 @pytest.fixture
 def nets(project, tmp_path):
-    """A package with four models, and what each gives for X."""
+    """A package with four models, and their outputs for X."""
     project(NET)
     from busy.net import Net
 
@@ -72,7 +72,7 @@ def nets(project, tmp_path):
 
 
 def in_threads(work):
-    """What ``work(number)`` returns in each of the threads, all started at one moment."""
+    """Return the results of ``work(number)`` in threads that start simultaneously."""
     barrier = threading.Barrier(THREADS)
 
     def started(number):
@@ -178,7 +178,7 @@ def test_tensors_of_loaded_model_can_be_shared_with_child(nets):
 
 def test_eight_processes_fill_one_cache_at_once(nets, tmp_path):
     path, expected = nets
-    # Forked from one process that has imported everything, so that they really meet.
+    # Forked from one process that has imported everything, so that they really run concurrently.
     code = """
 import os, sys, modpack, torch
 path, expected = sys.argv[1], torch.load(sys.argv[2])

@@ -28,14 +28,14 @@ from modpack.errors import (
 
 
 class WithPersistentIds(pickle.Pickler):
-    """Writes tuples of the class ``Pid`` as persistent ids."""
+    """A pickler that writes ``Pid`` tuples as persistent ids."""
 
     def persistent_id(self, obj):
         return tuple(obj) if isinstance(obj, Pid) else None
 
 
 class Pid(list):
-    """What is to be written as a persistent id."""
+    """A value to be written as a persistent id."""
 
 
 def pickled(obj):
@@ -45,7 +45,7 @@ def pickled(obj):
 
 
 def package_with(tmp_path, records):
-    """A sound archive with these records."""
+    """Write a valid archive with these records."""
     with ArchiveWriter(tmp_path / "made.pt") as writer:
         writer.write(".data/version", b"6\n")
         writer.write(".data/extern_modules", b"torch\ncollections\n")

@@ -212,9 +212,6 @@ def test_failed_load_leaves_no_modules(packaged):
     assert (set(sys.modules), list(sys.meta_path)) == before
 
 
-# -- real names ------------------------------------------------------------------------------
-
-
 def test_process_namespace_uses_real_names(packaged):
     importer = packaged(library("one"), namespace="process")
     twin = importer.import_module("twin")

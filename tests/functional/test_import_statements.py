@@ -18,7 +18,7 @@ TREE = {
 
 
 def results_of(packaged, source, extra=None, **options):
-    """The names that a module ``user`` binds, whose source is given."""
+    """Return the names that a module ``user`` with this source binds."""
     files = {**TREE, **(extra or {}), "user.py": source}
     return vars(packaged(files, **options).import_module("user"))
 
@@ -350,7 +350,7 @@ def test_long_import_chains_load_nearly_as_deep_as_in_python(packaged, namespace
     importer = packaged({**files, f"link{length}.py": "value = 1"}, namespace=namespace)
     found = []
     thread = threading.Thread(target=lambda: found.append(importer.import_module("link0")))
-    thread.start()  # where no frames of the test runner are on the stack
+    thread.start()  # without frames of the test runner on the stack
     thread.join()
     assert found and importer.import_module(f"link{length}").value == 1
 

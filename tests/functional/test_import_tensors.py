@@ -17,11 +17,11 @@ DTYPES = sorted(
 )
 QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
 NARROW = {dtype for dtype in DTYPES if re.fullmatch(r"torch\.u?int[1-7]", str(dtype))}
-"""Element types that torch has by name only: it can save no tensor of them."""
+"""Element types of which torch cannot save tensors."""
 
 
 def round_trip(obj, **options):
-    """An object saved into a package in memory and loaded from it."""
+    """Return an object that was saved to a package in memory and loaded from it."""
     buffer = io.BytesIO()
     with modpack.PackageExporter(buffer) as exporter:
         exporter.save_pickle("m", "obj.pkl", obj)
@@ -31,7 +31,7 @@ def round_trip(obj, **options):
 
 
 def some_values(dtype):
-    """A tensor of 24 elements with bytes of all kinds; None if torch can make none."""
+    """Return a tensor of 24 elements with various bytes, or None if torch cannot create it."""
     raw = torch.arange(24 * torch.empty((), dtype=dtype).element_size()) % 2
     try:
         return raw.to(torch.uint8).view(dtype).reshape(2, -1)
@@ -42,7 +42,7 @@ def some_values(dtype):
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d not in QUANTIZED | NARROW], ids=str)
 def test_every_element_type_keeps_its_bytes(dtype, tmp_path):
     tensor = some_values(dtype)
-    if tensor is None:  # torch makes no views of bit types
+    if tensor is None:  # torch cannot create views of bit types
         assert "bits" in str(dtype)
         tensor = torch.empty(0, dtype=dtype)
     with modpack.PackageExporter(tmp_path / "t.pt") as exporter:
@@ -185,9 +185,6 @@ def test_packaged_tensor_subclasses_and_registries_load(project, tmp_path):
     assert [tuple(p.shape) for p in wrapper.by_place] == [(2,), (1,)]
 
 
-# -- where tensors go, and whose they are ----------------------------------------------------
-
-
 @pytest.fixture
 def saved(tmp_path):
     with modpack.PackageExporter(tmp_path / "t.pt") as exporter:
@@ -320,7 +317,7 @@ def with_note(tensor):
 
 
 def facts(tensor):
-    """What a tensor is, without a look at what it has: torch would crash for one without memory."""
+    """Describe a tensor without reading its values, which would crash if it has no memory."""
     names = ("dtype", "shape", "requires_grad", "is_leaf", "__class__")
     flags = {name: getattr(tensor, name) for name in names}
     place = tensor.stride(), tensor.storage_offset(), tensor.untyped_storage().nbytes()

@@ -50,7 +50,7 @@ def package(project, tmp_path) -> Path:
 
 
 def damage(package, *keys):
-    """Change a byte in storages, in place."""
+    """Change a byte of storages in place."""
     content = bytearray(package.read_bytes())
     with open_archive(package) as archive:
         for key in keys:
@@ -169,7 +169,7 @@ def unzipped(package: Path, folder: Path) -> Path:
 
 
 def overwritten(package: Path, folder: Path) -> None:
-    """Put another package into the folder of one, with a manifest that agrees."""
+    """Overwrite an unzipped package with another, including its manifest."""
     with open_archive(package) as archive, ArchiveWriter(package.with_name("evil")) as writer:
         for name in archive.names():
             if not name.startswith(".data/modpack/manifest."):

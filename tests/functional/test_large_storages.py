@@ -1,4 +1,4 @@
-"""A small view of a large storage takes the whole storage along, and the user hears of it."""
+"""Notes about small views, which save a large storage in full."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from modpack.cli import cli
 from modpack.diagnostics import Severity
 
 MANY = 500_000
-"""Elements of a storage that is large: two million bytes of float32."""
+"""Number of float32 elements of a large storage of two million bytes."""
 
 
 class Model(nn.Module):
-    """A module with whatever attributes a test needs."""
+    """A module with arbitrary attributes."""
 
     def __init__(self, **attributes):
         super().__init__()
@@ -29,7 +29,7 @@ class Model(nn.Module):
 
 
 def notes_of(*objects, **saved):
-    """The notes about storages in the plan for some objects, saved one after the other."""
+    """Return the notes about storages in the plan of some saved objects."""
     exporter = modpack.PackageExporter(None)
     exporter.extern("tests.**")
     exporter.extern("test_large_storages")
@@ -76,7 +76,7 @@ WASTEFUL = {
 @pytest.mark.parametrize("make", WASTEFUL.values(), ids=WASTEFUL)
 def test_small_view_is_reported_for_every_kind_of_tensor(make):
     value = make()
-    if type(value).__name__ == "Rows":  # which no package can hold
+    if type(value).__name__ == "Rows":  # a local class, which cannot be saved
         value = value.as_subclass(torch.Tensor)
     assert len(notes_of([value])) == 1
 

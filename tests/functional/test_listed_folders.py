@@ -1,4 +1,4 @@
-"""Own modules that code finds by listing a folder are in the package."""
+"""Own modules that code finds by listing a folder."""
 
 from __future__ import annotations
 

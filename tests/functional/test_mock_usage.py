@@ -1,4 +1,4 @@
-"""What a package records of its mocks: where their names are used, and what the self-test did."""
+"""Recorded uses of mocks, and events of mocks in the self-test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = (torch.ones(1, 2),)
 
 
 def net(forward: str, top: str = "") -> dict[str, str]:
-    """A project with a model whose forward is given, and a tracker that will be mocked."""
+    """A project with a model with a given forward, and a tracker to be mocked."""
     body = "\n".join(f"        {line}" for line in forward.splitlines())
     source = (
         f"import mutrack\nfrom torch import nn\n{top}\n"
@@ -31,7 +31,7 @@ def net(forward: str, top: str = "") -> dict[str, str]:
 
 @pytest.fixture
 def saved(project, tmp_path):
-    """Save the model of a project with the tracker mocked; gives the file and the plan."""
+    """Save the model of a project with the tracker mocked. Return the file and the plan."""
 
     def save(files, inputs=ONE, **options):
         project(files)

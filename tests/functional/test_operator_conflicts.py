@@ -1,4 +1,4 @@
-"""Packages whose code defines operators of torch, loaded more than once in a process."""
+"""Packages whose code defines torch operators, loaded repeatedly in a process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def way(request):
 
 @pytest.fixture
 def saved(way, project, tmp_path):
-    """A package whose code defines an operator, and the module that it was made from."""
+    """A package whose code defines an operator, and its original module."""
     name = f"conflicting{next(_numbers)}"
     root = project({f"{name}.py": (WAYS[way] + NET).format(name=name)})
     module = importlib.import_module(name)

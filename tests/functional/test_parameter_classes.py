@@ -1,4 +1,4 @@
-"""Parameters of classes of the user's own are what they were, wherever they are loaded."""
+"""Parameters of user-defined classes."""
 
 from __future__ import annotations
 

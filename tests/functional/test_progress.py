@@ -1,4 +1,4 @@
-"""Signs of life during long work: at a terminal, after a while, and nowhere else."""
+"""Progress of long work at a terminal, in a notebook, and in a pipe."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def run(code: str, stderr: int, *arguments: str, **environment: str) -> subproce
 
 
 def at_a_terminal(code: str, *arguments: str, **environment: str) -> tuple[str, str]:
-    """What goes to stdout, which is a pipe, and to stderr, which is a terminal."""
+    """Return the output to stdout, a pipe, and to stderr, a terminal."""
     main, terminal = os.openpty()
     written = bytearray()
     with run(code, terminal, *arguments, **environment) as running:
         os.close(terminal)
-        with contextlib.suppress(OSError):  # how Linux says that the other end was closed
+        with contextlib.suppress(OSError):  # Linux reports a closed terminal so
             while chunk := os.read(main, 65536):
                 written += chunk
         stdout = running.communicate()[0]
@@ -85,7 +85,7 @@ def test_export_shows_and_erases_progress_at_terminal(work):
     stdout, stderr = at_a_terminal(COMMAND.format(0.1), *EXPORT)
     assert "Packaging progressslow.py:make" in stderr
     assert "saving __model__/model.pkl" in stderr
-    assert stderr.rstrip().endswith("\x1b[2K")  # the line is erased in the end
+    assert stderr.rstrip().endswith("\x1b[2K")  # the line is erased at the end
     assert "noise from below" in stderr
     assert stdout == ""
 
@@ -133,7 +133,7 @@ def test_save_and_load_in_pipe_show_progress_only_on_request(work):
     assert shown["default"] == ""
     assert shown["shown"].startswith("Saving slow.modpack  ") and shown["shown"].endswith("\n")
     assert shown["load"].startswith("Loading slow.modpack  ")
-    lines = shown["notebook"].split("\r")  # which a notebook shows one above the other
+    lines = shown["notebook"].split("\r")  # a notebook shows one line per update
     assert "\n" not in shown["notebook"] and lines[1].startswith("Saving slow.modpack")
     assert lines[-2:] == [" " * len(lines[-3]), ""]
 

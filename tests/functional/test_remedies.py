@@ -1,4 +1,4 @@
-"""What errors and notes advise, and that it works."""
+"""Hints of errors and notes, and that they work."""
 
 from __future__ import annotations
 
@@ -30,12 +30,9 @@ def test_own_native_extension_suggests_intern_native(project, tmp_path):
         modpack.save(module.Net(), tmp_path / "net.modpack")
 
 
-# -- modules that code makes ----------------------------------------------------------------------
-
-
 @pytest.fixture
 def loaded_by_path(project):
-    """A function that loads a file of a project by its path."""
+    """Return a function that loads a file of a project by its path."""
     root = project({"elsewhere/net.py": NET})
 
     def load(name: str, before=lambda module: None) -> types.ModuleType:
@@ -73,8 +70,6 @@ def test_class_of_module_created_by_code_is_rejected(monkeypatch, tmp_path):
         modpack.save(module.Net(), tmp_path / "net.modpack")
 
 
-# -- registries -----------------------------------------------------------------------------------
-
 BASE = """
 import torch
 REGISTRY = {}
@@ -98,7 +93,7 @@ registry_base.kinds.all.append(Foo)
 
 @pytest.fixture
 def registered(project):
-    """Modules of which one fills the other's registry; the first is given."""
+    """Write two modules of which the given one fills the other's registry."""
 
     def make(base: str = BASE) -> types.ModuleType:
         others = {"test_layers.py": LAYERS, "only_uses_registry.py": "import registry_base"}
@@ -138,9 +133,6 @@ def test_import_of_module_that_fills_registry_fixes_self_test(registered, tmp_pa
     assert clean_python("import modpack; print(modpack.load(p)(3))", p=file).stdout == "6\n"
 
 
-# -- exported programs ----------------------------------------------------------------------------
-
-
 class Scaled(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -162,8 +154,6 @@ def test_module_of_exported_program_has_working_hint(make):
     file.seek(0)
     assert torch.equal(make(modpack.load(file))(x), make(program)(x))
 
-
-# -- models of torch's own classes ----------------------------------------------------------------
 
 HOOKS = """
 def double(module, args, output): return output * 2

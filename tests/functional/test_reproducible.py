@@ -1,4 +1,4 @@
-"""The same inputs give the same bytes, whoever makes the package, where, and after what else."""
+"""Equal inputs give equal bytes in every folder, process, and environment."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _cases() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Maker:
-    """Somebody who makes packages: a copy of the project, and a process with its circumstances.
+    """A user who exports packages: a copy of the project, and a process environment.
 
     Attributes:
-        root: all that is theirs is below this folder.
-        source: where the project is.
-        variables: of the environment.
+        root: The folder of all files of the user.
+        source: The folder of the project.
+        variables: The environment variables.
     """
 
     root: Path
@@ -79,14 +79,14 @@ def maker(root: Path, name: str, seed: int, source: str, **variables: str) -> Ma
 
 @pytest.fixture(scope="module")
 def alice(tmp_path_factory) -> Maker:
-    """Works in her own folder, in UTC, and does nothing else in her processes."""
+    """A user with a short path, UTC, and fresh processes."""
     root = tmp_path_factory.mktemp("of_alice")
     return maker(root, "alice_reproducible", 1, "source", TZ="UTC", PYTHONDONTWRITEBYTECODE="1")
 
 
 @pytest.fixture(scope="module")
 def bob(tmp_path_factory) -> Maker:
-    """Works much deeper, elsewhere; his sources are old, and his processes have seen a lot."""
+    """A user with a deep path, another time zone, old sources, and busy processes."""
     root = tmp_path_factory.mktemp("of_bob")
     made = maker(root, "bob_reproducible", 4242, "some/where/else", TZ="Asia/Tokyo", LC_ALL="C")
     for file in made.source.rglob("*"):
@@ -103,7 +103,7 @@ def run_all(*running: subprocess.Popen[str]) -> None:
 
 @pytest.fixture(scope="module")
 def made(alice, bob) -> tuple[Maker, Maker]:
-    """Both have saved every case, Bob after much else, and in another order."""
+    """Both users with all cases saved, Bob's in another order and after other work."""
     first = alice.starts(alice.source / "export.py", alice.root / "made")
     second = bob.starts(bob.source / "export.py", bob.root / "made", "--noisy")
     run_all(first, second)
@@ -111,7 +111,7 @@ def made(alice, bob) -> tuple[Maker, Maker]:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    """Two packages are the same bytes; if not, tell which records differ."""
+    """Check that two packages are equal, or list the differing records."""
     if one.read_bytes() == other.read_bytes():
         return
     with zipfile.ZipFile(one) as first, zipfile.ZipFile(other) as second:
@@ -127,7 +127,7 @@ def test_separate_processes_write_equal_bytes(made, case):
 
 
 def contents_of(package: Path) -> Iterator[tuple[str, bytes]]:
-    """Every record, those of archives inside records too."""
+    """Return every record, including those of nested archives."""
     todo = [("", package.read_bytes())]
     while todo:
         name, content = todo.pop()
@@ -164,8 +164,6 @@ def test_script_writes_equal_bytes_for_every_way_of_starting(alice, bob):
     assert b"Definitions from train.py" in records["/archive/train_definitions.py"]
     assert [n for n, text in records.items() if str(alice.root).encode() in text] == []
 
-
-# -- what is reproducible must be right in the first place -----------------------------------------
 
 LOADED = """
 import collections, warnings
@@ -237,9 +235,6 @@ def test_sorted_objects_load_unchanged(made, clean_python):
     assert clean_python(LOADED, folder=str(folder)).stdout.endswith("as it was\n")
 
 
-# -- in one process --------------------------------------------------------------------------------
-
-
 def test_file_name_does_not_change_bytes(tmp_path, project):
     project({"twins.py": "import torch\nclass Net(torch.nn.Linear): pass\n"})
     import torch
@@ -254,7 +249,7 @@ def test_file_name_does_not_change_bytes(tmp_path, project):
     ]
     paths[2].parent.mkdir()
     for path in paths:
-        torch.nn.Linear(1, 1).register_forward_hook(len)  # something else that takes an id
+        torch.nn.Linear(1, 1).register_forward_hook(len)  # another hook, which takes an id
         model.hook = model.register_forward_hook(lambda *args: None)
         modpack.save(model, path)
         model.hook.remove()

@@ -1,4 +1,4 @@
-"""``modpack requirements``: what must be installed, as pip reads it, and what is here."""
+"""``modpack requirements``: output for pip, and comparison with the environment."""
 
 import importlib
 import json
@@ -29,7 +29,7 @@ def run(*arguments):
 
 @pytest.fixture
 def shop(installed, tmp_path):
-    """A package that needs a distribution which requires another."""
+    """A package that requires a distribution with a requirement."""
     origin = {"url": "file:///home/x.whl", "archive_info": {"hashes": {"sha256": DIGEST}}}
     hashed = {"direct_url.json": json.dumps(origin)}
     installed("req-notes", {"reqnotes.py": ""}, version="3.0", metadata=hashed)
@@ -45,7 +45,7 @@ def shop(installed, tmp_path):
 
 @pytest.fixture
 def changed(shop):
-    """Rewrites what the package of ``shop`` records of its environment."""
+    """Rewrite the recorded environment of the package of ``shop``."""
 
     def rewrite(change):
         copy = shop.with_name("changed.modpack")
@@ -65,7 +65,7 @@ def changed(shop):
 
 
 def requirements_in(text):
-    """What pip reads: without comments, lines that go on joined, options apart."""
+    """Return requirements with their options, without comments and continuation lines."""
     joined = text.replace("\\\n", " ").splitlines()
     lines = [line for line in joined if line and not line.startswith("#")]
     return {str(Requirement(line.split(" --")[0])): line.split(" --")[1:] for line in lines}

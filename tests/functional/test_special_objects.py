@@ -1,8 +1,7 @@
-"""Special objects in a model that is loaded where its code has never been.
+"""Special objects in a model that is loaded without its project.
 
-One project holds an object of every kind of the tables as an attribute of a model. The checks
-are a part of the project: they run against the live model, and, in a clean interpreter, against
-the loaded one.
+A model of one project has an object of every kind of the tables. The project's checks run against
+the live model, and in a clean interpreter against the loaded one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensors of a GPU: where they go, with one and without."""
+"""Devices of GPU tensors, with and without a GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def saved(obj):
 
 @pytest.fixture
 def from_a_gpu(monkeypatch):
-    """A package whose tensors say that they were on the second GPU of another machine."""
+    """A package with tensors of the second GPU of another machine."""
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
     package = saved({"a": torch.arange(3.0), "half": torch.ones(2).half()})
     monkeypatch.undo()

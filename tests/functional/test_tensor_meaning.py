@@ -1,6 +1,6 @@
-"""Whatever the way, a tensor of every kind arrives as what it was.
+"""Tensors of every kind, saved and loaded in every way.
 
-``tests/tensor_kinds.py`` makes the tensors, and tells of each what makes it what it is.
+``tests/tensor_kinds.py`` creates and describes the tensors.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ AROUND: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "no gradients": torch.no_grad,
     "checks of sparse tensors": sparse_checks,
 }
-"""What saving and loading must not be changed by."""
+"""Contexts that must not change saving and loading."""
 
 
 def all_kinds() -> dict[str, Any]:
@@ -74,14 +74,14 @@ def descriptions(tensors: dict[str, Any]) -> dict[str, Described]:
 def changed(
     now: dict[str, Described], before: dict[str, Described]
 ) -> dict[str, tuple[Described | None, Described]]:
-    """The kinds that are not as they were, with what they were and what they are."""
+    """Return the changed kinds with their old and new descriptions."""
     assert now.keys() == before.keys()
     return {kind: (before[kind], now[kind]) for kind in now if now[kind] != before[kind]}
 
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Torch warns of kinds that it calls prototypes."""
+    """Ignore torch's warnings about prototypes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -91,7 +91,7 @@ LEFT_BEHIND: dict[str, Described] = {
     "computed": {"is_leaf": True, "grad": False},
     "parameter with a gradient": {"grad": False},
 }
-"""What no tensor takes along, as with torch.save."""
+"""Attributes that are not saved, as with torch.save."""
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +175,6 @@ def test_save_calls_no_torch_function_of_subclass(tmp_path):
     assert tensor_kinds.Counting.calls <= by_torch
 
 
-# -- beside torch.load ----------------------------------------------------------------------
-
 PLACES: dict[str, dict[str, Any]] = {
     "by default": {},
     "cpu": {"map_location": "cpu"},
@@ -232,7 +230,7 @@ LEFT_BEHIND_BY_TORCH: dict[str, set[str]] = {
     **{kind: _OF_LAZY for kind in KINDS if kind.startswith("lazy ")},
     "untyped storage": {"dtype"},
 }
-"""What torch.load gives of it is another; packages keep it."""
+"""Kinds that torch.load changes and modpack keeps."""
 
 
 def what_becomes_of(
@@ -241,13 +239,13 @@ def what_becomes_of(
     around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     **options: Any,
 ) -> Described | str:
-    """What comes back of a tensor; of one that is refused, that it is."""
+    """Return the description of a loaded tensor, or that it is rejected."""
     save, load = by
     try:
         buffer = save(KINDS[kind]())
         with around():
             loaded = load(buffer, **options)
-    except Exception as failure:  # whatever torch raises
+    except Exception as failure:  # torch raises various types
         assert str(failure)
         return "refused"
     lost = LEFT_BEHIND_BY_TORCH.get(kind, set())

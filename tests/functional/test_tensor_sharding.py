@@ -1,4 +1,4 @@
-"""Tensors that are spread over processes: each keeps its part, and says what it needs to load."""
+"""Tensors that are sharded across processes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_sharded_tensors_without_process_group_load_local_parts(spread, clean_py
 
 
 class Unasked(torch.Tensor):
-    """A class that refuses every function of torch but the one that saves it."""
+    """A class that rejects every torch function except those for saving."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -97,7 +97,7 @@ class Unasked(torch.Tensor):
 
 
 class Refusing(torch.Tensor):
-    """A class that refuses to be saved."""
+    """A class that cannot be saved."""
 
     def __reduce_ex__(self, protocol):
         raise NotImplementedError("a Refusing stays here")

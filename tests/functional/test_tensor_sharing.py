@@ -1,4 +1,4 @@
-"""What shares memory goes on sharing it, and shares it with nothing else."""
+"""Shared storages after loading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tensor_kinds import KINDS, described
 
 
 class Package:
-    """A package in memory: filled by one function, read back as often as needed."""
+    """A package in memory that a function fills, and that tests read repeatedly."""
 
     def __init__(self, **objects: object) -> None:
         self.buffer = io.BytesIO()
@@ -30,7 +30,7 @@ class Package:
 
 
 def memory(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """For each tensor, the number of the first that is in the same storage."""
+    """Return for each tensor the index of the first with the same storage."""
     places = [tensor.untyped_storage().data_ptr() for tensor in tensors]
     return [places.index(place) for place in places]
 

@@ -1,4 +1,4 @@
-"""Archives that torch.package wrote, today and in 2021, load with the values that they hold."""
+"""Archives that torch.package wrote, today and in 2021, load with their values."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ WAYS = (
 
 
 def plain(tensor):
-    """The numbers of a tensor as lists; a complex number is a pair."""
+    """Return the numbers of a tensor as lists, and complex numbers as pairs."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
     if tensor.dtype in (torch.float16, torch.bfloat16) or "float8" in str(tensor.dtype):

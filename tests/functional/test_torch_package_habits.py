@@ -1,4 +1,4 @@
-"""Code written for torch.package: calls, inputs and handlers that work with modpack unchanged."""
+"""Code for torch.package that works with modpack unchanged."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _words() -> io.BytesIO:
 
 @pytest.fixture
 def two_packages(project, tmp_path) -> tuple[PackageImporter, PackageImporter, type]:
-    """Two packages that hold one module, none loaded, and the class of the host's module."""
+    """Two unloaded packages with the same module, and the class of the host's module."""
     project({"shop.py": "class Till:\n    pass\n"})
     importers = []
     for number in range(2):

@@ -1,4 +1,4 @@
-"""A package that uses only what torch.package knows loads there, with equal values."""
+"""Packages that torch.package can load, with equal values."""
 
 from __future__ import annotations
 

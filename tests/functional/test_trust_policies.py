@@ -30,7 +30,7 @@ MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
 
 
 class ByCalling:
-    """Makes a pickle that calls a function when it is loaded."""
+    """An object whose pickle calls a function when it is loaded."""
 
     def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self.call = function, arguments
@@ -198,9 +198,6 @@ def test_imports_of_extern_modules_are_not_restricted(packaged):
         assert importer.import_module("shop").value == 1
 
 
-# -- code ----------------------------------------------------------------------------------------
-
-
 def test_package_with_code_is_rejected_before_unpickling(tmp_path, canary, clean_python):
     path = tmp_path / "calls.modpack"
     with PackageExporter(path) as exporter:
@@ -257,11 +254,8 @@ def flip_a_bit_of_a_tensor(package: Path) -> None:
     package.write_bytes(content)
 
 
-# -- hooks -------------------------------------------------------------------------------------
-
-
 def forged(package: Path, record: str, change: Callable[[dict], None]) -> Path:
-    """A copy with other JSON in one record, its digests in order."""
+    """Return a copy with other JSON in one record, and valid digests."""
     copy = package.with_name("forged.modpack")
     with open_archive(package) as archive, ArchiveWriter(copy) as writer:
         for name in archive.names():
@@ -307,9 +301,6 @@ def test_hooks_in_module_state_are_found(tmp_path):
         modpack.load(path, policy=TrustPolicy(allow_code=True, allow_hook_kinds="tensor"))
 
 
-# -- what else may be restricted ---------------------------------------------------------------
-
-
 def test_native_code_is_found_under_any_name(packaged):
     path = packaged({"shop/words.bin": "\x7fELF...", "shop/__init__.py": ""}).filename
     with pytest.raises(TrustError, match=r"native extensions.*'shop/words\.bin'"):
@@ -346,9 +337,6 @@ def test_load_rejects_invalid_policy_argument(busy):
     for call in (PackageImporter, modpack.load, modpack.load_weights, modpack.self_test):
         with pytest.raises(TypeError, match="policy must be a TrustPolicy or None"):
             call(busy, policy="trust.toml")
-
-
-# -- signatures --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -398,9 +386,6 @@ def test_signature_of_another_key_is_rejected(signed):
     demanding = TrustPolicy(allow_code=True, require_signature_from=[Signer("other", KEY)])
     with pytest.raises(SignatureError):
         modpack.load(signed, policy=demanding)
-
-
-# -- the command -------------------------------------------------------------------------------
 
 
 @pytest.fixture

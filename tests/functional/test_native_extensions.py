@@ -1,4 +1,4 @@
-"""Compiled modules go along if the user asks for it, for the platform they were built for."""
+"""Native extensions in packages, for the platform of the export."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ LIBRARY = {
 
 @pytest.fixture(scope="session")
 def binaries(tmp_path_factory) -> dict[str, bytes]:
-    """Extension modules ``_one`` and ``_multi``, with one phase of initialization and with two."""
+    """Extension modules with single-phase (``_one``) and multi-phase (``_multi``) init."""
     folder = tmp_path_factory.mktemp("compiled")
     built = {}
     for name, phases in {"_one": ONE_PHASE, "_multi": MULTI_PHASE}.items():
@@ -76,7 +76,7 @@ def binaries(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.fixture
 def fastshop(installed, binaries, tmp_path):
-    """Export a module of the user's that uses the compiled distribution fastshop."""
+    """Export a module that uses the native distribution fastshop."""
 
     def export(intern_native: bool = True, target: Path = tmp_path / "fast.pt") -> Path:
         compiled = {f"fastshop/{name}": content for name, content in binaries.items()}

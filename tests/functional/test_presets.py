@@ -1,4 +1,4 @@
-"""Policies: nobody writes a rule, and the package loads where the libraries are not installed."""
+"""Presets: exports without rules, loaded without the libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from modpack.core.rules import Action
 
 
 def planned(source: str, policy: str = "hermetic", **rules: str) -> Plan:
-    """The plan for a module of the user's with this source."""
+    """Return the plan for the user's own module with this source."""
     with PackageExporter(None) as exporter:
         for action, pattern in rules.items():
             getattr(exporter, action)(pattern)
@@ -135,7 +135,7 @@ def test_hermetic_interns_possibly_needed_modules(installed, why):
     requires = ["plots"] if why == "required" else []
     installed("host", {"host.py": "def plot():\n    import plots\n"}, requires=requires)
     installed("plots", {"plots.py": ""})
-    if why != "unknown":  # without a loaded importer there is no evidence that it can do without
+    if why != "unknown":  # no loaded importer shows that it is optional
         importlib.import_module("host")
     if why == "loaded":
         importlib.import_module("plots")
@@ -183,7 +183,7 @@ def test_hermetic_interns_loaded_modules_of_dynamic_library(installed):
 
 
 def test_module_created_by_library_needs_no_file(installed, monkeypatch):
-    monkeypatch.setitem(sys.modules, "made.moves", None)  # it is put back afterwards
+    monkeypatch.setitem(sys.modules, "made.moves", None)  # restored after the test
     del sys.modules["made.moves"]
     maker = "import sys, types\nsys.modules['made.moves'] = types.ModuleType('made.moves')\n"
     installed("made", {"made/__init__.py": maker, "made/user.py": "import made.moves"})
