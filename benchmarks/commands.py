@@ -1,8 +1,8 @@
-"""How long the commands that look at a package take, on a large one, each as a process.
+"""Measure the time of the commands that read a package, as processes on a large package.
 
-``make bench-commands`` builds the package, times every command beside a Python that does nothing,
-looks whether it imported torch, and writes the reference page. ``--only`` and ``--keep`` are for
-looking into one of them; nothing is written then.
+``make bench-commands`` builds the package, times every command and an empty Python process, checks
+whether the command imports torch, and writes the reference page. ``--only`` measures some commands
+and writes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from synthetic import Synthetic, build, known
+from synthetic import Synthetic, build, files_in
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "command-speed.md"
@@ -29,27 +29,27 @@ REPETITIONS = 5
 Arguments = Callable[[Synthetic], Sequence[str]]
 
 COMMANDS: Mapping[str, Arguments] = {
-    "inspect FILE": lambda made: ["inspect", str(made.first)],
-    "inspect FILE --json": lambda made: ["inspect", str(made.first), "--json"],
-    "audit FILE": lambda made: ["audit", str(made.first)],
-    "audit FILE --json": lambda made: ["audit", str(made.first), "--json"],
-    "why FILE MODULE": lambda made: ["why", str(made.first), made.deepest],
-    "why FILE MODULE --all": lambda made: ["why", str(made.first), made.deepest, "--all"],
-    "diff A B": lambda made: ["diff", str(made.first), str(made.second)],
-    "requirements FILE": lambda made: ["requirements", str(made.first)],
-    "sbom FILE": lambda made: ["sbom", str(made.first)],
-    "report FILE": lambda made: ["report", str(made.first), "-o", os.devnull, "--force"],
+    "inspect FILE": lambda package: ["inspect", str(package.first)],
+    "inspect FILE --json": lambda package: ["inspect", str(package.first), "--json"],
+    "audit FILE": lambda package: ["audit", str(package.first)],
+    "audit FILE --json": lambda package: ["audit", str(package.first), "--json"],
+    "why FILE MODULE": lambda package: ["why", str(package.first), package.deepest],
+    "why FILE MODULE --all": lambda package: ["why", str(package.first), package.deepest, "--all"],
+    "diff A B": lambda package: ["diff", str(package.first), str(package.second)],
+    "requirements FILE": lambda package: ["requirements", str(package.first)],
+    "sbom FILE": lambda package: ["sbom", str(package.first)],
+    "report FILE": lambda package: ["report", str(package.first), "-o", os.devnull, "--force"],
 }
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one command.
+    """The result of one command.
 
     Attributes:
-        name: the command.
-        seconds: the median of its wall-clock times.
-        imports_torch: whether it imported torch.
+        name: Name and arguments of the command.
+        seconds: Median of its wall-clock times.
+        imports_torch: Whether it imported torch.
     """
 
     name: str
@@ -58,26 +58,26 @@ class Measured:
 
 
 def main() -> int:
-    """Build, measure, write."""
-    given = _arguments()
+    """Build the package, measure the commands, and write the page."""
+    options = _arguments()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = given.keep or Path(scratch)
-        made = _built(folder)
-        nothing = _median([sys.executable, "-c", "pass"])
-        print(f"{'python -c pass':24} {nothing:6.3f} s", flush=True)
+        folder = options.keep or Path(scratch)
+        package = _build(folder)
+        empty = _median([sys.executable, "-c", "pass"])
+        print(f"{'python -c pass':24} {empty:6.3f} s", flush=True)
         results = []
-        for name in given.only or COMMANDS:
-            results.append(_measured(name, COMMANDS[name](made)))
+        for name in options.only or COMMANDS:
+            results.append(_measured(name, COMMANDS[name](package)))
             print(f"{name:24} {results[-1].seconds:6.3f} s", flush=True)
-        if given.only is None:
-            PAGE.write_text(_page(made, nothing, results), encoding="utf-8")
+        if options.only is None:
+            PAGE.write_text(_page(package, empty, results), encoding="utf-8")
     return int(any(result.imports_torch for result in results))
 
 
-def _built(folder: Path) -> Synthetic:
-    """The package, from an earlier run if there is one."""
+def _build(folder: Path) -> Synthetic:
+    """Build the package, or return that of an earlier run."""
     if (folder / "second.modpack").exists():
-        return known(folder)
+        return files_in(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return build(folder)
 
@@ -98,7 +98,7 @@ def _seconds(command: Sequence[str]) -> float:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Run a command to its end; a status of 1 is a finding, and fine."""
+    """Run a command. An exit status of 1 means findings and is valid."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode not in (0, 1):
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}\n{done.stderr}")
@@ -106,15 +106,15 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _imports_torch(arguments: Sequence[str]) -> bool:
-    """Whether Python itself lists torch among what it imported for the command."""
-    told = _run([sys.executable, "-X", "importtime", "-m", "modpack", *arguments])
-    return any(line.rpartition("|")[2].strip() == "torch" for line in told.splitlines())
+    """Return whether ``-X importtime`` lists torch for a command."""
+    log = _run([sys.executable, "-X", "importtime", "-m", "modpack", *arguments])
+    return any(line.rpartition("|")[2].strip() == "torch" for line in log.splitlines())
 
 
-def _page(made: Synthetic, nothing: float, results: Sequence[Measured]) -> str:
-    told = _TEXT.format(
-        facts=_facts(made.first),
-        nothing=nothing,
+def _page(package: Synthetic, empty: float, results: Sequence[Measured]) -> str:
+    text = _TEXT.format(
+        facts=_facts(package.first),
+        empty=empty,
         torch=_median([sys.executable, "-c", "import torch"]),
         python=platform.python_version(),
         cores=os.cpu_count(),
@@ -122,7 +122,7 @@ def _page(made: Synthetic, nothing: float, results: Sequence[Measured]) -> str:
     )
     parts = [
         "# Command speed",
-        textwrap.fill(told, 105).replace("~", " "),
+        textwrap.fill(text, 105).replace("~", " "),
         _HEAD + "".join(map(_row, results)),
     ]
     return "\n\n".join(parts)
@@ -147,11 +147,11 @@ def _facts(file: Path) -> str:
     )
 
 
-#: A tilde is a blank at which no line ends.
+#: A tilde is a space without a line break.
 _TEXT = (
     "Median wall-clock time of each command in {repetitions} new processes, on {cores} cores with "
     "Python {python}. The commands read a generated package with {facts}. For comparison, "
-    "`python~-c~pass` takes {nothing:.2f} s, and `python~-c~'import~torch'` {torch:.2f} s. "
+    "`python~-c~pass` takes {empty:.2f} s, and `python~-c~'import~torch'` {torch:.2f} s. "
     "`make~bench-commands` generates this page."
 )
 
@@ -165,7 +165,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python benchmarks/commands.py", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="COMMAND", choices=COMMANDS)
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="build there, or use what an earlier run built"
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="build in this folder, or reuse its package",
     )
     return parser.parse_args()
 

@@ -1,8 +1,8 @@
-"""A package as large as those of big libraries, made of sources that nobody wrote.
+"""A generated package as large as those of big libraries.
 
-2,500 interned modules of twenty installed distributions and of one's own code, some 10,000 imports
-among them, mocked modules that are used in every way, extern ones, a model with hooks. Its sources
-are as long as those of real libraries are on average. Only the model's own module is ever run.
+The package has 2,500 interned modules of twenty distributions and of a project, about 10,000
+imports, mocked modules with all kinds of uses, extern modules, and a model with hooks. Sources are
+as long as the average source of a real library. Only the model's module is ever imported.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Net(torch.nn.Module):
 
 _FUNCTION = '''
 def step_{number}(values, weight={number}, *, scale=1.0):
-    """Combine some values, weighted and scaled, into one; nothing calls this.
+    """Return a weighted and scaled sum. Never called.
 
     Args:
-        values: numbers, in any order.
-        weight: what each of them counts.
-        scale: what the sum is multiplied with.
+        values: Numbers to add.
+        weight: Weight of each number.
+        scale: Factor of the sum.
     """
     total = 0.0
     for position, value in enumerate(values):
@@ -73,7 +73,7 @@ import {mock}
 
 
 class Watching{number}({mock}.Callback):
-    """Derived from something that is mocked."""
+    """A class with a mocked base class."""
 
     @{mock}.watched
     def finished(self, results):
@@ -86,9 +86,9 @@ class Synthetic:
     """The files of a build.
 
     Attributes:
-        first: the package.
-        second: the same, with a changed source and other weights in one block.
-        deepest: an interned module that many chains of imports lead to.
+        first: Path of the package.
+        second: Path of the same package with a changed source and different weights in one block.
+        deepest: Interned module with many import chains.
     """
 
     first: Path
@@ -97,23 +97,23 @@ class Synthetic:
 
 
 def build(folder: Path) -> Synthetic:
-    """Writes the project into a folder, and packages it twice.
+    """Write the project to an empty folder, and package it twice.
 
     Args:
-        folder: an empty folder.
+        folder: Empty folder.
     """
     _write_project(folder)
-    made = known(folder)
+    result = files_in(folder)
     with _importable(folder / "site"), _importable(folder / "own"):
-        _package(made.first, changed=False)
+        _package(result.first, changed=False)
         changed = folder / "own" / "app" / "m007.py"
         changed.write_text(changed.read_text() + "\n\nADDED = True\n")
-        _package(made.second, changed=True)
-    return made
+        _package(result.second, changed=True)
+    return result
 
 
-def known(folder: Path) -> Synthetic:
-    """What :func:`build` leaves in a folder."""
+def files_in(folder: Path) -> Synthetic:
+    """Return the files that :func:`build` writes to a folder."""
     deepest = f"branch{_DISTRIBUTIONS - 1:02}.m{_MODULES_EACH - 2:02}"
     return Synthetic(folder / "first.modpack", folder / "second.modpack", deepest)
 
@@ -134,7 +134,7 @@ def _package(file: Path, changed: bool) -> None:
 
 
 def _write_project(folder: Path) -> None:
-    """One folder of installed distributions, and one of one's own code."""
+    """Write a folder of installed distributions and a folder of project code."""
     chance = random.Random(5)
     branches = [
         [f"branch{d:02}.m{m:02}" for m in range(_MODULES_EACH - 1)] for d in range(_DISTRIBUTIONS)
@@ -155,7 +155,7 @@ def _write_project(folder: Path) -> None:
 def _write_package(
     folder: Path, modules: list[str], near: list[str], chance: random.Random
 ) -> None:
-    """A package whose modules import one another as a tree, and others across it, in cycles."""
+    """Write a Python package whose imports form a tree, plus imports across it with cycles."""
     package = folder / modules[0].partition(".")[0]
     package.mkdir(parents=True)
     (package / "__init__.py").write_text('"""Generated."""\n')
@@ -190,7 +190,7 @@ def _install(site: Path, number: int) -> None:
 
 def _install_leaf(site: Path, number: int) -> None:
     name = f"leaf{number}"
-    (site / f"{name}.py").write_text('"""Generated; stays where it is."""\n')
+    (site / f"{name}.py").write_text('"""Generated; extern."""\n')
     _write_metadata(site, name, [f"{name}.py"], "leaf0", "MIT")
 
 

@@ -1,4 +1,4 @@
-"""What the parts are tried on: made up, of a size that takes milliseconds."""
+"""Generated inputs of the micro benchmarks, each of which takes milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT = 1000
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Scans and code that are remembered lie in a folder of this run."""
+    """Use a new cache folder for this run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -22,13 +22,13 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def tensors() -> dict[str, torch.Tensor]:
-    """Many small tensors, each with a storage of its own."""
+    """Many small tensors with their own storages."""
     return {f"layer.{number}": torch.full((16,), float(number)) for number in range(COUNT)}
 
 
 @pytest.fixture(scope="session")
 def entries() -> dict[str, object]:
-    """Small containers and plain values, as a checkpoint's bookkeeping has them."""
+    """Small containers and plain values, as in a checkpoint."""
     return {
         f"layer.{number}": {"step": number, "score": number / 2, "shape": (number, 3)}
         for number in range(10 * COUNT)
@@ -37,7 +37,7 @@ def entries() -> dict[str, object]:
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, tensors: object) -> Path:
-    """A package of many records."""
+    """A package with many records."""
     file = tmp_path_factory.mktemp("package") / "many.modpack"
     with PackageExporter(file) as exporter:
         exporter.save_pickle("model", "model.pkl", tensors)
@@ -46,7 +46,7 @@ def package(tmp_path_factory: pytest.TempPathFactory, tensors: object) -> Path:
 
 @pytest.fixture(scope="session")
 def source() -> bytes:
-    """A module of an ordinary length."""
+    """A module of typical length."""
     functions = "".join(_FUNCTION.format(number=number) for number in range(40))
     return f'"""Generated."""\n\nimport os\nfrom . import other\n{functions}'.encode()
 
@@ -54,7 +54,7 @@ def source() -> bytes:
 _FUNCTION = '''
 
 def step_{number}(values, weight={number}, *, scale=1.0):
-    """Combine some values into one; nothing calls this."""
+    """Return a weighted sum. Never called."""
     import math
 
     total = 0.0

@@ -1,4 +1,4 @@
-"""Records: many at once, since packages have many."""
+"""Micro benchmarks of archives with many records."""
 
 import io
 
@@ -25,12 +25,12 @@ def names():
     return [f".data/{number}.storage" for number in range(COUNT)]
 
 
-def test_opening(benchmark, package):
-    """The central directory is parsed and checked."""
+def test_open(benchmark, package):
+    """Parse and check the central directory."""
     benchmark(lambda: open_archive(package).close())
 
 
-def test_opening_and_reading_the_manifest(benchmark, package):
+def test_open_and_read_manifest(benchmark, package):
     def read():
         with open_archive(package) as opened:
             return read_manifest(opened)
@@ -38,20 +38,20 @@ def test_opening_and_reading_the_manifest(benchmark, package):
     assert len(benchmark(read).records) > COUNT
 
 
-def test_local_headers_of_storages(benchmark, archive):
+def test_read_local_headers(benchmark, archive):
     storages = [name for name in archive.names() if name.endswith(".storage")]
     ranges = benchmark(lambda: [archive.data_range(name) for name in storages])
     assert len(ranges) == COUNT
 
 
-def test_reading_small_records(benchmark, archive):
+def test_read_small_records(benchmark, archive):
     storages = [name for name in archive.names() if name.endswith(".storage")]
     assert len(benchmark(lambda: [archive.read(name) for name in storages])) == COUNT
 
 
 @pytest.mark.parametrize("size", [64, 50_000])
-def test_writing_storages(benchmark, names, size):
-    """Headers, checksums, the manifest and the directory: into memory, lest a disk be timed."""
+def test_write_storages(benchmark, names, size):
+    """Write headers, checksums, manifest, and directory to memory, without a disk."""
     content = memoryview(bytes(size))
 
     def write():
@@ -64,10 +64,10 @@ def test_writing_storages(benchmark, names, size):
     assert benchmark(write)
 
 
-def test_names_are_checked(benchmark, names):
+def test_check_names(benchmark, names):
     assert benchmark(lambda: find_unsafe_name(names) or find_collision(names)) is None
 
 
-def test_encoding_the_manifest(benchmark, names):
+def test_encode_manifest(benchmark, names):
     records = dict.fromkeys(names, RecordDigest(64, "0" * 64))
     assert benchmark(encode_manifest, records)

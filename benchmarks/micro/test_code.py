@@ -1,4 +1,4 @@
-"""Sources and rules: one module, and the decisions about many."""
+"""Micro benchmarks of sources and rules."""
 
 import ast
 
@@ -12,27 +12,27 @@ from modpack.discovery.secrets import TextKind, find_secrets
 MODULES = [f"lib{number % 10}.part{number}.core" for number in range(1000)]
 
 
-def test_parsing_alone(benchmark, source):
-    """What no scan of a syntax tree can do without."""
+def test_parse_only(benchmark, source):
+    """Only parse, which every scan of a syntax tree includes."""
     benchmark(ast.parse, source)
 
 
-def test_scanning_a_source(benchmark, source):
+def test_scan_source(benchmark, source):
     assert benchmark(scan_source, source, "pkg.core", is_package=False).imports
 
 
-def test_scanning_a_source_again(benchmark, source, tmp_path):
+def test_scan_cached_source(benchmark, source, tmp_path):
     cache = ScanCache(tmp_path / "scans")
     cache.scan(source, "pkg.core", False)
     assert benchmark(cache.scan, source, "pkg.core", False).imports
 
 
-def test_looking_for_secrets(benchmark, source):
+def test_find_secrets(benchmark, source):
     assert benchmark(find_secrets, source, TextKind.SOURCE) == ()
 
 
-def test_importing_from_a_package(benchmark, source, tmp_path):
-    """What is unpacked and compiled already: from the second time on."""
+def test_import_from_package(benchmark, source, tmp_path):
+    """Import modules that are unpacked and compiled."""
     names = [f"unpacked{number}" for number in range(20)]
     with PackageExporter(tmp_path / "code.modpack") as exporter:
         for name in names:
@@ -45,12 +45,12 @@ def test_importing_from_a_package(benchmark, source, tmp_path):
     assert len(benchmark(import_all)) == len(names)
 
 
-def test_matching_modules(benchmark):
+def test_match_modules(benchmark):
     group = GlobGroup(["lib1.**", "lib2.*.core", "**.part7.**"], exclude="lib1.part1.**")
     assert any(benchmark(lambda: [group.matches(module) for module in MODULES]))
 
 
-def test_deciding_modules(benchmark):
+def test_decide_modules(benchmark):
     rules = [Rule(Action.EXTERN, GlobGroup(f"other{number}.**")) for number in range(20)]
     rules.append(Rule(Action.INTERN, GlobGroup("lib*.**")))
     decided = benchmark(

@@ -1,4 +1,4 @@
-"""Objects: into a package, and out of it."""
+"""Micro benchmarks of saving and loading objects."""
 
 import pickle
 
@@ -18,32 +18,32 @@ def save(tmp_path):
     return save
 
 
-def test_pickling_containers_alone(benchmark, entries):
-    """What no save can do without."""
+def test_pickle_containers_only(benchmark, entries):
+    """Only pickle, which every save includes."""
     with gc_paused():
         benchmark(pickle.dumps, entries)
 
 
-def test_saving_containers(benchmark, save, entries):
+def test_save_containers(benchmark, save, entries):
     benchmark(save, entries)
 
 
-def test_saving_small_tensors(benchmark, save, tensors):
+def test_save_small_tensors(benchmark, save, tensors):
     benchmark(save, tensors)
 
 
-def test_saving_next_to_nothing(benchmark, save):
+def test_save_tiny_object(benchmark, save):
     benchmark(save, {"step": 1})
 
 
-def test_opening_a_package(benchmark, package):
+def test_open_package(benchmark, package):
     benchmark(PackageImporter, package)
 
 
-def test_loading_small_tensors(benchmark, package, tensors):
+def test_load_small_tensors(benchmark, package, tensors):
     importer = PackageImporter(package)
     assert len(benchmark(importer.load_pickle, "model", "model.pkl")) == len(tensors)
 
 
-def test_facts_about_a_package(benchmark, package):
+def test_package_facts(benchmark, package):
     assert benchmark(package_facts, package).storages

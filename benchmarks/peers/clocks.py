@@ -1,4 +1,4 @@
-"""What jobs measure with: seconds, memory, and where the time went, if somebody asks."""
+"""Measurement of time and memory, and optional profiles."""
 
 from __future__ import annotations
 
@@ -18,42 +18,42 @@ _profile_of_commands = ""
 
 @contextlib.contextmanager
 def profile_clocks(target: str) -> Iterator[None]:
-    """Write a profile of what is clocked meanwhile, of this thread, or of commands.
+    """Profile all blocks of :func:`clock` and commands in this context.
 
     Args:
-        target: the file to write.
+        target: File for the profile.
     """
     global _profile, _profile_of_commands
     _profile, _profile_of_commands = cProfile.Profile(), target
     yield
-    if not Path(target).exists():  # else a command has written its own
+    if not Path(target).exists():  # a command may have written its own profile
         _profile.dump_stats(target)
 
 
 @contextlib.contextmanager
 def clock(*, warming_up: bool = False) -> Iterator[Callable[[], float]]:
-    """Yields what gives the seconds that the block took.
+    """Yield a function that returns the seconds of the block.
 
     Args:
-        warming_up: it is no part of what is measured, and none of a profile.
+        warming_up: Whether to exclude the block from profiles.
     """
-    taken = [0.0]
-    watching = contextlib.nullcontext() if warming_up or _profile is None else _profile
-    with watching:
+    seconds = [0.0]
+    profiling = contextlib.nullcontext() if warming_up or _profile is None else _profile
+    with profiling:
         started = time.perf_counter()
-        yield lambda: taken[0]
-        taken[0] = time.perf_counter() - started
+        yield lambda: seconds[0]
+        seconds[0] = time.perf_counter() - started
 
 
 def run_python(*arguments: str) -> None:
-    """An interpreter, from start to end; what it prints is lost."""
+    """Run an interpreter and discard its output."""
     profiling = ["-m", "cProfile", "-o", _profile_of_commands] if _profile_of_commands else []
     command = [sys.executable, *profiling, *arguments]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def cpu_of(code: str) -> float:
-    """User and system seconds of an interpreter."""
+    """Return the user and system seconds of an interpreter that runs code."""
     with subprocess.Popen([sys.executable, "-c", code]) as child:
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
@@ -61,11 +61,11 @@ def cpu_of(code: str) -> float:
 
 
 def seconds_of(code: str, after: str) -> float:
-    """Seconds that code takes in an interpreter of its own, with its bytecode kept for the next.
+    """Return the seconds of code in a new interpreter with cached bytecode.
 
     Args:
-        code: what is measured.
-        after: what runs before, and is not.
+        code: Code to measure.
+        after: Code that runs before the measurement.
     """
     measured = f"{after}; from time import perf_counter; started = perf_counter(); {code}"
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(Path("bytecode").absolute())}
@@ -76,7 +76,7 @@ def seconds_of(code: str, after: str) -> float:
 
 
 def read_through(file: str | Path) -> None:
-    """Make sure that a file is in the page cache."""
+    """Read a file into the page cache."""
     with Path(file).open("rb", buffering=0) as opened:
         buffer = bytearray(1 << 20)
         while opened.readinto(buffer):
@@ -84,16 +84,16 @@ def read_through(file: str | Path) -> None:
 
 
 def private_bytes() -> int:
-    """What this process alone holds of the memory, and would if others ran the same libraries.
+    """Return the private memory of this process, without clean pages of libraries.
 
-    What it has read of a library's file is private only until another process loads it.
+    Clean pages of a library become shared when another process loads it.
     """
-    with Path("/proc/self/smaps").open() as lines:  # line by line: a list would be memory as well
+    with Path("/proc/self/smaps").open() as lines:  # no list of lines, which would use memory
         return private_in(lines)
 
 
 def private_in(lines: Iterable[str]) -> int:
-    """The same, of what the kernel says about a process's mappings."""
+    """Return the private memory in the lines of an ``smaps`` file."""
     total, is_library = 0, False
     for line in lines:
         field, *rest = line.split()
@@ -105,13 +105,13 @@ def private_in(lines: Iterable[str]) -> int:
 
 
 def peak_bytes_from_now() -> int:
-    """Forgets the peak; returns what is resident now."""
+    """Reset the peak, and return the resident memory."""
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")
 
 
 def peak_bytes() -> int:
-    """The most that was resident since :func:`peak_bytes_from_now`."""
+    """Return the peak of the resident memory since :func:`peak_bytes_from_now`."""
     return _status("VmHWM")
 
 

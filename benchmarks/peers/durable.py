@@ -1,9 +1,8 @@
-"""torch.package with two promises that it does not make: digests, and a file that is never half.
+"""torch.package with two guarantees of modpack: digests and atomic, durable files.
 
-Each record has a sha256 in the package, computed on another thread, and what is read of it is
-compared, the tensors apart: as modpack does it. A save goes beside the target, and takes its place
-when the disk has it. What lies between this and torch.package is what these two cost whoever saves
-any object; the rest of modpack's promises it does not keep.
+Each record has a SHA-256, which another thread computes. Records other than tensors are compared
+when they are read. A package is written to a temporary file, synced, and renamed. The difference to
+torch.package is the cost of these two guarantees.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ _DIGESTS = ".data/digests.json"
 
 
 def save_durably(obj: object, file: str) -> None:
-    """Save with digests, beside the target; return when the disk has it there."""
-    beside = Path(f"{file}.new")
-    with _Exporter(str(beside)) as exporter:
+    """Save with digests, and replace the target atomically and durably."""
+    temporary = Path(f"{file}.new")
+    with _Exporter(str(temporary)) as exporter:
         exporter.intern("benched")
         exporter.save_pickle("model", "model.pkl", obj)
-    _sync(beside)
-    beside.rename(file)
+    _sync(temporary)
+    temporary.rename(file)
     _sync(Path(file).parent)
 
 
 def load_compared(file: str) -> object:
-    """Load what was saved so."""
+    """Load a package of :func:`save_durably`."""
     return PackageImporter(_Comparing(file)).load_pickle("model", "model.pkl")
 
 
 class _Exporter(PackageExporter):
-    """Writes a list of digests at the end."""
+    """A PackageExporter that writes a list of digests at the end."""
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
@@ -50,7 +49,7 @@ class _Exporter(PackageExporter):
 
 
 class _Hashing:
-    """A writer of records that knows the digest of each."""
+    """A record writer that computes digests."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -68,8 +67,8 @@ class _Hashing:
         self._writer.write_record(_DIGESTS, content, len(content))
 
 
-def _sync(place: Path) -> None:
-    opened = os.open(place, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
     os.fsync(opened)
     os.close(opened)
 
@@ -81,7 +80,7 @@ def _digest_of(content: bytes | torch.UntypedStorage) -> str:
 
 
 class _Comparing(torch._C.PyTorchFileReader):
-    """A reader of records that compares each with its digest."""
+    """A record reader that compares digests."""
 
     def __init__(self, file: str) -> None:
         super().__init__(file)

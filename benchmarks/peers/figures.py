@@ -1,8 +1,7 @@
-"""What was measured, what was wanted, and what may be concluded from it.
+"""Measurements, goals, and verdicts.
 
-Everything is a ratio of two things that were measured in the same round, one after the other:
-machines differ, and are slower at times. A run is some rounds; several runs tell whether a verdict
-comes out again.
+All verdicts are about ratios of two values from the same round, because machines differ and are
+slower at times. A run consists of several rounds. Several runs show whether a verdict is stable.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class Side:
     """One quantity of one subject.
 
     Attributes:
-        subject: what was tried: ``"modpack"``, ``"torch.package"``.
-        metric: what was measured of it: ``"load only"``.
+        subject: Tool or limit, such as ``"modpack"`` or ``"torch.package"``.
+        metric: Measured quantity, such as ``"load only"``.
     """
 
     subject: str
@@ -27,15 +26,15 @@ class Side:
 
 
 Samples = Mapping[Side, Sequence[float]]
-"""For each quantity what each round gave, in seconds or bytes, in the rounds' order."""
+"""Seconds or bytes of each round, in order, by quantity."""
 
 
 @dataclass(frozen=True)
 class Absolute:
-    """A limit that no peer sets.
+    """An absolute limit, without a peer.
 
     Attributes:
-        limit: in seconds or bytes.
+        limit: Seconds or bytes.
         unit: ``"s"`` or ``"B"``.
     """
 
@@ -45,18 +44,18 @@ class Absolute:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of one quantity. Exactly one of the two bounds is given.
+    """A goal for one quantity, with exactly one of the two bounds.
 
     Attributes:
-        what: the quantity, in words.
-        ours: the quantity.
-        theirs: what it is compared with.
-        at_least: theirs must be so many times ours.
-        at_most: ours must be no more than so many times theirs.
-        limits: what would be measured of something that does only what cannot be avoided.
+        label: Name of the quantity on the page.
+        ours: modpack's quantity.
+        theirs: The peer's quantity.
+        at_least: Minimum of theirs divided by ours.
+        at_most: Maximum of ours divided by theirs.
+        limits: The same quantity of programs that do only the unavoidable work.
     """
 
-    what: str
+    label: str
     ours: Side
     theirs: Side | Absolute
     at_least: float | None = None
@@ -65,7 +64,7 @@ class Goal:
 
     @property
     def bound(self) -> float:
-        """The bound, as a ratio of theirs to ours."""
+        """The bound as a minimum of theirs divided by ours."""
         if self.at_least is not None:
             return self.at_least
         assert self.at_most is not None
@@ -74,17 +73,17 @@ class Goal:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a goal.
+    """The outcome of a goal.
 
     Attributes:
-        goal: the goal.
-        ratio: theirs over ours, of the medians of a run's rounds; of several runs, the median of
-            that; None if it could not be measured.
-        lowest: the smallest ratio in one round.
-        highest: the largest.
-        in_runs: the ratio of the medians of each run.
-        at_limits: the same of theirs over each limit that was measured.
-        missing: why it could not be measured.
+        goal: The goal.
+        ratio: Theirs divided by ours, from the medians of a run's rounds; the median of all runs.
+            None if nothing was measured.
+        lowest: Smallest ratio of one round.
+        highest: Largest ratio of one round.
+        in_runs: Ratio of the medians of each run.
+        at_limits: Ratio of theirs to each measured limit.
+        missing: Reason why nothing was measured.
     """
 
     goal: Goal
@@ -97,48 +96,48 @@ class Outcome:
 
     @property
     def times_met(self) -> int:
-        """In how many runs the medians keep the bound."""
+        """The number of runs whose medians meet the bound."""
         return sum(ratio >= self.goal.bound for ratio in self.in_runs)
 
     @property
     def is_met(self) -> bool:
-        """Whether they do in every run."""
+        """Whether the medians of every run meet the bound."""
         return bool(self.in_runs) and self.times_met == len(self.in_runs)
 
     @property
     def spread(self) -> float:
-        """How far one round is from the medians, as a factor of at least 1."""
+        """The largest distance of a round from the medians, as a factor of at least 1."""
         return spread_of(self.ratio or math.nan, self.lowest, self.highest)
 
     @property
     def margin(self) -> float:
-        """How far the medians are from the bound, as a factor of at least 1."""
+        """The distance of the medians from the bound, as a factor of at least 1."""
         if self.ratio is None:
             return math.nan
         return _factor(self.ratio, self.goal.bound)
 
     @property
     def is_noisy(self) -> bool:
-        """Whether rounds differ by more than what separates the verdict from its opposite."""
+        """Whether rounds differ by more than the margin of the verdict."""
         return self.ratio is not None and self.spread > self.margin
 
 
 def spread_of(median: float, lowest: float, highest: float) -> float:
-    """The larger of the factors by which the extremes differ from the median."""
+    """Return the larger factor by which an extreme differs from the median."""
     return max(_factor(median, lowest), _factor(median, highest))
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of one piece of work.
+    """The measurements of one row.
 
     Attributes:
-        name: its name on the command line.
-        title: what it is, in words.
-        goals: what is wanted.
-        runs: what was measured, in each run.
-        missing: why nothing was measured of a subject.
-        paces: seconds that the machine took for always the same before each run, by how many cores.
+        name: Name on the command line.
+        title: Name on the page.
+        goals: Goals of the row.
+        runs: Measurements of each run.
+        missing: Reasons why subjects were not measured, by subject.
+        paces: Seconds of the reference work before each run, by number of cores.
     """
 
     name: str
@@ -150,12 +149,12 @@ class Measured:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """What came of each goal."""
-        return [judged(goal, self.runs, self.missing) for goal in self.goals]
+        """The outcome of each goal."""
+        return [judge(goal, self.runs, self.missing) for goal in self.goals]
 
 
-def joined(runs: Sequence[Measured]) -> Measured:
-    """Several runs of the same piece of work as one."""
+def join(runs: Sequence[Measured]) -> Measured:
+    """Join several runs of the same row."""
     missing = {subject: why for run in runs for subject, why in run.missing.items()}
     samples = tuple(each for run in runs for each in run.runs)
     paces = tuple(each for run in runs for each in run.paces)
@@ -163,24 +162,24 @@ def joined(runs: Sequence[Measured]) -> Measured:
 
 
 def all_rounds(runs: Sequence[Samples]) -> Samples:
-    """The rounds of all runs, one after another."""
+    """Return the rounds of all runs, in order."""
     sides = dict.fromkeys(side for run in runs for side in run)
     return {side: [value for run in runs for value in run.get(side, ())] for side in sides}
 
 
-def judged(goal: Goal, runs: Sequence[Samples], missing: Mapping[str, str]) -> Outcome:
-    """Compare what was measured with what was wanted.
+def judge(goal: Goal, runs: Sequence[Samples], missing: Mapping[str, str]) -> Outcome:
+    """Compare measurements with a goal.
 
     Args:
-        goal: what was wanted.
-        runs: what was measured, in each run.
-        missing: why there is nothing of a subject.
+        goal: The goal.
+        runs: Measurements of each run.
+        missing: Reasons why subjects were not measured, by subject.
     """
     absent = next((side for side in _sides(goal) if any(not run.get(side) for run in runs)), None)
     if absent is not None:
-        told = missing.get(absent.subject, "not measured")
-        ours_lacks = absent.subject == goal.ours.subject
-        return Outcome(goal, missing=told if ours_lacks else f"{absent.subject}: {told}")
+        reason = missing.get(absent.subject, "not measured")
+        is_ours = absent.subject == goal.ours.subject
+        return Outcome(goal, missing=reason if is_ours else f"{absent.subject}: {reason}")
     samples = all_rounds(runs)
     pairs = zip(_theirs(goal, samples), samples[goal.ours], strict=False)
     in_rounds = [_ratio(theirs, ours) for theirs, ours in pairs]
@@ -207,7 +206,7 @@ def _theirs(goal: Goal, samples: Samples) -> Sequence[float]:
 
 
 def _ratios_of_medians(goal: Goal, ours: Side, runs: Sequence[Samples]) -> tuple[float, ...]:
-    """In each run that has it: never of two runs, between which the machine may have changed."""
+    """Return the ratio in each run. Runs are not mixed, because the machine may have changed."""
     return tuple(
         _ratio(statistics.median(_theirs(goal, run)), statistics.median(run[ours]))
         for run in runs
@@ -216,13 +215,13 @@ def _ratios_of_medians(goal: Goal, ours: Side, runs: Sequence[Samples]) -> tuple
 
 
 def _ratio(theirs: float, ours: float) -> float:
-    """What is nothing, or less by the noise of a difference, counts as next to nothing."""
-    return max(theirs, _LEAST) / max(ours, _LEAST)
+    """Return a ratio. Noise can make differences of times zero or negative; clip them."""
+    return max(theirs, _MINIMUM) / max(ours, _MINIMUM)
 
 
 def _factor(one: float, other: float) -> float:
-    return max(one, other) / max(min(one, other), _LEAST)
+    return max(one, other) / max(min(one, other), _MINIMUM)
 
 
-_LEAST = 1e-6
+_MINIMUM = 1e-6
 """A microsecond, or less than a byte."""

@@ -1,4 +1,4 @@
-"""How each peer saves and loads. What it needs is imported before the clock starts."""
+"""Saving and loading with each tool. Imports happen before the measurement."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Load = Callable[[str], Any]
 
 
 def importer_of(package: str) -> Any:
-    """The class that loads packages, of modpack or of torch.package."""
+    """Return the PackageImporter of modpack or torch.package."""
     return _imported(package, "PackageImporter")
 
 
 def exporter_of(package: str) -> Any:
-    """The class that writes packages, of modpack or of torch.package."""
+    """Return the PackageExporter of modpack or torch.package."""
     if package == "torch.package":
-        sys.setrecursionlimit(100_000)  # with the usual one it cannot take sympy along
+        sys.setrecursionlimit(100_000)  # sympy exceeds the default
     return _imported(package, "PackageExporter")
 
 
@@ -158,4 +158,4 @@ FILES = {
     "limit: hand-written, same guarantees": "model.modpack",
     "limit: hand-written, cached checks": "model.modpack",
 }
-"""Where the file is that a loader loads."""
+"""File of each loader."""

@@ -1,12 +1,12 @@
-"""What cannot be avoided by who keeps the promises of a package: one is loaded by hand.
+"""Hand-written loading with the guarantees of a package, as a limit for modpack.
 
-Before it gives out a model, it has seen that the zip has one reading, that each record but the
-tensors is what the manifest says, that the environment is the recorded one, and that tensors lie
-where the directory says. The model's code is the package's, compiled once and kept in the cache
-beside a file with its source; it has modules of its own, and imports those of the package.
+Before it returns a model, it checks that the zip is unambiguous, that all records except tensors
+match the manifest, that the environment is the recorded one, and that tensors are at the offsets in
+the directory. The package's code is compiled once and cached with a source file. It runs in its own
+modules, which import those of the package.
 
-It knows the packages of the benchmark and no others: no folders of code, hooks, devices and
-process-wide names, and it does not say what it refuses.
+Supports only the packages of the benchmark, without folders of code, hooks, devices, the process
+namespace, and error messages.
 """
 
 from __future__ import annotations
@@ -34,56 +34,56 @@ from handzip import (
     STORAGE,
     Record,
     content_of,
-    directory_place,
+    directory_offset,
     local_header,
     records_in,
     require,
 )
 
 _TAIL = 8 << 10
-"""Bytes at the end of a file that hold all of a small package but its tensors."""
+"""Bytes at the end of a file that contain all of a small package except tensors."""
 _ROOT = b"archive/"
 
 
 def load_by_hand(file: str) -> Any:
-    """The model in a package that modpack has written; all that is promised is looked at."""
-    return _loaded(file, _compared)
+    """Load the model of a package with all checks."""
+    return _load(file, _read_contents)
 
 
 def load_known(file: str) -> Any:
-    """The same, but what was compared once is known by a digest of the end of the file."""
-    return _loaded(file, _known)
+    """Load the model, with cached results of earlier checks, by a digest of the file's end."""
+    return _load(file, _cached_contents)
 
 
-def _loaded(file: str, look: Callable[[_File], _Contents]) -> Any:
+def _load(file: str, read_contents: Callable[[_File], _Contents]) -> Any:
     gc.disable()
     with Path(file).open("rb", buffering=0) as opened:
-        read = _File(opened.fileno())
-        return _Unpickler(_Package(file, read, look(read))).load()
+        reader = _File(opened.fileno())
+        return _Unpickler(_Package(file, reader, read_contents(reader))).load()
 
 
 class _Contents(NamedTuple):
-    """What is in a package.
+    """The contents of a package.
 
     Attributes:
-        records: all, by their names.
-        pickled: the model.
-        code: of its modules, by their names.
-        externs: the modules that it takes from here.
-        made_with: versions of Python and torch, and the system.
-        digest: of all of it.
+        records: Records by name.
+        pickled: Pickle of the model.
+        code: Code of the interned modules by name.
+        externs: Names of extern modules.
+        environment: Versions of Python and torch, and the platform.
+        digest: Digest of the package.
     """
 
     records: dict[str, Record]
     pickled: bytes
     code: dict[str, CodeType]
     externs: list[str]
-    made_with: tuple[str, str, str]
+    environment: tuple[str, str, str]
     digest: str
 
 
 class _File:
-    """An open file, of which the end is read in one go: nearly all but the tensors lies there."""
+    """An open file. Its end, with nearly everything except tensors, is read at once."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -97,9 +97,9 @@ class _File:
         return self.tail[first - self.tail_at : last - self.tail_at]
 
 
-def _compared(file: _File) -> _Contents:
-    """The contents, compared with the manifest."""
-    start = directory_place(file.between(file.size - END_BYTES, file.size))
+def _read_contents(file: _File) -> _Contents:
+    """Read the contents, and compare them with the manifest."""
+    start = directory_offset(file.between(file.size - END_BYTES, file.size))
     found = records_in(file.between(start, file.size), start)
     require(all(record.name.startswith(_ROOT) for record in found))
     records = {record.name[len(_ROOT) :].decode(): record for record in found}
@@ -132,30 +132,30 @@ def _compared(file: _File) -> _Contents:
     )
 
 
-def _known(file: _File) -> _Contents:
-    """The contents, as they were found in a file of the same size and end."""
-    kept_in = _kept_in(b"%d %b" % (file.size, file.tail), "tail")
-    kept = _kept(kept_in)
-    if kept is not None:
-        records, *others = kept
+def _cached_contents(file: _File) -> _Contents:
+    """Return cached contents of a file with the same size and end, or read them."""
+    cache_file = _cache_path(b"%d %b" % (file.size, file.tail), "tail")
+    cached = _read_cache(cache_file)
+    if cached is not None:
+        records, *others = cached
         return _Contents({n: Record._make(each) for n, each in records.items()}, *others)
-    found = _compared(file)
+    found = _read_contents(file)
     records = found.records
     if all(n.endswith(STORAGE) or each.offset >= file.tail_at for n, each in records.items()):
-        _keep(kept_in, ({n: tuple(each) for n, each in records.items()}, *found[1:]))
+        _write_cache(cache_file, ({n: tuple(each) for n, each in records.items()}, *found[1:]))
     return found
 
 
 class _Package:
-    """A package that is in use."""
+    """An open package."""
 
     def __init__(self, path: str, file: _File, contents: _Contents) -> None:
         self.path, self.file = path, file
         self.contents = contents
         self._builtins = {**vars(builtins), "__import__": self._import}
 
-    def place(self, key: str) -> tuple[int, int]:
-        """From where to where a storage lies in the file."""
+    def storage_range(self, key: str) -> tuple[int, int]:
+        """Return the offsets of a storage's start and end."""
         record = self.contents.records[f".data/{key}{STORAGE}"]
         header = local_header(record)
         require(os.pread(self.file.descriptor, len(header), record.offset) == header)
@@ -163,24 +163,25 @@ class _Package:
         return first, first + record.size
 
     def module(self, name: str) -> ModuleType:
-        """A module, of the package or from outside."""
+        """Import an interned or extern module."""
         code = self.contents.code.get(name)
         if code is None:
             return sys.modules.get(name) or importlib.import_module(name)
-        own_name = f"by_hand_{self.contents.digest[:12]}.{name}"
-        made = sys.modules.get(own_name)
-        if made is None:
-            made = sys.modules[own_name] = ModuleType(own_name)
-            vars(made).update(__builtins__=self._builtins, __file__=code.co_filename)
-            exec(code, vars(made))
-        return made
+        private_name = f"by_hand_{self.contents.digest[:12]}.{name}"
+        module = sys.modules.get(private_name)
+        if module is None:
+            module = sys.modules[private_name] = ModuleType(private_name)
+            vars(module).update(__builtins__=self._builtins, __file__=code.co_filename)
+            exec(code, vars(module))
+        return module
 
-    def _import(self, name: str, *where: Any) -> Any:
-        return self.module(name) if name in self.contents.code else __import__(name, *where)
+    def _import(self, name: str, *arguments: Any) -> Any:
+        is_interned = name in self.contents.code
+        return self.module(name) if is_interned else __import__(name, *arguments)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes objects of the classes in a package, and tensors over the mapped file."""
+    """Creates objects of packaged classes, and tensors over the mapped file."""
 
     def __init__(self, package: _Package) -> None:
         super().__init__(io.BytesIO(package.contents.pickled))
@@ -193,27 +194,27 @@ class _Unpickler(pickle.Unpickler):
         empty, subclass = torch.empty, torch.Tensor._make_subclass
         self._dtype_of = torch.storage._get_dtype_from_pickle_storage_type
 
-        def tensor(place: Any, offset: int, shape: Any, strides: Any, needs: bool, _: Any) -> Any:
-            made = empty(0, dtype=place[1]).set_(place[0], offset, shape, strides)
-            if needs:
-                made.requires_grad = True
-            return made
+        def tensor(storage: Any, offset: int, shape: Any, strides: Any, grad: bool, _: Any) -> Any:
+            rebuilt = empty(0, dtype=storage[1]).set_(storage[0], offset, shape, strides)
+            if grad:
+                rebuilt.requires_grad = True
+            return rebuilt
 
-        def parameter(data: Any, needs: bool, _: Any) -> Any:
-            return subclass(torch.nn.Parameter, data, needs)
+        def parameter(data: Any, grad: bool, _: Any) -> Any:
+            return subclass(torch.nn.Parameter, data, grad)
 
         self._rebuilding = {"_rebuild_tensor_v2": tensor, "_rebuild_parameter": parameter}
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch._utils":
-            return self._rebuilding[name]  # torch's own ask each tensor for more
+            return self._rebuilding[name]  # faster than torch's functions
         return getattr(self._package.module(module), name)
 
     def persistent_load(self, pid: Any) -> Any:
         _, kind, key, _, size = pid
         found = self._storages.get(key)
         if found is None:
-            first, last = self._package.place(key)
+            first, last = self._package.storage_range(key)
             dtype = self._dtype_of(kind.__name__)
             require(size * dtype.itemsize <= last - first)
             found = self._storages[key] = self._mapped[first:last], dtype
@@ -221,49 +222,49 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _compare_environment(contents: _Contents) -> None:
-    """Warn where a package is from elsewhere, or needs what is not here."""
+    """Warn about a different environment or missing extern modules."""
     import torch
 
-    missing = [name for name in contents.externs if not _is_here(name)]
-    here = sys.version.partition(" ")[0], torch.__version__, sys.platform
-    if missing or contents.made_with != here:
-        warnings.warn(f"made with {contents.made_with}; missing: {missing}", stacklevel=2)
+    missing = [name for name in contents.externs if not _is_importable(name)]
+    current = sys.version.partition(" ")[0], torch.__version__, sys.platform
+    if missing or contents.environment != current:
+        warnings.warn(f"exported with {contents.environment}; missing: {missing}", stacklevel=2)
 
 
-def _is_here(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
 def _code_of(source: bytes) -> CodeType:
-    """What a source compiles to."""
-    kept_in = _kept_in(source, "code")
-    code = _kept(kept_in)
+    """Compile a source, with a cache."""
+    cache_file = _cache_path(source, "code")
+    code = _read_cache(cache_file)
     if code is None:
-        file = Path(f"{kept_in}.py")  # where tracebacks and inspect look
+        file = Path(f"{cache_file}.py")  # for tracebacks and inspect
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(source)
         code = compile(source, file, "exec", dont_inherit=True)
-        _keep(kept_in, code)
+        _write_cache(cache_file, code)
     return code
 
 
-def _kept_in(content: bytes, kind: str) -> str:
-    """The file in the cache for what this Python has made of some content."""
+def _cache_path(content: bytes, kind: str) -> str:
+    """Return the cache file for a result of this Python version, by a digest of the input."""
     name = f"{hashlib.sha256(content).hexdigest()}.{sys.implementation.cache_tag}-{kind}"
     return f"{os.environ['XDG_CACHE_HOME']}/{name}"
 
 
-def _kept(file: str) -> Any:
-    """What was kept there; None if there is nothing, or something else by now."""
+def _read_cache(file: str) -> Any:
+    """Return the value of a cache file, or None if the file is missing or was changed."""
     try:
         with Path(file).open("rb", buffering=0) as opened:
-            kept = opened.read()
+            data = opened.read()
     except FileNotFoundError:
         return None
-    return marshal.loads(kept[32:]) if hashlib.sha256(kept[32:]).digest() == kept[:32] else None
+    return marshal.loads(data[32:]) if hashlib.sha256(data[32:]).digest() == data[:32] else None
 
 
-def _keep(file: str, value: object) -> None:
-    kept = marshal.dumps(value)
+def _write_cache(file: str, value: object) -> None:
+    data = marshal.dumps(value)
     Path(file).parent.mkdir(parents=True, exist_ok=True)
-    Path(file).write_bytes(hashlib.sha256(kept).digest() + kept)
+    Path(file).write_bytes(hashlib.sha256(data).digest() + data)

@@ -1,12 +1,11 @@
-"""What cannot be avoided by who keeps the promises of a package: one is saved by hand.
+"""Hand-written saving with the guarantees of a package, as a limit for modpack.
 
-The model's code is found and taken along; what it imports is written down, with tensors, decisions
-and the environment. Each record has its crc32 and its sha256, and the manifest that lists these has
-a digest of its own. At each moment the target is what it was, or the whole package; when this
-returns, the disk has it. modpack reads what is written.
+Saves the model's code, imports, tensors, decisions, and environment. Each record has a CRC-32 and
+a SHA-256 in a manifest with its own digest. The target is replaced atomically, and is on the disk
+when saving returns. modpack can load the packages.
 
-It knows the models of the benchmark and no others: it looks neither for hooks nor for secrets,
-metadata of distributions and mistakes.
+Supports only the models of the benchmark, without hooks, secret scans, metadata of distributions,
+and checks for mistakes.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _text = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":
 
 
 def save_by_hand(model: Any, file: str) -> None:
-    """A package of a model, with all that modpack would load it from."""
+    """Save a model as a package that modpack can load."""
     gc.disable()
     stream = io.BytesIO()
     pickler = _Pickler(stream)
@@ -59,8 +58,8 @@ def save_by_hand(model: Any, file: str) -> None:
     _replace(file, list(_zipped(_records(model, pickler, stream.getvalue()))))
 
 
-class _Place:
-    """Stands for a storage."""
+class _Storage:
+    """A placeholder for a storage."""
 
     __slots__ = ("dtype", "storage")
 
@@ -69,28 +68,28 @@ class _Place:
 
 
 class _Pickler(pickle.Pickler):
-    """The C pickler; it leaves storages out, and notes in which modules classes are."""
+    """The C pickler, without storages. Records the modules of classes and functions."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, 3)
         self.storages: dict[int, tuple[str, Any]] = {}
         self.named: set[tuple[str, str]] = set()
         self._kinds = torch.storage._dtype_to_storage_type_map()
-        self.persistent_id = lambda obj: self._place(obj) if type(obj) is _Place else None
+        self.persistent_id = lambda obj: self._persistent_id(obj) if type(obj) is _Storage else None
 
-    def _place(self, place: _Place) -> Any:
-        storage = place.storage
+    def _persistent_id(self, ref: _Storage) -> Any:
+        storage = ref.storage
         key, _ = self.storages.setdefault(storage._cdata, (str(len(self.storages)), storage))
-        kind = getattr(torch, self._kinds[place.dtype])
-        return "storage", kind, key, "cpu", storage.nbytes() // place.dtype.itemsize
+        kind = getattr(torch, self._kinds[ref.dtype])
+        return "storage", kind, key, "cpu", storage.nbytes() // ref.dtype.itemsize
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.nn.Parameter:
             arguments = (obj.data, obj.requires_grad, OrderedDict())
             return torch._utils._rebuild_parameter, arguments
         if type(obj) is torch.Tensor:
-            where = obj.storage_offset(), tuple(obj.shape), obj.stride()
-            arguments = (_Place(obj), *where, obj.requires_grad, OrderedDict())
+            layout = obj.storage_offset(), tuple(obj.shape), obj.stride()
+            arguments = (_Storage(obj), *layout, obj.requires_grad, OrderedDict())
             return torch._utils._rebuild_tensor_v2, arguments
         if isinstance(obj, _NAMED):
             self.named.add((obj.__module__, obj.__name__))
@@ -98,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _records(model: Any, pickler: _Pickler, pickled: bytes) -> Iterator[tuple[str, Any]]:
-    """The records and what they hold, but for the manifest."""
+    """Yield names and contents of all records except the manifest."""
     for key, storage in pickler.storages.values():
         yield f".data/{key}{STORAGE}", _memory(storage)
     source = Path(sys.modules[_INTERNED].__file__ or "").read_bytes()
@@ -119,7 +118,7 @@ def _records(model: Any, pickler: _Pickler, pickled: bytes) -> Iterator[tuple[st
 
 @functools.cache
 def _imports(source: bytes) -> list[tuple[str, int]]:
-    """What a module imports, and in which line."""
+    """Return the imports of a module with their lines."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
@@ -130,7 +129,7 @@ def _imports(source: bytes) -> list[tuple[str, int]]:
 
 
 def _graph(externs: Iterable[str], named: Any, imports: Any) -> object:
-    """What was decided, and why."""
+    """Return the graph of decisions and imports."""
     decision = {"origin": "user", "code": "source", "package": False}
     interned = {**decision, "action": "intern", "rule": f"intern({_INTERNED!r})"}
     extern = {**decision, "action": "extern", "rule": "extern('**')"}
@@ -144,7 +143,7 @@ def _graph(externs: Iterable[str], named: Any, imports: Any) -> object:
 
 @functools.cache
 def _environment() -> bytes:
-    here = {
+    environment = {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "machine": platform.machine(),
@@ -152,12 +151,12 @@ def _environment() -> bytes:
         "torch": torch.__version__,
         "modpack": "",
     }
-    nothing = ("distributions", "externs", "installed", "providers")
-    return _text({**here, **{name: {} for name in nothing}}).encode()
+    empty = ("distributions", "externs", "installed", "providers")
+    return _text({**environment, **{name: {} for name in empty}}).encode()
 
 
 def _tensors(model: Any, pickler: _Pickler) -> object:
-    """What tensors there are, and where."""
+    """Return the list of named tensors with their storages."""
     listed = [
         {
             "name": name,
@@ -175,24 +174,25 @@ def _tensors(model: Any, pickler: _Pickler) -> object:
 
 
 def _zipped(records: Iterable[tuple[str, Any]]) -> Iterator[Any]:
-    """The pieces of a zip of the records, and of their manifest."""
+    """Yield the pieces of a zip with all records and the manifest."""
     listed: list[list[object]] = []
     written: list[Record] = []
     for name, content in records:
-        laid = _laid(name, content, written)
-        digests = [content, laid[1]] if written[-1].kind == DEFLATED else [content]
-        shown = [hashlib.sha256(each).hexdigest() for each in digests]
-        listed.append([name, len(content), *shown])
-        yield from laid
-    about = {"digest": "sha256", "format": 2, "writer": "modpack by hand", "records": listed}
-    manifest = _text(about).encode()
-    yield from _laid(MANIFEST, manifest, written)
-    yield from _laid(DIGEST, hashlib.sha256(manifest).hexdigest().encode(), written)
+        header, data = _add_record(name, content, written)
+        hashed = [content, data] if written[-1].kind == DEFLATED else [content]
+        digests = [hashlib.sha256(each).hexdigest() for each in hashed]
+        listed.append([name, len(content), *digests])
+        yield header
+        yield data
+    fields = {"digest": "sha256", "format": 2, "writer": "modpack by hand", "records": listed}
+    manifest = _text(fields).encode()
+    yield from _add_record(MANIFEST, manifest, written)
+    yield from _add_record(DIGEST, hashlib.sha256(manifest).hexdigest().encode(), written)
     yield central_directory(written, _end(written))
 
 
-def _laid(name: str, content: Any, written: list[Record]) -> tuple[bytes, Any]:
-    """A record's header and data, behind those that were written."""
+def _add_record(name: str, content: Any, written: list[Record]) -> tuple[bytes, Any]:
+    """Append a record, and return its header and data."""
     data, kind = content, STORED
     if name in _DEFLATED:
         data, kind = _deflated(content), DEFLATED
@@ -210,20 +210,20 @@ def _end(written: list[Record]) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _deflated(content: bytes) -> bytes:
-    """Most of what is deflated is the same in one package after the other."""
+    """Compress content, with a cache, because most of it is the same in all packages."""
     deflating = zlib.compressobj(6, zlib.DEFLATED, -15)
     return deflating.compress(content) + deflating.flush()
 
 
 def _replace(file: str, pieces: list[Any]) -> None:
-    """Put a file in the place of another, all at once, and see that the disk has it."""
+    """Replace a file atomically and durably."""
     target = Path(file)
-    making = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    with making.open("xb", buffering=0) as opened:
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    with temporary.open("xb", buffering=0) as opened:
         if os.writev(opened.fileno(), pieces) != sum(map(len, pieces)):
-            raise OSError("the disk does not take all")
+            raise OSError("short write")
         os.fsync(opened.fileno())
-    making.replace(target)
+    temporary.replace(target)
     folder = os.open(target.parent, os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)

@@ -1,7 +1,7 @@
-"""The zip of a package, as far as :mod:`handsaved` writes it and :mod:`handloaded` reads it.
+"""The zip format of packages, for :mod:`handsaved` and :mod:`handloaded`.
 
-All of a header follows from a name, a method, a checksum, two sizes and a place. So a header that
-is read is made again and compared: it has one reading, and nothing can hide in it.
+Name, method, checksum, sizes, and offset determine all bytes of a header. Reading regenerates each
+header and compares it, which makes it unambiguous and leaves no room for hidden data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from struct import Struct
 from typing import NamedTuple
 
 STORED, DEFLATED = 0, 8 << 16
-"""Method and flags as one number."""
+"""Compression method and flags as one number."""
 ROOT = "archive"
 STORAGE = ".storage"
 MANIFEST, DIGEST = ".data/modpack/manifest.json", ".data/modpack/manifest.sha256"
@@ -24,29 +24,29 @@ END_BYTES = _END.size
 _NEEDED, _MADE_BY, _FIRST_DATE, _REGULAR_FILE = 20, 3 << 8 | 20, 0x21, 0o100644 << 16
 _ALIGNMENT = 64
 _NAME_LENGTH = 9
-"""Where the directory's header of a record says it."""
+"""Index of the name's length in a header of the central directory."""
 
 
-class Refused(Exception):
-    """Something in a package is not what it should be."""
+class Rejected(Exception):
+    """A package is invalid."""
 
 
-def require(is_right: bool) -> None:
-    """Refuse what is not."""
-    if not is_right:
-        raise Refused
+def require(is_valid: bool) -> None:
+    """Reject the package if a check fails."""
+    if not is_valid:
+        raise Rejected
 
 
 class Record(NamedTuple):
-    """What there is to know about a record.
+    """The metadata of a record.
 
     Attributes:
-        name: with the top-level folder.
-        kind: whether it is deflated.
-        crc: of its content.
-        compressed: bytes in the zip.
-        size: bytes of its content.
-        offset: of its header.
+        name: Name with the top-level folder.
+        kind: ``STORED`` or ``DEFLATED``.
+        crc: CRC-32 of the content.
+        compressed: Compressed size in bytes.
+        size: Size of the content in bytes.
+        offset: Offset of the header.
     """
 
     name: bytes
@@ -58,7 +58,7 @@ class Record(NamedTuple):
 
 
 def local_header(record: Record) -> bytes:
-    """What lies before a record's data; that of storages is aligned."""
+    """Return a record's local header. Data of storages is aligned."""
     name, kind, crc, compressed, size, offset = record
     padding = b""
     if name.endswith(b".storage"):
@@ -80,7 +80,7 @@ _PADDINGS = [_padding(missing) for missing in range(_ALIGNMENT)]
 
 
 def central_directory(records: Iterable[Record], offset: int) -> bytes:
-    """What lies behind all records, from an offset to the end of the file."""
+    """Return the central directory at an offset, up to the end of the file."""
     lines = [
         _CENTRAL.pack(
             b"PK\1\2",
@@ -106,13 +106,13 @@ def central_directory(records: Iterable[Record], offset: int) -> bytes:
     return b"".join([*lines, _END.pack(b"PK\5\6", 0, 0, len(lines), len(lines), length, offset, 0)])
 
 
-def directory_place(end: bytes) -> int:
-    """Where the directory begins, as the end of the file says."""
+def directory_offset(end: bytes) -> int:
+    """Return the offset of the central directory from the end of the file."""
     return _END.unpack(end)[6]
 
 
 def records_in(directory: bytes, offset: int) -> list[Record]:
-    """The records of a whole directory, which lies at an offset and tells of what lies before."""
+    """Return the records of the central directory at an offset."""
     records, position, last = [], 0, len(directory) - _END.size
     while position < last:
         row = _CENTRAL.unpack_from(directory, position)
@@ -129,11 +129,17 @@ def records_in(directory: bytes, offset: int) -> list[Record]:
     return records
 
 
-def content_of(record: Record, whole: bytes, deflated: str = "") -> bytes:
-    """What a record holds, of which all bytes are given, and perhaps what it is deflated to."""
+def content_of(record: Record, data: bytes, deflated: str = "") -> bytes:
+    """Return a record's content.
+
+    Args:
+        record: The record.
+        data: The record's header and data.
+        deflated: SHA-256 of the compressed data. Empty if the record is stored.
+    """
     header = local_header(record)
-    require(whole.startswith(header))
-    content = whole[len(header) :]
+    require(data.startswith(header))
+    content = data[len(header) :]
     require((record.kind == DEFLATED) == bool(deflated))
     if deflated:
         require(hashlib.sha256(content).hexdigest() == deflated)

@@ -1,4 +1,4 @@
-"""What one process does and measures. Each is called with the arguments that a row gives."""
+"""Jobs, each of which runs in a new process with the arguments of a row."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ from rates import make_files, rate
 Figures = dict[str, float]
 
 _TINY = ["tensors", 1, 64]
-"""What is saved and loaded first, for what is imported then."""
+"""The object of warm-ups, which trigger lazy imports."""
 
 
 class Missing(Exception):
-    """There is nothing to measure yet."""
+    """A cache that was not filled by a preparing job."""
 
 
 def write_files(made: list[Any], savers: dict[str, str]) -> Figures:
-    """Save an object in every format, for the loaders."""
+    """Save an object in every format."""
     obj, tiny = _made(made), _made(_TINY)
     for saver, loader in savers.items():
         save_to = SAVERS[saver]()
         save_to(obj, FILES[loader])
         save_to(tiny, f"tiny-{FILES[loader]}")
-    _cache_afresh([FILES[loader] for loader in savers.values()])
+    _reload_page_cache([FILES[loader] for loader in savers.values()])
     return {}
 
 
-def _cache_afresh(files: list[str]) -> None:
-    """Bring files into the page cache by reading them, once all of them have left it.
+def _reload_page_cache(files: list[str]) -> None:
+    """Drop files from the page cache, and read them again.
 
-    What was written lies there in pieces as large as memory had when it was written, and going
-    through a mapped file takes up to twice as long where they are small: that would measure who was
-    the first to write. Memory is whole again when all have left.
+    The page cache stores written data in pieces whose size depends on free memory at that time.
+    Reading a mapped file takes up to twice as long with small pieces, so the order of writing would
+    affect the results. Memory is no longer fragmented after all files were dropped.
     """
     for file in files:
         with Path(file).open("rb") as opened:
@@ -65,23 +65,23 @@ def _cache_afresh(files: list[str]) -> None:
 
 
 def load(how: str) -> Figures:
-    """Load a model; read all of it; see what memory it took."""
-    import torch  # noqa: F401 - modpack imports it late, the others at once
+    """Load a model and read all tensors, and measure time and memory."""
+    import torch  # noqa: F401 - modpack imports torch lazily
 
     file, loader = FILES[how], LOADERS[how]()
     with clock(warming_up=True) as first:
         loader(f"tiny-{file}")
     read_through(file)
     before = private_bytes()
-    with clock() as to_model:
+    with clock() as loading:
         model = loader(file)
     private = private_bytes()
-    with clock() as a_pass:
+    with clock() as reading:
         for parameter in model.parameters():
             float(parameter.sum())
     return {
-        "load only": to_model(),
-        "load and read": to_model() + a_pass(),
+        "load only": loading(),
+        "load and read": loading() + reading(),
         "private memory": private,
         "added memory": private - before,
         "private memory after reading": private_bytes(),
@@ -90,12 +90,12 @@ def load(how: str) -> Figures:
 
 
 def save(how: str, made: list[Any]) -> Figures:
-    """Save an object; see what memory it takes on top."""
+    """Save an object, and measure time and extra memory."""
     obj, saver = _made(made), SAVERS[how]()
     target = Path(f"saved-{os.getpid()}.pt")
     with clock(warming_up=True) as first:
         saver(_made(_TINY), str(target))
-    os.sync()  # what others wrote is none of this one's work
+    os.sync()  # flush the writes of earlier jobs
     before = peak_bytes_from_now()
     with clock() as seconds:
         saver(obj, str(target))
@@ -105,7 +105,7 @@ def save(how: str, made: list[Any]) -> Figures:
 
 
 def round_trip(saver: str, loader: str, times: int) -> Figures:
-    """Save a small model and load it, over and over, with other weights each time."""
+    """Repeatedly save and load a small model with changing weights."""
     import torch
 
     model, taken = _made(["small"]), []
@@ -114,7 +114,7 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
     for number in range(times):
         torch.nn.init.constant_(model.layers[0].bias, number)
         file = f"trip-{os.getpid()}-{number}.pt"
-        os.sync()  # what others left to be written is none of this one's work
+        os.sync()  # flush earlier writes
         with clock() as seconds:
             save_to(model, file)
             load_from(file)
@@ -125,7 +125,7 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
 
 
 def write_projects(counts: dict[str, int], tracked: int = 0) -> Figures:
-    """Write projects of many modules, one in each folder."""
+    """Write a project to each folder."""
     for folder, count in counts.items():
         project.write_project(Path(folder), count, tracked)
     return {}
@@ -134,7 +134,7 @@ def write_projects(counts: dict[str, int], tracked: int = 0) -> Figures:
 def walk_project(
     how: str, folder: str, needs_cache: bool = False, tracker: str = "extern"
 ) -> Figures:
-    """Export a project of many modules; ``tracker`` says what becomes of what some of them use."""
+    """Export a project, with the rule ``tracker`` for the module that some of its modules use."""
     exporting = exporter_of(how)
     _require_cache(needs_cache)
     sys.path.insert(0, folder)
@@ -147,7 +147,7 @@ def walk_project(
 
 
 def walk_library(how: str, below: str, needs_cache: bool = False) -> Figures:
-    """Export all modules of an installed library, or of a part of it."""
+    """Export all modules of an installed library, or of a subpackage."""
     exporting = exporter_of(how)
     _require_cache(needs_cache)
     source = "".join(f"import {name}\n" for name in _modules_below(below))
@@ -178,7 +178,7 @@ def import_plainly(folder: str) -> Figures:
 
 
 def look_at(how: str, file: str) -> Figures:
-    """Open a package and find out about it, or only read its directory."""
+    """Open and inspect a package, or only open it."""
     opener = _opener(how)
     with clock(warming_up=True) as first:
         opener(f"tiny-{file}")
@@ -189,9 +189,9 @@ def look_at(how: str, file: str) -> Figures:
 
 
 def first_load(times: int) -> Figures:
-    """The first load in a process that has imported torch, and what it takes over torch.package's.
+    """Measure the first load in a process that has imported torch, with modpack and torch.package.
 
-    Each load is in a process of its own, in turns: what either imports is part of it.
+    Loads alternate between both tools, each in a new process, and include the tool's imports.
     """
     import torch
     from torch.package import PackageExporter
@@ -207,7 +207,7 @@ def first_load(times: int) -> Figures:
     for number in range(times + 1):
         for how, code in _FIRST_LOADS.items():
             seconds = seconds_of(code, after="import torch")
-            if number:  # the first one compiles what it imports, and fills the cache
+            if number:  # the first run compiles modules and fills the cache
                 taken[how].append(seconds)
     ours, theirs = (statistics.median(taken[how]) for how in _FIRST_LOADS)
     return {"over torch.package": ours - theirs, "modpack": ours, "torch.package": theirs}
@@ -221,7 +221,7 @@ _FIRST_LOADS = {
 
 
 def cpu_of_import(module: str, times: int) -> Figures:
-    """The CPU time of an import, less that of an interpreter that does nothing."""
+    """Measure the CPU time of an import, less that of an empty interpreter."""
     cpu_of(f"import {module}")
     over = []
     for _ in range(times):
@@ -231,14 +231,14 @@ def cpu_of_import(module: str, times: int) -> Figures:
 
 
 def process(arguments: list[str]) -> Figures:
-    """An interpreter, from start to end."""
+    """Measure the time of an interpreter."""
     with clock() as seconds:
         run_python(*arguments)
     return {"process": seconds()}
 
 
 def build_large() -> Figures:
-    """The package of 2,500 modules that the other benchmark looks at."""
+    """Build the package of 2,500 modules of the benchmark of commands."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     import synthetic
 
@@ -307,7 +307,7 @@ def _require_cache(is_needed: bool) -> None:
 
 
 def _modules_below(library: str) -> list[str]:
-    """The modules of an installed library; none is imported."""
+    """Return the modules of an installed library without importing any."""
     site, files = limits.files_below(library)
     modules = (".".join(file.relative_to(site).with_suffix("").parts) for file in files)
     return [name.removesuffix(".__init__") for name in modules if _is_module_path(name)]
@@ -318,9 +318,9 @@ def _is_module_path(name: str) -> bool:
 
 
 def main() -> None:
-    """``jobs.py JOB ARGUMENTS [PROFILE]`` prints as JSON what a job measured."""
+    """Run ``jobs.py JOB ARGUMENTS [PROFILE]``, and print the measurements as JSON."""
     name, arguments, *profile = sys.argv[1:]
-    sys.path.insert(0, str(Path.cwd()))  # the models' modules are there
+    sys.path.insert(0, str(Path.cwd()))  # contains the modules of the models
     with profile_clocks(profile[0]) if profile else contextlib.nullcontext():
         try:
             figures: object = JOBS[name](**json.loads(arguments))

@@ -1,7 +1,7 @@
-"""What cannot be avoided, by code that does nothing but read, parse, import, save or load.
+"""Limits: programs that only read, parse, import, save, or load.
 
-Nobody could use these. They have no archive, check nothing, and find no dependencies; but what
-they take is the least that a package written and read in Python can take on this machine.
+They have no archive, checks, or dependency analysis, and are of no practical use. Their times are
+the minimum for a package that Python writes and reads on this machine.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import project
 from clocks import clock
 
 _PIECE = 8 << 20
-"""Bytes that are written, and of small tensors hashed, at once."""
+"""Bytes to write at once, and minimum bytes of small tensors to hash in one task."""
 _WORTH_SYNCING = 16 << 20
-"""Bytes after which the disk has something to do."""
+"""Bytes after which writing to the disk starts."""
 
 
 def save_bare(model: Any, file: str) -> None:
-    """A model's tensors as bytes one after another, and where each of them is."""
+    """Save the bytes of a model's tensors in sequence, and their sizes."""
     with Path(file).open("wb") as opened:
         for parameter in model.parameters():
             opened.write(_memory(parameter))
@@ -43,7 +43,7 @@ def save_bare(model: Any, file: str) -> None:
 
 
 def map_bare(file: str) -> Any:
-    """Tensors over one mapped file, a storage for each, in a model that is made by hand."""
+    """Map a file, and return a hand-built model with a storage per tensor."""
     gc.disable()
     import torch
     from benched import Weights
@@ -63,14 +63,14 @@ def map_bare(file: str) -> Any:
 
 
 def save_hashed(model: Any, file: str) -> None:
-    """Write the tensors' bytes while other threads compute a sha256 and a crc32 of each."""
+    """Write the tensors' bytes while other threads compute SHA-256 and CRC-32."""
     with Path(file).open("wb", buffering=0) as opened:
         for _ in _written_while_hashing(model, opened.fileno()):
             pass
 
 
 def save_synced(model: Any, file: str) -> None:
-    """The same, while the disk takes what was written before; it has all when this returns."""
+    """Do the same, start writing to the disk early, and sync the file."""
     begin_writing = ctypes.CDLL(None).sync_file_range
     begin_writing.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     with Path(file).open("wb", buffering=0) as opened:
@@ -83,33 +83,33 @@ def save_synced(model: Any, file: str) -> None:
 
 
 def replace_synced(obj: object, file: str) -> None:
-    """A MB that the disk has under its name: what an atomic and durable save waits for."""
-    beside = Path(f"{file}.new")
-    with beside.open("wb", buffering=0) as opened:
+    """Save 1 MB atomically and durably."""
+    temporary = Path(f"{file}.new")
+    with temporary.open("wb", buffering=0) as opened:
         opened.write(bytes(1_000_000))
         os.fsync(opened.fileno())
-    beside.rename(file)
+    temporary.rename(file)
     folder = os.open(".", os.O_RDONLY)
     os.fsync(folder)
     os.close(folder)
 
 
 def map_bytes(file: str) -> object:
-    """What is mapped of it."""
+    """Map a file."""
     import torch
 
     return torch.UntypedStorage.from_file(file, False, Path(file).stat().st_size)
 
 
 def save_pickled(obj: object, file: str) -> None:
-    """The C pickler as it is: it asks nobody about anything."""
+    """Save with the C pickler, without callbacks."""
     gc.disable()
     with Path(file).open("wb") as opened:
         pickle.dump(obj, opened)
 
 
 def _written_while_hashing(model: Any, descriptor: int) -> Iterator[int]:
-    """Where the file ends by now; the checksums are there when it has ended."""
+    """Yield the file size after each write. All checksums are computed at the end."""
     position = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         pending = []
@@ -126,7 +126,7 @@ def _written_while_hashing(model: Any, descriptor: int) -> Iterator[int]:
 
 
 def _batches(parameters: Iterable[Any]) -> Iterator[list[memoryview]]:
-    """The tensors' bytes, in lists that are worth a thread's attention."""
+    """Yield the tensors' bytes in lists that are large enough for a task."""
     batch: list[memoryview] = []
     size = 0
     for parameter in parameters:
@@ -164,7 +164,7 @@ _CODE = ".code"
 
 
 def read_library(below: str) -> Figures:
-    """Read the sources of an installed library, and hash each."""
+    """Read and hash the sources of an installed library."""
     files = files_below(below)[1]
     with clock() as seconds:
         for file in files:
@@ -173,7 +173,7 @@ def read_library(below: str) -> Figures:
 
 
 def compile_library(below: str) -> Figures:
-    """Read the sources of an installed library, and make a syntax tree of each."""
+    """Read and parse the sources of an installed library."""
     files = files_below(below)[1]
     gc.disable()
     with clock() as seconds:
@@ -183,7 +183,7 @@ def compile_library(below: str) -> Figures:
 
 
 def files_below(library: str) -> tuple[Path, list[Path]]:
-    """Where an installed library is, and the sources of a part of it; none is imported."""
+    """Return site-packages and the sources of a library or subpackage, without importing it."""
     found = importlib.util.find_spec(library.partition(".")[0])
     assert found is not None and found.origin is not None
     site = Path(found.origin).parents[1]
@@ -191,7 +191,7 @@ def files_below(library: str) -> tuple[Path, list[Path]]:
 
 
 def write_code(folder: str) -> Figures:
-    """All code of a project as one file: its sources, and what they compile to."""
+    """Write all sources of a project to one file, and all bytecode to another."""
     files = sorted((Path(folder) / "app").glob("*.py"))
     named = {_module_of(file): file.read_bytes() for file in files}
     Path(f"{folder}.sources").write_bytes(marshal.dumps(named))
@@ -201,8 +201,8 @@ def write_code(folder: str) -> Figures:
 
 
 def import_code(file: str) -> Figures:
-    """Import a project from all sources in one file, or of what they compile to."""
-    import torch  # noqa: F401 - what else runs in this process is the same for all
+    """Import a project from its file of sources or bytecode."""
+    import torch  # noqa: F401 - as in the processes of other subjects
 
     gc.disable()
     is_compiled = file.endswith(_CODE)
@@ -214,7 +214,7 @@ def import_code(file: str) -> Figures:
 
 
 def _compiled(file: str) -> dict[str, CodeType]:
-    """What a file of sources compiles to; each core does its share."""
+    """Compile a file of sources on all cores."""
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores, get_context("fork")) as pool:
         shares = pool.map(_compiled_share, [file] * cores, range(cores), [cores] * cores)
@@ -227,7 +227,7 @@ def _compiled_share(file: str, first: int, step: int) -> bytes:
 
 
 class _CodeFinder(importlib.abc.Loader):
-    """Imports what it has the code of."""
+    """A finder and loader of modules whose code is in memory."""
 
     def __init__(self, code: Mapping[str, CodeType]) -> None:
         self._code = code

@@ -1,4 +1,4 @@
-"""Rounds: every subject has its turn in each, in a process of its own."""
+"""Rounds, in each of which every subject runs in a new process."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from typing import Any
 from figures import Goal, Measured, Side
 
 _WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("jobs.py"))]
-_TAKEN_ALONG = Path(__file__).with_name("taken_along")
-"""Modules of models. They are copied: here they would belong to modpack's own distribution."""
+_MODELS = Path(__file__).with_name("taken_along")
+"""Modules of models, which are copied: here they would belong to modpack's distribution."""
 _LARGE = 1 << 20
-"""Bytes."""
-_UNUSUAL = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME")
-"""What would change the time that imports take."""
+"""Size in bytes from which files are removed early."""
+_EXCLUDED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "PYTHONPROFILEIMPORTTIME")
+"""Environment variables that affect the time of imports, and are not passed on."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one process does.
+    """The work of one process.
 
     Attributes:
-        name: a function of :mod:`jobs`.
-        arguments: what to call it with.
-        cache: the cache folder that it finds, by name; empty for a new one each time.
+        name: Function of :mod:`jobs`.
+        arguments: Arguments of the function.
+        cache: Name of the cache folder. If empty, the cache folder is new.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """One piece of work, and everything that does it.
+    """A row of the benchmark: one kind of work and its subjects.
 
     Attributes:
-        name: for the command line.
-        title: what it is, in words.
-        prepare: what happens before, once.
-        subjects: what is measured, by name.
-        goals: what is wanted.
-        rounds: at least so many, where the disk decides: it is fast one minute and slow the next.
+        name: Name on the command line.
+        title: Name on the page.
+        prepare: Jobs that run once before the measurement.
+        subjects: Measured jobs, by subject.
+        goals: Goals for subjects.
+        rounds: Minimum number of rounds. Rows that depend on the disk's speed need more.
     """
 
     name: str
@@ -61,33 +61,33 @@ class Row:
 
 
 class Failed(Exception):
-    """A process gave no figures; the text says why."""
+    """A process that failed, with the reason."""
 
 
-def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -> Measured:
-    """Prepare and measure a row, in one run.
+def measure(row: Row, rounds: int, folder: Path, log: Callable[[str], None]) -> Measured:
+    """Prepare and measure a row in one run.
 
     Args:
-        row: the row.
-        rounds: how often each subject has its turn, unless the row wants more.
-        folder: an empty folder to work in.
-        tell: is told what happens.
+        row: The row.
+        rounds: Number of rounds, unless the row needs more.
+        folder: Empty working folder.
+        log: Function that shows progress.
     """
     samples: dict[Side, list[float]] = {}
     missing: dict[str, str] = {}
     try:
         prepare(row, folder)
-    except Failed as failure:  # the other rows are worth having all the same
-        missing = dict.fromkeys(row.subjects, str(failure))
+    except Failed as error:  # continue with the other rows
+        missing = dict.fromkeys(row.subjects, str(error))
     for number in range(max(rounds, row.rounds)):
-        for subject in _turned(list(row.subjects), number):
+        for subject in _rotated(list(row.subjects), number):
             if subject in missing:
                 continue
-            tell(f"{row.name}, round {number + 1}: {subject}")
+            log(f"{row.name}, round {number + 1}: {subject}")
             try:
                 figures = figures_of(row.subjects[subject], folder)
-            except Failed as failure:
-                missing[subject] = str(failure)
+            except Failed as error:
+                missing[subject] = str(error)
                 continue
             for metric, value in figures.items():
                 samples.setdefault(Side(subject, metric), []).append(value)
@@ -98,46 +98,46 @@ def measured(row: Row, rounds: int, folder: Path, tell: Callable[[str], None]) -
 
 
 def prepare(row: Row, folder: Path) -> None:
-    """Put what a row needs into an empty folder.
+    """Run the preparing jobs of a row in an empty folder.
 
     Raises:
-        Failed: a process that does it failed.
+        Failed: If one of the jobs fails.
     """
-    shutil.copytree(_TAKEN_ALONG, folder, dirs_exist_ok=True)
+    shutil.copytree(_MODELS, folder, dirs_exist_ok=True)
     for job in row.prepare:
         try:
             figures_of(job, folder)
-        except Failed as failure:
-            raise Failed(f"cannot prepare {job.name}: {failure}") from failure
+        except Failed as error:
+            raise Failed(f"cannot prepare {job.name}: {error}") from error
 
 
 def remove_large(folder: Path) -> None:
-    """Remove large files, before there are too many of them.
+    """Remove large files early.
 
-    The thousands of small ones go at the end of everything: making files is slow for minutes after
-    many were deleted, and that would be measured.
+    Small files are removed at the end, because file systems create files slowly for minutes after
+    many deletions.
     """
     for file in folder.rglob("*"):
         if file.is_file() and file.stat().st_size > _LARGE:
             file.unlink()
 
 
-def _turned(names: list[str], number: int) -> list[str]:
+def _rotated(names: list[str], number: int) -> list[str]:
     start = number % len(names)
     return names[start:] + names[:start]
 
 
 def figures_of(job: Job, folder: Path, profile: Path | None = None) -> dict[str, float]:
-    """What a job measures, in a process of its own.
+    """Run a job in a new process, and return its measurements.
 
     Args:
-        job: the job.
-        folder: where it works.
-        profile: a file for the profile of what it measures, if that is wanted.
+        job: The job.
+        folder: Working folder.
+        profile: File for a profile of the measured code.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _UNUSUAL}
-    # A fresh cache stays where it is: where many files were deleted just now, an ext4 needs ten
-    # times as long to make one, and the next process would be measured with that.
+    environment = {name: value for name, value in os.environ.items() if name not in _EXCLUDED}
+    # Don't remove new caches here: ext4 creates files ten times slower after many deletions, which
+    # would affect the next process.
     cache = folder / f"cache-{job.cache}" if job.cache else Path(tempfile.mkdtemp(dir=folder))
     done = subprocess.run(
         [*_WORKER, job.name, json.dumps(job.arguments), *([str(profile)] if profile else [])],
@@ -147,7 +147,7 @@ def figures_of(job: Job, folder: Path, profile: Path | None = None) -> dict[str,
         text=True,
     )
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise Failed(lines[-1])
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "missing" in figures:
@@ -155,12 +155,12 @@ def figures_of(job: Job, folder: Path, profile: Path | None = None) -> dict[str,
     return figures
 
 
-def kept(measured: Sequence[Measured], rounds: int) -> str:
-    """Measurements as JSON.
+def to_json(measured: Sequence[Measured], rounds: int) -> str:
+    """Return measurements as JSON.
 
     Args:
-        measured: what was measured.
-        rounds: in how many rounds.
+        measured: Measurements.
+        rounds: Number of rounds in each run.
     """
     rows = {
         each.name: {
@@ -174,7 +174,7 @@ def kept(measured: Sequence[Measured], rounds: int) -> str:
 
 
 def read_back(file: Path, rows: Sequence[Row]) -> tuple[list[Measured], int]:
-    """What :func:`kept` wrote, judged by today's goals; and in how many rounds it was measured."""
+    """Read measurements and their number of rounds, and use the current goals."""
     document: Mapping[str, Any] = json.loads(file.read_text())
     found = document["rows"]
     measured = [_measured(row, found[row.name]) for row in rows if row.name in found]

@@ -1,4 +1,4 @@
-"""The page with the tables."""
+"""The performance page, and the generated parts of other pages."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from figures import Absolute, Goal, Measured, Outcome, Side, all_rounds, spread_
 
 
 def rendered(rows: Sequence[Measured], rounds: int, share: int = 1, plot: str = "") -> str:
-    """The page, in Markdown.
+    """Return the page as Markdown.
 
     Args:
-        rows: what was measured.
-        rounds: how often in each run.
-        share: the sizes are those of the goals divided by this.
-        plot: the plot's path, from the page.
+        rows: Measurements.
+        rounds: Number of rounds in each run.
+        share: Divisor of all sizes.
+        plot: Path of the plot, relative to the page.
     """
-    parts = [_HEAD, made(rows, rounds, share)]
+    parts = [_HEAD, measured_with(rows, rounds, share)]
     if plot:
-        parts.append(f"![Ratios, and the goals for them]({plot})")
-    parts += [goals_table(rows), *_evenness(rows), _LIMITS, _limits_table(rows)]
+        parts.append(f"![Ratios and goals]({plot})")
+    parts += [goals_table(rows), *_noise(rows), _LIMITS, _limits_table(rows)]
     parts += [_FIGURES, *map(_figures, rows)]
     return "\n\n".join(parts) + "\n"
 
 
-def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
-    """Where and how it was measured, and how many goals are met."""
+def measured_with(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
+    """Describe the environment, and count the goals that are met."""
     outcomes = [outcome for row in rows for outcome in row.outcomes]
     noisy = sum(outcome.is_noisy for outcome in outcomes)
     met = sum(outcome.is_met for outcome in outcomes)
     runs = max((len(row.runs) for row in rows), default=1)
-    often = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
+    repeats = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
     text = (
         f"Measured with Python {platform.python_version()}, {_versions()} on {platform.system()}, "
-        f"{os.cpu_count()} cores, in {often}. {met} of {len(outcomes)} goals are met. "
+        f"{os.cpu_count()} cores, in {repeats}. {met} of {len(outcomes)} goals are met. "
         f"{noisy or 'No'} {'verdict is' if noisy == 1 else 'verdicts are'} noisy."
     )
     if share != 1:
@@ -48,14 +48,14 @@ def made(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
 
 
 def _versions() -> str:
-    """Those of the peers that are installed; a page can be made of figures without them."""
+    """Return the versions of the installed peers. Rendering stored figures needs none."""
     peers = ("torch", "safetensors", "cloudpickle")
     found = (next(distributions(name=name), None) for name in peers)
     return ", ".join(f"{each.name} {each.version}" for each in found if each is not None)
 
 
 def goals_table(rows: Sequence[Measured]) -> str:
-    """What is wanted, and what came of it."""
+    """Return the table of goals and outcomes."""
     head = (
         "| work | quantity | goal | measured | each run | single rounds | met |",
         "|---|---|---|---:|---:|---:|---|",
@@ -63,8 +63,8 @@ def goals_table(rows: Sequence[Measured]) -> str:
     return "\n".join([*head, *_lines(rows, _outcome)])
 
 
-def _evenness(rows: Sequence[Measured]) -> list[str]:
-    """How long the same took before each row, in each run; nothing if nobody looked."""
+def _noise(rows: Sequence[Measured]) -> list[str]:
+    """Return the section with the times of the reference work, if they were measured."""
     runs = list(zip(*(row.paces for row in rows), strict=True))
     if not runs:
         return []
@@ -73,7 +73,7 @@ def _evenness(rows: Sequence[Measured]) -> list[str]:
     for number, paces in enumerate(runs, 1):
         cells = (_median_and_range([pace[each] for pace in paces]) for each in cores)
         lines.append(f"| {number} | {' | '.join(cells)} |")
-    return [_EVENNESS, "\n".join(lines)]
+    return [_NOISE, "\n".join(lines)]
 
 
 def _median_and_range(values: Sequence[float]) -> str:
@@ -89,40 +89,40 @@ def _limits_table(rows: Sequence[Measured]) -> str:
     return "\n".join([*head, *_lines(rows, _limits)])
 
 
-def _lines(rows: Sequence[Measured], told: Callable[[Outcome], Sequence[str]]) -> Iterator[str]:
-    """One line for each outcome that there is something to tell of; a title stands only once."""
+def _lines(rows: Sequence[Measured], cells_of: Callable[[Outcome], Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each outcome with cells. A title is shown only once."""
     for row in rows:
         title = row.title
         for outcome in row.outcomes:
-            cells = told(outcome)
+            cells = cells_of(outcome)
             if cells:
-                named = (title, outcome.goal.what, _wanted(outcome.goal))
+                named = (title, outcome.goal.label, _goal_text(outcome.goal))
                 yield f"| {' | '.join([*named, *cells])} |"
                 title = ""
 
 
 def _outcome(outcome: Outcome) -> Sequence[str]:
-    """What came of a goal."""
+    """Return the cells for the outcome of a goal."""
     if outcome.ratio is None:
         return ["", "", "", outcome.missing]
     goal = outcome.goal
-    lowest, highest = _as_wanted(goal, outcome.lowest), _as_wanted(goal, outcome.highest)
+    lowest, highest = _value_text(goal, outcome.lowest), _value_text(goal, outcome.highest)
     if goal.at_least is None:
         lowest, highest = highest, lowest
-    in_runs = ", ".join(_as_wanted(goal, ratio) for ratio in outcome.in_runs)
+    in_runs = ", ".join(_value_text(goal, ratio) for ratio in outcome.in_runs)
     verdict = _verdict(outcome) + (", noisy" if outcome.is_noisy else "")
-    return [_as_wanted(goal, outcome.ratio), in_runs, f"{lowest} to {highest}", verdict]
+    return [_value_text(goal, outcome.ratio), in_runs, f"{lowest} to {highest}", verdict]
 
 
 def _limits(outcome: Outcome) -> Sequence[str]:
-    """What would come of a goal at its limits; nothing if it has none, or was not measured."""
+    """Return the cells for a goal at its limits, or none without measured limits."""
     goal = outcome.goal
     if outcome.ratio is None or not outcome.at_limits:
         return ()
-    at_limits = (_as_wanted(goal, ratio) for _, ratio in outcome.at_limits)
-    told = (limit.subject.removeprefix("limit: ") for limit, _ in outcome.at_limits)
-    each = (_as_wanted(goal, outcome.ratio), _verdict(outcome))
-    return [*each, "<br>".join(at_limits), "<br>".join(told)]
+    at_limits = (_value_text(goal, ratio) for _, ratio in outcome.at_limits)
+    names = (limit.subject.removeprefix("limit: ") for limit, _ in outcome.at_limits)
+    each = (_value_text(goal, outcome.ratio), _verdict(outcome))
+    return [*each, "<br>".join(at_limits), "<br>".join(names)]
 
 
 def _verdict(outcome: Outcome) -> str:
@@ -132,7 +132,7 @@ def _verdict(outcome: Outcome) -> str:
     return f"**in {outcome.times_met} of {runs} runs**" if outcome.times_met else "**no**"
 
 
-def _wanted(goal: Goal) -> str:
+def _goal_text(goal: Goal) -> str:
     if isinstance(goal.theirs, Absolute):
         return f"under {shown_quantity(goal.theirs.limit, goal.theirs.unit)}"
     name = goal.theirs.subject
@@ -143,8 +143,8 @@ def _wanted(goal: Goal) -> str:
     return f"≤ {shown_ratio(1 / goal.bound)} of {name}"
 
 
-def _as_wanted(goal: Goal, ratio: float) -> str:
-    """A ratio of theirs to ours, in the way in which the goal is put."""
+def _value_text(goal: Goal, ratio: float) -> str:
+    """Format a ratio of theirs to ours in the form of the goal."""
     if isinstance(goal.theirs, Absolute):
         return shown_quantity(goal.theirs.limit / ratio, goal.theirs.unit)
     return shown_ratio(ratio if goal.at_least is not None else 1 / ratio)
@@ -169,18 +169,18 @@ def _figures(row: Measured) -> str:
 def _median(values: Sequence[float], metric: str) -> str:
     unit = "B" if "memory" in metric else "" if metric == "modules" else "s"
     median = statistics.median(values)
-    if not unit or median < _MEANS_SOMETHING[unit]:
+    if not unit or median < _SPREAD_FROM[unit]:
         return shown_quantity(max(median, 0), unit)
     spread = spread_of(median, min(values), max(values))
     return f"{shown_quantity(median, unit)} ± {spread - 1:.0%}"
 
 
-_MEANS_SOMETHING = {"s": 1e-6, "B": 1e6}
-"""Below this, there is nothing to say about how far rounds are from each other."""
+_SPREAD_FROM = {"s": 1e-6, "B": 1e6}
+"""Smallest median for which the spread of rounds is meaningful."""
 
 
 def shown_quantity(value: float, unit: str) -> str:
-    """Seconds or bytes, for people; or a count."""
+    """Format seconds, bytes, or a count."""
     if not unit:
         return f"{value:,.0f}"
     if unit == "B":
@@ -192,7 +192,7 @@ def shown_quantity(value: float, unit: str) -> str:
 
 
 def shown_ratio(ratio: float) -> str:
-    """A ratio, for people: 753x."""
+    """Format a ratio: ``753x``."""
     return f"{_three_digits(ratio)}x"
 
 
@@ -204,18 +204,18 @@ def _three_digits(value: float) -> str:
 
 @dataclass(frozen=True)
 class Highlight:
-    """A line of the table.
+    """A line of the table in the README.
 
     Attributes:
-        row: the row that was measured.
-        what: in words.
-        metric: the quantity of it.
-        subjects: the subjects for modpack, torch.package, and torch.save and torch.load; empty if
-            there is nothing to compare with.
+        row: Name of the measured row.
+        label: Text of the line.
+        metric: Measured quantity.
+        subjects: Subjects for modpack, torch.package, and torch.save or torch.load. Empty if there
+            is none.
     """
 
     row: str
-    what: str
+    label: str
     metric: str
     subjects: tuple[str, str, str]
 
@@ -239,11 +239,11 @@ HIGHLIGHTS = (
 
 
 def highlights_table(rows: Sequence[Measured], rounds: int) -> str:
-    """The table, and how it was made.
+    """Return the table of the README, and the environment of the measurement.
 
     Args:
-        rows: what was measured.
-        rounds: how often in each run.
+        rows: Measurements.
+        rounds: Number of rounds in each run.
     """
     found = {row.name: row for row in rows}
     lines = [
@@ -251,13 +251,13 @@ def highlights_table(rows: Sequence[Measured], rounds: int) -> str:
         "|---|---:|---:|---:|",
     ]
     lines += [_line(each, found[each.row]) for each in HIGHLIGHTS if each.row in found]
-    return "\n".join([made(rows, rounds), "", *lines])
+    return "\n".join([measured_with(rows, rounds), "", *lines])
 
 
 def _line(highlight: Highlight, row: Measured) -> str:
     samples = all_rounds(row.runs)
     cells = [_cell(samples.get(Side(each, highlight.metric))) for each in highlight.subjects]
-    return f"| {highlight.what} | {' | '.join(cells)} |"
+    return f"| {highlight.label} | {' | '.join(cells)} |"
 
 
 def _cell(values: Sequence[float] | None) -> str:
@@ -268,22 +268,22 @@ END = "<!-- End of generated part. -->"
 
 
 def begin(command: str) -> str:
-    """The mark before what a command writes."""
+    """Return the mark at the start of a generated part."""
     return f"<!-- Generated by `{command}`. Do not edit. -->"
 
 
 def replaced(file: Path, command: str, inside: str) -> str:
-    """A page with something else between its marks.
+    """Return a page with a new generated part between its marks.
 
     Args:
-        file: the page; it is not written.
-        command: what writes that part of it.
-        inside: the new part.
+        file: The page, which is not written.
+        command: The command that generates the part.
+        inside: The new part.
     """
     before, mark, rest = file.read_text(encoding="utf-8").partition(begin(command))
     _, end, after = rest.partition(END)
     if not (mark and end):
-        raise SystemExit(f"{file.name} lacks its marks: {begin(command)} and {END}")
+        raise SystemExit(f"{file.name} lacks the marks {begin(command)} and {END}")
     return f"{before}{mark}\n\n{inside.strip()}\n\n{end}{after}"
 
 
@@ -315,7 +315,7 @@ farther from the measured ratio than the goal is.
 - Private memory is the sum of `Private_Dirty` and `Private_Clean` in `/proc/self/smaps`, without
   clean pages of libraries, which other processes share."""
 
-_EVENNESS = """\
+_NOISE = """\
 ## Machine noise
 
 Before each row, one process parses 256 KiB of source (`ast.parse`), and then one process per core

@@ -1,4 +1,4 @@
-"""A plot of ratios on a logarithmic axis, as an SVG of its own."""
+"""An SVG plot of ratios on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Bar:
     """One ratio.
 
     Attributes:
-        label: what it is of.
-        ratio: the ratio; more is better.
-        lowest: the smallest of a single round.
-        highest: the largest.
-        goal: what it should be at least.
-        shown: the ratio as text.
-        is_met: whether the goal is.
+        label: Label of the bar.
+        ratio: Ratio; larger is better.
+        lowest: Smallest ratio of a round.
+        highest: Largest ratio of a round.
+        goal: Minimum ratio.
+        shown: Ratio as text.
+        is_met: Whether the goal is met.
     """
 
     label: str
@@ -43,14 +43,14 @@ class Bar:
 
 
 def drawn(bars: Sequence[Bar], title: str) -> str:
-    """The plot: a bar for each ratio, a line for its range, a mark for its goal."""
+    """Draw a bar for each ratio, a line for its range, and a mark for its goal."""
     first, last = _decades(bars)
     height = _TOP + _BAR * len(bars) + 30
     width = _LABELS + _WIDTH + _RIGHT
 
     def x(value: float) -> float:
-        place = (math.log10(max(value, 10.0**first)) - first) / (last - first)
-        return round(_LABELS + _WIDTH * min(place, 1.0), 1)
+        fraction = (math.log10(max(value, 10.0**first)) - first) / (last - first)
+        return round(_LABELS + _WIDTH * min(fraction, 1.0), 1)
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -67,7 +67,7 @@ def drawn(bars: Sequence[Bar], title: str) -> str:
 
 
 def _decades(bars: Sequence[Bar]) -> tuple[int, int]:
-    """The powers of ten between which everything lies."""
+    """Return the powers of ten at both ends of the axis."""
     values = [value for bar in bars for value in (bar.ratio, bar.goal)]
     first = math.floor(math.log10(max(min(values, default=1.0), 0.001)))
     last = math.ceil(math.log10(min(max(values, default=1.0), 1e6)))
@@ -75,10 +75,10 @@ def _decades(bars: Sequence[Bar]) -> tuple[int, int]:
 
 
 def _gridline(x: float, power: int, height: int) -> list[str]:
-    told = f"{10.0**power:g}x" if power < 4 else f"10^{power}x"
+    label = f"{10.0**power:g}x" if power < 4 else f"10^{power}x"
     return [
         f'<line class="axis" x1="{x}" x2="{x}" y1="{_TOP - 6}" y2="{height - 24}"/>',
-        f'<text x="{x}" y="{_TOP - 12}" text-anchor="middle">{told}</text>',
+        f'<text x="{x}" y="{_TOP - 12}" text-anchor="middle">{label}</text>',
     ]
 
 

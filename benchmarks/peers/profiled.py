@@ -1,11 +1,11 @@
-"""Where the time goes: ``python benchmarks/peers/profiled.py ROW`` profiles modpack's part of it.
+"""Profile modpack's part of benchmark rows: ``python benchmarks/peers/profiled.py ROW``.
 
-Prints a table for each thing of modpack's that the row has a goal for: which room of modpack, or
-which library, took which share. ``--write`` does so for all rows, and puts the tables into the
-docs, between the marks. ``--keep`` leaves the profiles in a folder, for ``python -m pstats``.
+Prints a table of the time in each layer of modpack and each library, for each subject of modpack
+with a goal. ``--write`` profiles all rows, and writes the tables to the docs. ``--keep`` stores the
+profiles in a folder, for ``python -m pstats``.
 
-A profile sees one thread, and makes calls of Python functions dearer than they are; what other
-threads and processes do shows as waiting.
+A profile covers one thread, and slows down calls of Python functions. Other threads and processes
+appear as waiting.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FAST_SHARE = 20
 
 
 def main() -> None:
-    """Profile, print, write."""
+    """Profile, print, and write."""
     options = _options()
     wanted = [row for row in rows(FAST_SHARE if options.fast else 1) if _ours(row)]
     wanted = [row for row in wanted if not options.row or row.name in options.row]
@@ -49,13 +49,13 @@ def main() -> None:
 
 
 def inside(parts: list[str]) -> str:
-    """What stands between the marks of the page."""
-    made = f"Measured with Python {platform.python_version()} on {platform.system()}."
-    return "\n\n".join(part.strip() for part in [made, *parts])
+    """Return the generated part of the page."""
+    environment = f"Measured with Python {platform.python_version()} on {platform.system()}."
+    return "\n\n".join(part.strip() for part in [environment, *parts])
 
 
 def _ours(row: Row) -> list[str]:
-    """What of a row is modpack's, and clocked here."""
+    """Return modpack's subjects in a row that can be profiled."""
     names = dict.fromkeys(goal.ours.subject for goal in row.goals)
     return [name for name in names if row.subjects[name].name != "cpu_of_import"]
 
@@ -68,8 +68,8 @@ def _tables(row: Row, folder: Path, keep: Path | None) -> Iterator[str]:
         print(f"{row.name}: {subject}", file=sys.stderr, flush=True)
         try:
             figures_of(row.subjects[subject], folder, file)
-        except Failed as failure:
-            raise SystemExit(f"{row.name}: {subject}: {failure}") from failure
+        except Failed as error:
+            raise SystemExit(f"{row.name}: {subject}: {error}") from error
         title = row.title if subject == "modpack" else f"{row.title}: {subject}"
         yield f"### {title}\n\n{table(shares_of(read(file)))}\n"
 
@@ -83,15 +83,15 @@ def _options() -> argparse.Namespace:
     names = [row.name for row in rows() if _ours(row)]
     parser.add_argument("row", nargs="*", metavar="ROW", help=", ".join(names))
     parser.add_argument("--fast", action="store_true", help=f"sizes divided by {FAST_SHARE}")
-    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where the profiles stay")
-    parser.add_argument("--folder", type=Path, help="where 20 GB may be written for a while")
+    parser.add_argument("--write", action="store_true", help=f"write the tables to {PAGE.name}")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="folder for the profiles")
+    parser.add_argument("--folder", type=Path, help="folder for up to 20 GB of files")
     options = parser.parse_args()
     unknown = set(options.row) - set(names)
     if unknown:
-        parser.error(f"no row, or none of which time is measured: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown rows, or rows without times: {', '.join(sorted(unknown))}")
     if options.write and (options.fast or options.row):
-        parser.error("--write wants all of it, in the real sizes")
+        parser.error("--write cannot be combined with --fast or rows")
     return options
 
 
@@ -99,79 +99,79 @@ _ROOT = Path(__file__).parents[2] / "modpack"
 _SITE = sysconfig.get_path("purelib")
 _STANDARD = sysconfig.get_path("stdlib")
 _BUILT_IN = "~"
-_LEAST = 0.01
+_MINIMUM_SHARE = 0.01
 _Function = tuple[str, int, str]
-"""A file, a line and a name, as :mod:`pstats` has it."""
+"""File, line, and name, as in :mod:`pstats`."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one part took.
+    """The time spent in one part.
 
     Attributes:
-        place: a room of modpack, a library, a module of the standard library.
-        share: of all profiled time; with the functions in C that it calls itself.
-        in_c: of all profiled time, in those.
-        most: what most of it went to.
+        part: A layer of modpack, a library, or a module of the standard library.
+        share: Share of the profiled time, including functions in C that the part calls directly.
+        in_c: Share of the profiled time in these functions.
+        most: Functions with the most time.
     """
 
-    place: str
+    part: str
     share: float
     in_c: float
     most: tuple[str, ...]
 
 
 def shares_of(stats: Mapping[_Function, tuple]) -> list[Share]:  # type: ignore[type-arg]
-    """The parts, the largest first.
+    """Return the shares of all parts, largest first.
 
     Args:
-        stats: what :class:`pstats.Stats` holds.
+        stats: Contents of :class:`pstats.Stats`.
     """
     whole: dict[str, Counter[str]] = defaultdict(Counter)
     in_c: Counter[str] = Counter()
     for function, (_, _, own, _, callers) in stats.items():
         if function[0] != _BUILT_IN:
-            whole[_place(function[0])][f"{Path(function[0]).stem}.{function[2]}"] += own
+            whole[_part(function[0])][f"{Path(function[0]).stem}.{function[2]}"] += own
             continue
         for caller, (_, _, for_caller, _) in callers.items():
-            place = _place(caller[0])
-            whole[place][_shown(function[2])] += for_caller
-            in_c[place] += for_caller
+            part = _part(caller[0])
+            whole[part][_shown(function[2])] += for_caller
+            in_c[part] += for_caller
     total = sum(each.total() for each in whole.values())
     shares = [
-        Share(place, each.total() / total, in_c[place] / total, _most(each, total))
-        for place, each in whole.items()
+        Share(part, each.total() / total, in_c[part] / total, _most(each, total))
+        for part, each in whole.items()
     ]
     return sorted(shares, key=lambda share: -share.share)
 
 
 def table(shares: list[Share]) -> str:
-    """The parts as a table in Markdown; what is below a hundredth is left out."""
-    lines = ["| where | share | in C | most of it |", "|---|---:|---:|---|"]
+    """Return the shares as a Markdown table, without those below 1%."""
+    lines = ["| part | share | in C | most time in |", "|---|---:|---:|---|"]
     for share in shares:
-        if share.share >= _LEAST:
+        if share.share >= _MINIMUM_SHARE:
             most = ", ".join(f"`{name}`" for name in share.most)
-            lines.append(f"| {share.place} | {share.share:.0%} | {share.in_c:.0%} | {most} |")
+            lines.append(f"| {share.part} | {share.share:.0%} | {share.in_c:.0%} | {most} |")
     return "\n".join(lines)
 
 
 def read(file: Path) -> Mapping[_Function, tuple]:  # type: ignore[type-arg]
-    """A profile that was written to a file."""
+    """Return the profile in a file."""
     return pstats.Stats(str(file)).stats  # type: ignore[attr-defined,no-any-return]
 
 
 def _most(spent: Counter[str], total: float) -> tuple[str, ...]:
-    return tuple(name for name, taken in spent.most_common(3) if taken >= total * _LEAST)
+    return tuple(name for name, taken in spent.most_common(3) if taken >= total * _MINIMUM_SHARE)
 
 
-def _place(file: str) -> str:
+def _part(file: str) -> str:
     if file == _BUILT_IN or file.startswith("<frozen"):
         return "Python's own imports" if file.startswith("<") else "Python itself"
     if file.startswith("<"):
         return "generated code"
     path = Path(file)
     if path.is_relative_to(_ROOT):
-        return f"`{_room(path.relative_to(_ROOT))}`"
+        return f"`{_layer(path.relative_to(_ROOT))}`"
     if path.is_relative_to(_SITE):
         return path.relative_to(_SITE).parts[0]
     if path.is_relative_to(_STANDARD):
@@ -179,13 +179,13 @@ def _place(file: str) -> str:
     return "the benchmark" if path.is_relative_to(_ROOT.parent) else "the project or the package"
 
 
-def _room(path: Path) -> str:
-    """A room is a folder; what stands on no floor but is a module of its own is that."""
+def _layer(path: Path) -> str:
+    """Return the top-level folder or module of modpack."""
     return f"modpack/{path.parts[0]}"
 
 
 def _shown(name: str) -> str:
-    """``<built-in method builtins.compile>`` is ``compile``."""
+    """Shorten ``<built-in method builtins.compile>`` to ``compile``."""
     for noise in ("built-in method ", "method ", "builtins.", " objects", "'", "<", ">"):
         name = name.replace(noise, "")
     return name

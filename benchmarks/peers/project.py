@@ -1,4 +1,4 @@
-"""Projects of many modules, made of sources that nobody wrote."""
+"""Generated projects of many modules."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 MAIN = "app.main"
 """The module that imports all others."""
 TRACKER = "tracker"
-"""The module that some of them use, where that is wanted; there is none of that name."""
+"""A module that does not exist, which some modules use on request."""
 
 _FUNCTIONS_EACH = 8
 _FUNCTION = '''
 
 def step_{number}(values, weight={number}, *, scale=1.0):
-    """Combine some values, weighted and scaled, into one; nothing calls this.
+    """Return a weighted and scaled sum. Never called.
 
     Args:
-        values: numbers, in any order.
-        weight: what each of them counts.
-        scale: what the sum is multiplied with.
+        values: Numbers to add.
+        weight: Weight of each number.
+        scale: Factor of the sum.
     """
     total = 0.0
     for position, value in enumerate(values):
@@ -38,7 +38,7 @@ log = tracker.get_logger(__name__)
 
 
 class Watching(tracker.Callback):
-    """Derived from something that is not there."""
+    """A class with a missing base class."""
 
     @tracker.watched
     def finished_{number}(self, results):
@@ -46,18 +46,18 @@ class Watching(tracker.Callback):
 
 
 def report_{number}(values):
-    """Tell the tracker about some values."""
+    """Log values with the tracker."""
     tracker.log(sum(values))
 '''
 
 
 def write_project(folder: Path, count: int, tracked: int = 0) -> None:
-    """A package of so many modules, each of which imports three of those before it.
+    """Write a Python package whose modules import three earlier ones each.
 
     Args:
-        folder: where it is written.
-        count: how many modules.
-        tracked: each module whose number this divides uses :data:`TRACKER`; 0 for none.
+        folder: Folder for the package.
+        count: Number of modules.
+        tracked: Every so many modules, one uses :data:`TRACKER`. 0 means none.
     """
     chance = random.Random(count)
     package = folder / "app"

@@ -1,4 +1,4 @@
-"""What the machine does with a GiB, whoever asks it."""
+"""Rates of the machine, independent of any tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from clocks import clock, read_through
 
 _GIB = 1 << 30
-_TRIED = _GIB // 2
+_SIZE = _GIB // 2
 _CORES = os.cpu_count() or 1
 _PARSE = """\
 import ast, time
@@ -27,10 +27,10 @@ print(time.perf_counter() - started)
 
 
 def rate(of: str) -> dict[str, float]:
-    """Do one thing with half a GiB; tell what a whole one would take."""
-    data, file, work = memoryview(bytearray(b"\1") * _TRIED), Path(f"rate-{os.getpid()}"), RATES[of]
+    """Measure one operation on half a GiB, and return the seconds for a whole GiB."""
+    data, file, work = memoryview(bytearray(b"\1") * _SIZE), Path(f"rate-{os.getpid()}"), RATES[of]
     if work in (_sum_mapped, _sum_read):
-        import torch  # noqa: F401 - its import is no part of the sum
+        import torch  # noqa: F401 - not part of the measurement
 
         _write(data, file)
         read_through(file)
@@ -38,13 +38,13 @@ def rate(of: str) -> dict[str, float]:
     with clock() as seconds:
         work(data, file)
     file.unlink(missing_ok=True)
-    return {"for 1 GiB": seconds() * _GIB / _TRIED}
+    return {"for 1 GiB": seconds() * _GIB / _SIZE}
 
 
 def make_files(count: int) -> dict[str, float]:
-    """Make small files in a new folder; tell what a thousand of them take.
+    """Create small files in a new folder, and return the seconds for a thousand.
 
-    They stay: an ext4 from which many files were deleted in the last minutes makes new ones slowly.
+    The files are not removed, because ext4 creates files slowly for minutes after many deletions.
     """
     folder = Path(f"files-{os.getpid()}")
     folder.mkdir()
@@ -55,11 +55,11 @@ def make_files(count: int) -> dict[str, float]:
 
 
 def parse_at_once() -> dict[str, float]:
-    """Parse the same source in one process, then in one for each core; tell what that takes."""
-    return {"one core": _parsed_by(1), "all cores": _parsed_by(_CORES)}
+    """Measure the reference work: parse a source in one process, then in one per core."""
+    return {"one core": _seconds_to_parse(1), "all cores": _seconds_to_parse(_CORES)}
 
 
-def _parsed_by(processes: int) -> float:
+def _seconds_to_parse(processes: int) -> float:
     command = [sys.executable, "-c", _PARSE]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(processes)]
     return max(float(each.communicate()[0]) for each in running)
@@ -70,8 +70,8 @@ def _hash(data: memoryview, file: Path) -> None:
 
 
 def _hash_on_all_cores(data: memoryview, file: Path) -> None:
-    step = _TRIED // _CORES
-    parts = [data[start : start + step] for start in range(0, _TRIED, step)]
+    step = _SIZE // _CORES
+    parts = [data[start : start + step] for start in range(0, _SIZE, step)]
     with ThreadPoolExecutor(_CORES) as pool:
         list(pool.map(lambda part: hashlib.sha256(part).digest(), parts))
 
@@ -99,13 +99,13 @@ def _write_synced(data: memoryview, file: Path) -> None:
 def _sum_mapped(data: memoryview, file: Path) -> None:
     import torch
 
-    torch.from_file(str(file), shared=False, size=_TRIED // 4).sum()
+    torch.from_file(str(file), shared=False, size=_SIZE // 4).sum()
 
 
 def _sum_read(data: memoryview, file: Path) -> None:
     import torch
 
-    content = bytearray(_TRIED)
+    content = bytearray(_SIZE)
     with file.open("rb", buffering=0) as opened:
         opened.readinto(content)
     torch.frombuffer(content, dtype=torch.float32).sum()
@@ -121,4 +121,4 @@ RATES: dict[str, Callable[[memoryview, Path], None]] = {
     "sum of a mapped file": _sum_mapped,
     "sum of a file read into memory": _sum_read,
 }
-"""By what is done."""
+"""Operations by name."""

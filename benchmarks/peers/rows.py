@@ -1,4 +1,4 @@
-"""The work that is measured, beside whom, and what is wanted."""
+"""Rows of the benchmark: work, subjects, and goals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOADED = (
     "cloudpickle",
 )
 _ALWAYS_LOADED = (_KEPT, _KNOWN, _BARE)
-"""Limits whose figures are told for every model, those of goals or not."""
+"""Limits that are measured for every model, with or without a goal."""
 _SAVED = ("modpack", "torch.package", "torch.save", "torch.save and fsync", "cloudpickle")
 _SAVED_TENSORS = (*_SAVED, "safetensors", _HASHED, _SYNCED)
 _SAVED_OBJECTS = (*_SAVED, _PICKLED)
@@ -49,10 +49,10 @@ _BARE_PYTHON = "limit: Python, click and rich"
 
 
 def rows(share: int = 1) -> list[Row]:
-    """All of it.
+    """Return all rows.
 
     Args:
-        share: what the sizes are divided by.
+        share: Divisor of all sizes.
     """
     return [
         *loading(share),
@@ -69,13 +69,13 @@ def rows(share: int = 1) -> list[Row]:
 
 
 def _machine() -> Row:
-    subjects = {what: Job("rate", {"of": what}) for what in RATES}
+    subjects = {name: Job("rate", {"of": name}) for name in RATES}
     subjects["create files of 1 KB"] = Job("make_files", {"count": 3000})
     return Row("machine", "limits of this machine", (), subjects, ())
 
 
 def loading(share: int) -> Iterator[Row]:
-    """Models that are loaded, of which all is read afterwards."""
+    """Yield rows that load a model and then read all tensors."""
     yield _load(
         "load-one",
         "load, one 2 GiB tensor",
@@ -117,12 +117,12 @@ def _load(
         no_more(metric, "safetensors", 1.1)
         for metric in ("private memory", "private memory after reading")
     ]
-    at_all = (*at_limits(limits, *goals), *at_limit(_KEPT, *memory))
-    return Row(name, title, (writing, *filling), subjects, at_all)
+    all_goals = (*at_limits(limits, *goals), *at_limit(_KEPT, *memory))
+    return Row(name, title, (writing, *filling), subjects, all_goals)
 
 
 def saving(share: int) -> Iterator[Row]:
-    """Tensors and other objects that are saved."""
+    """Yield rows that save tensors and other objects."""
     as_fast = at_limit(
         _SYNCED,
         no_more("saving", "torch.save", 1),
@@ -134,13 +134,13 @@ def saving(share: int) -> Iterator[Row]:
         "400": ("400 tensors, 2 GiB", _few(share), 2 * _GIB // share // _few(share)),
         "20000": ("20,000 tensors of 50 KB", 20_000 // share, 50_000),
     }
-    for name, (what, count, size) in sizes.items():
+    for name, (title, count, size) in sizes.items():
         made = ["tensors", count, size]
-        row = _save(f"save-{name}", f"save, {what}", made, _SAVED_TENSORS, *goals)
+        row = _save(f"save-{name}", f"save, {title}", made, _SAVED_TENSORS, *goals)
         yield row if share > 1 else replace(row, rounds=5)
-    for name, what in {"plain": "small containers", "objects": "small objects"}.items():
+    for name, kind in {"plain": "small containers", "objects": "small objects"}.items():
         goal = faster("saving", "torch.package", 10)
-        title = f"save, 200,000 {what}"
+        title = f"save, 200,000 {kind}"
         made = [name, 200_000 // share]
         yield _save(f"save-{name}", title, made, _SAVED_OBJECTS, *at_limit(_PICKLED, goal))
 
@@ -155,7 +155,7 @@ def _save(name: str, title: str, made: list[object], savers: tuple[str, ...], *g
 
 
 def round_trip() -> Row:
-    """A small model, saved and loaded."""
+    """Return a row that saves and loads a small model."""
     pairs = {
         "modpack": ("modpack", "modpack"),
         "modpack.save and load": ("modpack.save", "modpack.load"),
@@ -184,7 +184,7 @@ def round_trip() -> Row:
 
 
 def walking(share: int) -> Iterator[Row]:
-    """Exports of much code."""
+    """Yield rows that export large projects."""
     below = "sympy" if share == 1 else "sympy.core"
     ours = {"how": "modpack", "below": below}
     yield Row(
@@ -235,7 +235,7 @@ def _growing(few: int, many: int) -> Row:
 
 
 def _mocking(few: int, many: int) -> Row:
-    """What looking for uses of mocks costs: the same code, with a module mocked or extern."""
+    """Return a row for the cost of mock analysis: the same code with a mocked or extern module."""
     extern, mocked = "modpack, extern", "modpack, mocked"
     jobs = {
         f"{extern}, {few:,}": ("tracked-few", "extern"),
@@ -261,10 +261,10 @@ def _mocking(few: int, many: int) -> Row:
 
 
 def importing(count: int, share: int) -> Row:
-    """Modules of a package that are imported."""
+    """Return a row that imports packaged modules."""
     first, later = "modpack, first import", "modpack, later imports"
     packaged = {"how": "modpack", "file": "walked-modpack-site.pt"}
-    ancestor = {"how": "torch.package", "file": "walked-torch.package-site.pt"}
+    legacy = {"how": "torch.package", "file": "walked-torch.package-site.pt"}
     return Row(
         f"import-{count}",
         f"import of {count // share:,} packaged modules",
@@ -279,7 +279,7 @@ def importing(count: int, share: int) -> Row:
         {
             first: Job("import_packaged", packaged),
             later: Job("import_packaged", packaged, cache="code"),
-            "torch.package": Job("import_packaged", ancestor),
+            "torch.package": Job("import_packaged", legacy),
             "unpackaged, compiled": Job("import_plainly", {"folder": "site"}),
             _COMPILED: Job("import_code", {"file": "site.sources"}),
             _UNMARSHALLED: Job("import_code", {"file": "site.code"}),
@@ -292,7 +292,7 @@ def importing(count: int, share: int) -> Row:
 
 
 def opening(count: int) -> Row:
-    """A package of many records."""
+    """Return a row that opens a package of many records."""
     subjects = ("modpack", "modpack, without rendering", "modpack, open only", "zipfile")
     made = ["tensors", count, 64]
     return Row(
@@ -305,7 +305,7 @@ def opening(count: int) -> Row:
 
 
 def starting() -> Row:
-    """What importing costs before anything is done."""
+    """Return a row for the import of each tool."""
     modules = {
         "modpack": "modpack",
         "torch.package": "torch.package",
@@ -325,7 +325,7 @@ def starting() -> Row:
 
 
 def first_loading() -> Row:
-    """What a process waits for that loads a small model: workers, tests, commands."""
+    """Return a row for the first load of a small model in a process, as in workers and tests."""
     return Row(
         "first-load",
         "first load in a new process",
@@ -336,7 +336,7 @@ def first_loading() -> Row:
 
 
 def inspecting() -> Row:
-    """The command that looks at packages."""
+    """Return a row for ``modpack inspect``."""
     files = {
         "small package": "model.modpack",
         "package of 2,500 modules": "large/first.modpack",
@@ -348,7 +348,7 @@ def inspecting() -> Row:
     imports = "import click, rich.console, rich.table"
     subjects[_BARE_PYTHON] = Job("process", {"arguments": ["-c", imports]})
     subjects["Python alone"] = Job("process", {"arguments": ["-c", "pass"]})
-    goals = (under("process", 0.3, "s", name, what=name) for name in files)
+    goals = (under("process", 0.3, "s", name, label=name) for name in files)
     return Row(
         "inspect",
         "`modpack inspect` as a process",
@@ -362,27 +362,27 @@ def inspecting() -> Row:
 
 
 def faster(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal:
-    """So many times faster than a peer."""
-    return Goal(_what(metric, ours), Side(ours, metric), Side(peer, metric), at_least=times)
+    """Return a goal: at least so many times faster than a peer."""
+    return Goal(_label(metric, ours), Side(ours, metric), Side(peer, metric), at_least=times)
 
 
 def no_more(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal:
-    """At most so many times what a peer takes."""
-    return Goal(_what(metric, ours), Side(ours, metric), Side(peer, metric), at_most=times)
+    """Return a goal: at most so many times the value of a peer."""
+    return Goal(_label(metric, ours), Side(ours, metric), Side(peer, metric), at_most=times)
 
 
-def under(metric: str, limit: float, unit: str, ours: str = "modpack", what: str = "") -> Goal:
-    """Less than a quantity."""
-    return Goal(what or metric, Side(ours, metric), Absolute(limit, unit), at_most=1)
+def under(metric: str, limit: float, unit: str, ours: str = "modpack", label: str = "") -> Goal:
+    """Return a goal: less than an absolute limit."""
+    return Goal(label or metric, Side(ours, metric), Absolute(limit, unit), at_most=1)
 
 
 def at_limit(limit: str, *goals: Goal) -> tuple[Goal, ...]:
-    """The same goals, with a subject that does only what cannot be avoided."""
+    """Return goals with a limit, a subject that does only the unavoidable work."""
     return at_limits([limit], *goals)
 
 
 def at_limits(limits: Sequence[str], *goals: Goal) -> tuple[Goal, ...]:
-    """The same goals, with several such subjects."""
+    """Return goals with several limits."""
 
     def sides(goal: Goal) -> tuple[Side, ...]:
         return tuple(Side(limit, goal.ours.metric) for limit in limits)
@@ -390,5 +390,5 @@ def at_limits(limits: Sequence[str], *goals: Goal) -> tuple[Goal, ...]:
     return tuple(replace(goal, limits=sides(goal)) for goal in goals)
 
 
-def _what(metric: str, ours: str) -> str:
+def _label(metric: str, ours: str) -> str:
     return metric if ours == "modpack" else f"{metric}; {ours}"

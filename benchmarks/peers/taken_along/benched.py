@@ -1,4 +1,4 @@
-"""What is saved and loaded. Packages take this module along."""
+"""Models and objects to save and load. This module is interned."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Weights(torch.nn.Module):
-    """Nothing but parameters."""
+    """A model with only parameters."""
 
     def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class Weights(torch.nn.Module):
 
 
 class Small(torch.nn.Module):
-    """An ordinary small model: 1 MB."""
+    """A typical small model of 1 MB."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class Entry:
 
 
 def tensors(count: int, size: int) -> Weights:
-    """A model of so many tensors, of so many bytes each."""
+    """Return a model of ``count`` tensors of ``size`` bytes each."""
     return Weights(torch.full((size // 4,), 0.5 + number % 7) for number in range(count))
 
 
 def plain(count: int) -> dict[str, object]:
-    """A state of small containers."""
+    """Return a state of small containers."""
     return {
         f"layer.{number}": {"step": number, "score": number / 2, "shape": (number, 3)}
         for number in range(count)
@@ -56,12 +56,12 @@ def plain(count: int) -> dict[str, object]:
 
 
 def objects(count: int) -> dict[str, object]:
-    """A state of small objects."""
+    """Return a state of small objects."""
     return {f"layer.{number}": Entry(number) for number in range(count)}
 
 
 def small() -> Small:
-    """A model of 1 MB."""
+    """Return a model of 1 MB."""
     torch.manual_seed(0)
     return Small()
 

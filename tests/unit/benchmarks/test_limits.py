@@ -154,7 +154,7 @@ def test_what_modpack_saves_is_loaded_by_hand(limits, packaged, load):
 def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, packaged, load):
     """In the data, the headers and the names of all other records, and in tensors' headers."""
     _, file = packaged
-    load, refused = getattr(limits("handloaded"), load), limits("handzip").Refused
+    load, rejected = getattr(limits("handloaded"), load), limits("handzip").Rejected
     load(str(file))
     content = bytearray(file.read_bytes())
     with zipfile.ZipFile(file) as opened:
@@ -164,7 +164,7 @@ def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, package
     for place in [*headers, *range(small, len(content), 7)]:
         content[place] ^= 1
         file.write_bytes(content)
-        with pytest.raises((refused, ValueError, LookupError, OSError, zlib.error, struct.error)):
+        with pytest.raises((rejected, ValueError, LookupError, OSError, zlib.error, struct.error)):
             load(str(file))
         content[place] ^= 1
 
@@ -185,7 +185,7 @@ def test_code_that_was_changed_in_the_cache_is_compiled_again(limits, packaged, 
 def test_another_environment_is_told_of(limits, packaged, monkeypatch):
     _, file = packaged
     monkeypatch.setattr("sys.platform", "amiga")
-    with pytest.warns(UserWarning, match="made with"):
+    with pytest.warns(UserWarning, match="exported with"):
         limits("handloaded").load_by_hand(str(file))
 
 
@@ -218,7 +218,7 @@ def test_a_package_that_is_saved_by_hand_has_the_records_of_one_of_modpack(
 def test_every_rate_is_told_for_the_same_amount(tool, monkeypatch, tmp_path):
     rates = tool("rates")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rates, "_TRIED", 1 << 16)
+    monkeypatch.setattr(rates, "_SIZE", 1 << 16)
     found = [rates.rate(of) for of in rates.RATES]
     assert all(figures["for 1 GiB"] > 0 for figures in found)
     assert list(tmp_path.iterdir()) == []

@@ -22,5 +22,5 @@ def test_what_is_between_the_marks_is_replaced(tool, page):
 
 
 def test_a_page_without_the_marks_of_a_command_is_left_alone(tool, page):
-    with pytest.raises(SystemExit, match=r"page\.md lacks its marks: .*make nothing"):
+    with pytest.raises(SystemExit, match=r"page\.md lacks the marks .*make nothing"):
         tool("page").replaced(page, "make nothing", "new")

@@ -20,7 +20,7 @@ def judge(tool):
     def judge(ours, theirs, **bound):
         sides = figures.Side("modpack", "load"), figures.Side("peer", "load")
         goal = figures.Goal("load", *sides, **(bound or {"at_least": 10}))
-        return figures.judged(goal, [dict(zip(sides, (ours, theirs), strict=True))], {})
+        return figures.judge(goal, [dict(zip(sides, (ours, theirs), strict=True))], {})
 
     return judge
 
@@ -60,8 +60,8 @@ def test_a_limit_that_no_peer_sets(tool):
     figures = tool("figures")
     side = figures.Side("modpack", "CPU")
     goal = figures.Goal("CPU", side, figures.Absolute(0.06, "s"), at_most=1)
-    assert figures.judged(goal, [{side: [0.05, 0.04, 0.05]}], {}).is_met
-    assert not figures.judged(goal, [{side: [0.05, 0.07, 0.08]}], {}).is_met
+    assert figures.judge(goal, [{side: [0.05, 0.04, 0.05]}], {}).is_met
+    assert not figures.judge(goal, [{side: [0.05, 0.07, 0.08]}], {}).is_met
 
 
 def test_nothing_at_all_keeps_any_limit(tool):
@@ -69,15 +69,15 @@ def test_nothing_at_all_keeps_any_limit(tool):
     figures = tool("figures")
     side = figures.Side("modpack", "CPU")
     goal = figures.Goal("CPU", side, figures.Absolute(0.06, "s"), at_most=1)
-    assert figures.judged(goal, [{side: [0.0, -0.001, 0.0]}], {}).is_met
+    assert figures.judge(goal, [{side: [0.0, -0.001, 0.0]}], {}).is_met
 
 
 def test_what_could_not_be_measured_is_not_met_and_says_why(tool):
     figures = tool("figures")
     ours, theirs = figures.Side("modpack", "load"), figures.Side("peer", "load")
     goal = figures.Goal("load", ours, theirs, at_least=2)
-    without_ours = figures.judged(goal, [{theirs: [1.0]}], {"modpack": "not built"})
-    without_theirs = figures.judged(goal, [{ours: [1.0]}], {"peer": "out of memory"})
+    without_ours = figures.judge(goal, [{theirs: [1.0]}], {"modpack": "not built"})
+    without_theirs = figures.judge(goal, [{ours: [1.0]}], {"peer": "out of memory"})
     assert not without_ours.is_met
     assert not without_ours.is_noisy
     assert without_ours.missing == "not built"
@@ -93,7 +93,7 @@ def several_runs(tool):
 
     def run(*runs):
         samples = [{ours: each, theirs: [10] * 3} for each in runs]
-        return figures.judged(goal, samples, {})
+        return figures.judge(goal, samples, {})
 
     return run
 
@@ -117,7 +117,7 @@ def test_a_machine_that_is_slower_in_one_run_changes_no_ratio(tool):
     ours, theirs = figures.Side("modpack", "load"), figures.Side("peer", "load")
     goal = figures.Goal("load", ours, theirs, at_most=2)
     runs = [{ours: [2, 18, 2], theirs: [1, 9, 9]}, {ours: [19, 19, 19], theirs: [10, 10, 1]}]
-    outcome = figures.judged(goal, runs, {})
+    outcome = figures.judge(goal, runs, {})
     assert outcome.is_met
     assert outcome.ratio >= outcome.goal.bound
 
@@ -127,9 +127,9 @@ def test_a_limit_tells_what_the_ratio_would_be(tool):
     ours, theirs, least = (figures.Side(name, "load") for name in ("modpack", "peer", "limit"))
     goal = figures.Goal("load", ours, theirs, at_least=10, limits=(least,))
     samples = {ours: [2] * 3, theirs: [10] * 3, least: [0.5] * 3}
-    assert figures.judged(goal, [samples], {}).at_limits == ((least, 20),)
+    assert figures.judge(goal, [samples], {}).at_limits == ((least, 20),)
     del samples[least]
-    assert figures.judged(goal, [samples], {}).at_limits == ()
+    assert figures.judge(goal, [samples], {}).at_limits == ()
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_the_page_tells_how_long_the_same_took_in_each_run(tool, measured):
     slower = {"one core": 0.3, "all cores": 0.5}
     again = dataclasses.replace(measured, paces=(slower,))
     other = dataclasses.replace(again, paces=({"one core": 0.2, "all cores": 0.15}, slower))
-    text = page.rendered([figures.joined([measured, again]), other], rounds=3)
+    text = page.rendered([figures.join([measured, again]), other], rounds=3)
     assert (
         "| run | one core | all cores |\n"
         "|---|---:|---:|\n"
@@ -205,7 +205,7 @@ def run_three_times(tool, measured):
         figures.Measured("load", "load it", (goal,), ({**run, ours: [each] * 3, least: [1e-3]},))
         for each in (0.01, 0.02, 0.005)
     ]
-    return figures.joined(runs)
+    return figures.join(runs)
 
 
 def test_the_table_has_the_ratio_of_each_run(tool, run_three_times):
@@ -234,7 +234,7 @@ def test_the_page_tells_of_each_limit_that_was_measured(tool):
 def test_measurements_are_read_back_as_they_were_kept(tool, measured, tmp_path):
     samples, measuring = tool("measuring"), tool("measuring")
     file = tmp_path / "kept.json"
-    file.write_text(samples.kept([measured], 3))
+    file.write_text(samples.to_json([measured], 3))
     row = measuring.Row("load", "load it", (), {}, measured.goals)
     other = measuring.Row("unmeasured", "not measured", (), {}, ())
     assert samples.read_back(file, [other, row]) == ([measured], 3)
@@ -316,7 +316,7 @@ def test_every_subject_has_its_turn_first(tool, monkeypatch, tmp_path):
     )
     subjects = {name: measuring.Job(name) for name in "abc"}
     row = measuring.Row("row", "a row", (), subjects, ())
-    found = measuring.measured(row, 3, tmp_path, lambda line: None)
+    found = measuring.measure(row, 3, tmp_path, lambda line: None)
     assert "".join(turns) == "abcbcacab"
     assert found.runs[0][figures.Side("b", "time")] == [1.0, 1.0, 1.0]
 
@@ -334,7 +334,7 @@ def test_a_subject_that_fails_is_told_and_not_tried_again(tool, monkeypatch, tmp
     monkeypatch.setattr(measuring, "figures_of", figures_of)
     subjects = {name: measuring.Job(name) for name in "ab"}
     row = measuring.Row("row", "a row", (), subjects, ())
-    found = measuring.measured(row, 3, tmp_path, lambda line: None)
+    found = measuring.measure(row, 3, tmp_path, lambda line: None)
     assert found.missing == {"b": "MemoryError"}
     assert tries.count("b") == 1
 
@@ -348,7 +348,7 @@ def test_what_cannot_be_prepared_is_told_and_nothing_of_it_tried(tool, monkeypat
     monkeypatch.setattr(measuring, "figures_of", figures_of)
     goal = figures.Goal("time", figures.Side("a", "time"), figures.Absolute(1, "s"), at_most=1)
     row = measuring.Row("r", "a row", (measuring.Job("p"),), {"a": measuring.Job("a")}, (goal,))
-    (outcome,) = measuring.measured(row, 3, tmp_path, lambda line: None).outcomes
+    (outcome,) = measuring.measure(row, 3, tmp_path, lambda line: None).outcomes
     assert outcome.missing == "cannot prepare p: p is broken"
 
 

@@ -1,4 +1,4 @@
-"""Shares of a profile by rooms of the house, and the page that they go to. Nothing is timed."""
+"""Shares of a profile by layer, and their tables. Nothing is timed."""
 
 import cProfile
 import importlib
@@ -12,7 +12,7 @@ PEERS = ROOT / "benchmarks" / "peers"
 
 @pytest.fixture
 def stats():
-    """What pstats would hold: a room that calls a C function, and the standard library."""
+    """Profile data: a layer that calls a C function, and the standard library."""
     scan = (str(ROOT / "modpack" / "discovery" / "source.py"), 3, "scan")
     parse = (str(Path(importlib.import_module("ast").__file__)), 7, "parse")
     built_in = ("~", 0, "<built-in method builtins.compile>")
@@ -24,15 +24,15 @@ def stats():
 
 
 def test_functions_in_c_belong_to_who_calls_them(tool, stats):
-    library, room = tool("profiled").shares_of(stats)
-    assert (library.place, library.share, library.in_c) == ("standard library: ast", 0.8, 0.6)
-    assert (room.place, room.share, room.in_c) == ("`modpack/discovery`", 0.2, 0.1)
+    library, layer = tool("profiled").shares_of(stats)
+    assert (library.part, library.share, library.in_c) == ("standard library: ast", 0.8, 0.6)
+    assert (layer.part, layer.share, layer.in_c) == ("`modpack/discovery`", 0.2, 0.1)
 
 
 def test_what_most_of_it_went_to_is_named(tool, stats):
-    library, room = tool("profiled").shares_of(stats)
+    library, layer = tool("profiled").shares_of(stats)
     assert library.most == ("compile", "ast.parse")
-    assert set(room.most) == {"compile", "source.scan"}
+    assert set(layer.most) == {"compile", "source.scan"}
 
 
 def test_what_is_below_a_hundredth_is_no_line(tool):
