@@ -1,4 +1,4 @@
-# The first use of any target makes the virtual environment. Another Python, beside it:
+# The first use of any target creates the virtual environment. For another Python, use:
 #   make PYTHON=python3.12 VENV=.venv312 test
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,14 +20,14 @@ help: ## list the targets
 demo: $(READY) ## train a small model, package it, reload it in a clean interpreter
 	@$(BIN)/python -m modpack demo
 
-# One thread a worker: more of them than cores mostly wait for each other.
+# One thread per worker: with more threads than cores, they mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-browser: $(READY) ## run the tests of the report page, which need Chromium
+test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
 
-lint: $(READY) ## check style, types and the layers
+lint: $(READY) ## check style, types, and layers
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -40,49 +40,50 @@ format: $(READY) ## rewrite the sources in the project's style
 schemas: $(READY) ## write the JSON schemas in docs/reference/json
 	@$(BIN)/python tools/schemas.py
 
-# One model after the other, for their times to be worth something: three quarters of an hour.
-# make corpus ONLY="timm_vit timm_swin" tries some, and leaves the page alone.
-corpus: $(CORPUS)/ready.stamp ## package models of real libraries, load them without; writes docs/reference/corpus.md
+# Takes 45 minutes, because parallel runs would distort the times.
+# make corpus ONLY="timm_vit timm_swin" runs some recipes and does not write the page.
+corpus: $(CORPUS)/ready.stamp ## package models of real libraries; writes docs/reference/corpus.md
 	@$(CORPUS)/bin/python tools/corpus $(if $(ONLY),--only $(ONLY),--write)
 
-corpus-fast: $(CORPUS)-fast/ready.stamp ## the same for a few small models, as in CI
+corpus-fast: $(CORPUS)-fast/ready.stamp ## package a few small models, as in CI
 	@$(CORPUS)-fast/bin/python tools/corpus --fast --no-torch --folder build/corpus-fast
 
-torture: $(READY) ## interrupt exports, mutate packages, try hostile ones; some minutes; writes docs/reference/torture.md
+torture: $(READY) ## run the torture tests, some minutes; writes docs/reference/torture.md
 	@$(BIN)/python tools/torture --write
 
-torture-fast: $(READY) ## a tenth of that, as in CI
+torture-fast: $(READY) ## run a tenth of the torture tests, as in CI
 	@$(BIN)/python tools/torture --fast
 
-# A third of an hour a run, 20 GB of disk, below build since /tmp is memory on some machines and full
-# of traces of deleted files on others; nothing else should run meanwhile.
-# make bench ONLY="load-one save-400" measures some, FAST=1 a twentieth; both leave the page alone.
-bench: $(VENV)/bench.stamp ## measure modpack beside its peers; RUNS=3 does it three times; writes docs/reference/performance.md
+# Takes 20 minutes per run and 20 GB of disk; keep the machine idle. Writes below build, because /tmp
+# is in memory on some machines, and slow after many deletions on others.
+# make bench ONLY="load-one save-400" measures some rows, FAST=1 divides all sizes by 20. Neither
+# writes the page.
+bench: $(VENV)/bench.stamp ## compare modpack with other tools, RUNS times; writes docs/reference/performance.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/peers --folder build --runs $(RUNS) $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
 
-bench-micro: $(READY) ## time single parts, beside the last time that they were; leaves that in build/micro
+bench-micro: $(READY) ## time single parts, and compare with the last run in build/micro
 	@mkdir -p build/micro
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/micro -p no:cacheprovider --benchmark-storage=build/micro \
 		--benchmark-autosave $(if $(wildcard build/micro/*/*.json),--benchmark-compare --benchmark-group-by=fullname) \
 		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
 
-bench-profile: $(VENV)/bench.stamp ## profile what bench measures; writes the tables of docs/explanation/where-the-time-goes.md
+bench-profile: $(VENV)/bench.stamp ## profile the rows of bench; writes docs/explanation/where-the-time-goes.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/peers/profiled.py --folder build --write
 
-bench-commands: $(READY) ## time the commands that look at packages; writes docs/reference/command-speed.md
+bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
-screenshot: $(READY) ## take the picture of the report page; needs Chromium, writes docs/images/audit.png
+screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, writes docs/images/audit.png
 	@$(BIN)/python tools/screenshot
 
-clean: ## remove the virtual environment, caches and build results
+clean: ## remove virtual environments, caches, and build results
 	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
-# The stamp comes last: whatever interrupts the steps before it, the next run repeats them.
-# torch goes first and under the constraints, so that nothing else chooses its build.
+# The stamp is created last, so that the next run repeats interrupted steps.
+# torch is installed first, with constraints, so that no dependency chooses its build.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "modpack needs Python 3.10 or newer; try: make PYTHON=python3.11")'
 	@echo "Setting up $(VENV) with $$($(PYTHON) --version), once; this takes a minute or two."
@@ -94,12 +95,12 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install --editable '.[dev]' --constraint constraints.txt
 	@touch $@
 
-# What is measured beside modpack; the tests do without.
+# The other tools of the benchmark, which the tests do not need.
 $(VENV)/bench.stamp: $(READY)
 	@$(PIP) install --editable '.[bench]' --constraint constraints.txt
 	@touch $@
 
-# The libraries that the corpus tries. Those in the last list require more than they need.
+# The libraries of the corpus. Those in the last list have unneeded requirements.
 CORPUS_LISTS := $(wildcard tools/corpus/requirements*.txt) pyproject.toml constraints.txt
 CORPUS_PIP = $(@D)/bin/python -m pip --quiet --disable-pip-version-check install
 
