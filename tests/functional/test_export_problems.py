@@ -449,11 +449,11 @@ def test_mutually_dependent_conditions_terminate(project):
     assert [problem.subject for problem in exporter.plan().problems] == ["extra"]
 
 
-@pytest.mark.parametrize("policy", ["none", "pinned", "hermetic"])
-def test_stdlib_tests_are_not_user_code(project, policy):
+@pytest.mark.parametrize("preset", ["none", "pinned", "hermetic"])
+def test_stdlib_tests_are_not_user_code(project, preset):
     project({"shop.py": "from test import support\nimport test.support.os_helper\n"})
     exporter = PackageExporter(None)
-    exporter.use_preset(policy)
+    exporter.use_preset(preset)
     exporter.intern("shop")
     exporter.save_module("shop")
     plan = exporter.plan()

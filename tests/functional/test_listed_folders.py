@@ -55,9 +55,9 @@ HERE = "os.path.dirname(os.path.abspath(__file__))"
         "for f, name, _ in pkgutil.iter_modules(__path__): f.find_spec(name).loader.load_module()",
     ],
 )
-@pytest.mark.parametrize("policy", ["pinned", "hermetic", "none"])
-def test_listed_folder_is_interned(project, source, policy):
-    assert interned(project, source, policy=policy) == FLAT
+@pytest.mark.parametrize("preset", ["pinned", "hermetic", "none"])
+def test_listed_folder_is_interned(project, source, preset):
+    assert interned(project, source, preset=preset) == FLAT
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ def test_submodules_in_computed_dunder_all_are_interned(project):
     assert interned == {"desk", "shop", "shop.names", "shop.bread"}
 
 
-@pytest.mark.parametrize("policy", ["pinned", "none"])
-def test_entry_points_of_own_project_are_interned(project, installed, policy):
+@pytest.mark.parametrize("preset", ["pinned", "none"])
+def test_entry_points_of_own_project_are_interned(project, installed, preset):
     root = project(
         {
             "shop/__init__.py": "from importlib.metadata import entry_points\n"
@@ -168,7 +168,7 @@ def test_entry_points_of_own_project_are_interned(project, installed, policy):
     metadata = {"direct_url.json": origin, "entry_points.txt": points, "top_level.txt": "shop\n"}
     installed("shop", {"shop-editable.pth": f"{root}\n"}, metadata=metadata)
     exporter = PackageExporter(None)
-    exporter.use_preset(policy)
+    exporter.use_preset(preset)
     exporter.intern("shop.**")
     exporter.save_module("shop")
     assert set(exporter.plan().modules(Action.INTERN)) == {"shop", "shop.bread"}

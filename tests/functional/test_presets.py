@@ -15,12 +15,12 @@ from modpack.core.plan import PackagingError, Plan
 from modpack.core.rules import Action
 
 
-def planned(source: str, policy: str = "hermetic", **rules: str) -> Plan:
+def planned(source: str, preset: str = "hermetic", **rules: str) -> Plan:
     """Return the plan for the user's own module with this source."""
     with PackageExporter(None) as exporter:
         for action, pattern in rules.items():
             getattr(exporter, action)(pattern)
-        exporter.use_preset(policy)
+        exporter.use_preset(preset)
         exporter.save_source_string("mine", source)
         return exporter.plan()
 
@@ -193,13 +193,13 @@ def test_module_created_by_library_needs_no_file(installed, monkeypatch):
     assert "code creates it at run time" in notes(plan, "optional-import-missing")["made.moves"]
 
 
-@pytest.mark.parametrize("policy", ["hermetic", "pinned"])
-def test_loaded_module_with_deleted_file_is_a_problem(project, policy):
+@pytest.mark.parametrize("preset", ["hermetic", "pinned"])
+def test_loaded_module_with_deleted_file_is_a_problem(project, preset):
     root = project({"users.py": "import lost", "lost.py": ""})
     importlib.import_module("users")
     (root / "lost.py").rename(root / "renamed.py")
     with pytest.raises(PackagingError, match=r"'lost' is .*, not a readable source file\n"):
-        planned("import users", policy)
+        planned("import users", preset)
 
 
 def test_module_finds_itself_in_sys_modules_by_literal_name(installed, packaged):
@@ -270,10 +270,10 @@ def test_reexport_keeps_modules_excluded(installed, tmp_path):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="not installed")
-@pytest.mark.parametrize("policy", ["hermetic", "pinned"])
-def test_python_test_modules_are_extern(policy):
+@pytest.mark.parametrize("preset", ["hermetic", "pinned"])
+def test_python_test_modules_are_extern(preset):
     found = actions(
-        planned("def tidy():\n    from test import support\n    import _testcapi", policy)
+        planned("def tidy():\n    from test import support\n    import _testcapi", preset)
     )
     assert found["test.support"] == "extern"
     assert found["_testcapi"] == "extern"
