@@ -5,7 +5,7 @@ import pytest
 from modpack.core.json_values import require_type
 
 
-def test_the_right_type_passes():
+def test_argument_of_right_type_passes():
     require_type("a", str, "text", "a str")
     require_type(b"a", (bytes, bytearray), "data", "bytes")
     require_type(True, bool, "flag", "a bool")

@@ -47,7 +47,7 @@ def test_parse_headers_matches_email_for_installed_metadata() -> None:
             assert read.get(key) == expected.get(key)
 
 
-def test_the_description_is_not_read() -> None:
+def test_core_metadata_ignores_description() -> None:
     assert parse_headers("Name: a\n\n" + "Name: b\n" * 9) == {"name": ["a"]}
 
 

@@ -5,7 +5,7 @@ from modpack.core.names import Directory
 FILES = ["pkg/__init__.py", "pkg/sub/deep.py", "pkg/net.py", "notes.txt", ".data/version"]
 
 
-def test_a_tree_is_printed_with_branches_and_sorted():
+def test_directory_prints_sorted_tree():
     assert str(Directory.from_names("file.pt", FILES)).splitlines() == [
         "file.pt",
         "├── .data",
@@ -40,5 +40,5 @@ def test_patterns_choose_files_by_whole_paths():
     assert Directory.from_names("file.pt", FILES, include=["*.txt"]).has_file("notes.txt")
 
 
-def test_a_tree_of_nothing_is_its_name():
+def test_empty_directory_prints_its_name():
     assert str(Directory.from_names("file.pt", [])) == "file.pt"

@@ -35,7 +35,7 @@ def test_patterns_can_come_from_any_iterable():
     assert GlobGroup(name for name in ("a", "b")) == GlobGroup(["a", "b"])
 
 
-def test_a_separator_may_be_another():
+def test_glob_group_accepts_other_separator():
     group = GlobGroup("src/**/*.py", separator="/")
     assert group.matches("src/a.b/c.py") and group.matches("src/c.py")
     assert not group.matches("src/c.pyc")
@@ -49,14 +49,14 @@ def test_groups_with_the_same_patterns_are_equal():
     assert GlobGroup("a") != "a"
 
 
-def test_a_group_is_shown_as_it_is_written():
+def test_glob_group_repr_shows_patterns():
     assert str(GlobGroup("a.**")) == "'a.**'"
     assert str(GlobGroup(["a", "b"], exclude="c")) == "['a', 'b'], exclude='c'"
     assert repr(GlobGroup("a")) == "GlobGroup('a')"
 
 
 @pytest.mark.parametrize("wrong", [3, None, b"a", bytearray(b"a"), [b"a"], [None], {1: 2}])
-def test_what_is_no_text_is_a_type_error_that_names_the_argument(wrong):
+def test_pattern_of_wrong_type_raises_type_error(wrong):
     with pytest.raises(TypeError, match="include"):
         GlobGroup(wrong)
     with pytest.raises(TypeError, match="exclude"):
@@ -67,7 +67,7 @@ def test_what_is_no_text_is_a_type_error_that_names_the_argument(wrong):
     ("wrong", "reason"),
     [("", "empty component"), ("a..b", "empty component"), ("a.**b", "whole component")],
 )
-def test_what_is_no_pattern_is_a_value_error_that_says_why(wrong, reason):
+def test_invalid_pattern_raises_value_error(wrong, reason):
     with pytest.raises(ValueError, match=reason):
         GlobGroup(wrong)
 

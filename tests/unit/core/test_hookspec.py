@@ -41,7 +41,7 @@ def record():
     return json.loads(json.dumps(specs_to_json(SPECS)))
 
 
-def test_what_is_written_is_read_back():
+def test_hook_specs_round_trip():
     assert specs_from_json(record()) == SPECS
 
 
@@ -59,7 +59,7 @@ def test_another_version_is_refused(version):
         specs_from_json({**record(), "version": version})
 
 
-def test_an_unknown_kind_is_refused_and_named():
+def test_unknown_hook_kind_is_rejected():
     wrong = record()
     wrong["hooks"][1]["kind"] = "telepathy"
     with pytest.raises(ModpackError, match=r"unknown kinds of hooks: telepathy.*upgrade modpack"):
@@ -78,7 +78,7 @@ CALLABLE_FIELDS = ["by", "name", "source", "location", "state"]
 
 
 @pytest.mark.parametrize("field", HOOK_FIELDS)
-def test_a_missing_field_is_named(field):
+def test_missing_field_is_named(field):
     wrong = record()
     del wrong["hooks"][1][field]
     with pytest.raises(ModpackError, match=f"hook 1 has no '{field}'"):
@@ -86,7 +86,7 @@ def test_a_missing_field_is_named(field):
 
 
 @pytest.mark.parametrize("field", CALLABLE_FIELDS)
-def test_a_missing_field_of_a_callable_is_named(field):
+def test_missing_field_of_callable_is_named(field):
     wrong = record()
     del wrong["hooks"][0]["callable"][field]
     with pytest.raises(ModpackError, match=f"the callable of hook 0 has no '{field}'"):
@@ -110,7 +110,7 @@ def test_a_missing_field_of_a_callable_is_named(field):
         ("callable", None),
     ],
 )
-def test_a_field_of_a_wrong_type_is_named(field, value):
+def test_field_of_wrong_type_is_named(field, value):
     wrong = record()
     wrong["hooks"][0][field] = value
     with pytest.raises(ModpackError, match=f"'{field}' of hook 0|the {field} of hook 0"):
@@ -121,7 +121,7 @@ def test_a_field_of_a_wrong_type_is_named(field, value):
     ("field", "value"),
     [("by", "magic"), ("by", None), ("name", 3), ("source", 1), ("location", []), ("state", "x")],
 )
-def test_a_callables_field_of_a_wrong_type_is_named(field, value):
+def test_callable_field_of_wrong_type_is_named(field, value):
     wrong = record()
     wrong["hooks"][0]["callable"][field] = value
     with pytest.raises(ModpackError, match=rf"'?{field}'? of the callable of hook 0 must be"):
@@ -131,10 +131,10 @@ def test_a_callables_field_of_a_wrong_type_is_named(field, value):
 @pytest.mark.parametrize(
     "wrong", [None, [], "specs", 1, {}, {"version": 1}, {"version": 1, "hooks": {}}]
 )
-def test_what_is_no_record_of_specs_is_refused(wrong):
+def test_invalid_record_of_specs_is_rejected(wrong):
     with pytest.raises(ModpackError, match="hook specs"):
         specs_from_json(wrong)
 
 
-def test_a_spec_prints_itself_with_its_source():
+def test_hook_spec_text_includes_source():
     assert str(SPECS[0]) == ("layer/forward/0: m.<lambda> (with_kwargs=True)\n    lambda *a: None")

@@ -78,5 +78,5 @@ def test_license_of_license_text_keeps_classifier():
     assert license_in(text.replace("Copyright (c) 2001 Somebody", "MIT License")) == "MIT"
 
 
-def test_the_description_is_not_read():
+def test_license_ignores_metadata_description():
     assert license_in("Name: x\n\nLicense: MIT\n") is None

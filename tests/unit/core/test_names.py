@@ -19,7 +19,7 @@ def test_parents_are_listed_innermost_first():
     assert list(parents("a")) == []
 
 
-def test_a_path_that_is_too_deep_for_any_module_has_no_parents():
+def test_module_parents_of_too_deep_path_are_empty():
     assert len(list(parents("a" + ".a" * 63))) == 63
     assert list(parents("a" + ".a" * 64)) == []
     assert list(parents("a" + ".a" * 5_000_000)) == []
@@ -34,11 +34,11 @@ def test_a_path_that_is_too_deep_for_any_module_has_no_parents():
         ("a" * 4097, "it has 4097 characters, and 4096 are allowed"),
     ],
 )
-def test_a_module_path_has_a_limit(module, why):
+def test_module_path_has_maximum_length(module, why):
     assert why_too_long(module) == why
 
 
-def test_the_root_is_the_first_component():
+def test_root_module_is_first_component():
     assert (root_of("a.b.c"), root_of("a")) == ("a", "a")
 
 
@@ -47,7 +47,7 @@ def test_within_means_by_whole_components():
     assert not is_within("ab", "a") and not is_within("a", "a.b")
 
 
-def test_a_module_becomes_a_file_and_a_package_an_init():
+def test_module_record_is_file_and_package_record_is_init():
     assert module_record("a.b", False) == "a/b.py"
     assert module_record("a.b", True) == "a/b/__init__.py"
 
@@ -58,30 +58,30 @@ def test_module_paths_are_accepted_as_they_are(name):
 
 
 @pytest.mark.parametrize("name", ["", ".", ".a", "a.", "a..b", "a/b", "a\\b", "a.b\0"])
-def test_what_is_no_module_path_is_a_value_error(name):
+def test_invalid_module_path_raises_value_error(name):
     with pytest.raises(ValueError, match="where"):
         require_module_name(name, "where")
 
 
 @pytest.mark.parametrize("name", [None, 3, b"a", ["a"]])
-def test_what_is_no_text_is_a_type_error(name):
+def test_module_path_of_wrong_type_raises_type_error(name):
     with pytest.raises(TypeError, match="where"):
         require_module_name(name, "where")
 
 
-def test_a_resource_lies_in_the_folder_of_its_package():
+def test_resource_record_is_in_folder_of_package():
     assert resource_record("a.b", "c.txt") == "a/b/c.txt"
     assert resource_record("", "c.txt") == "c.txt"
     assert resource_record("a", "sub/c.txt") == "a/sub/c.txt"
 
 
 @pytest.mark.parametrize("resource", ["", ".", "..", "../c", "a//b", "/c", "c/", "a\\b", "a\0"])
-def test_a_resource_stays_inside_its_package(resource):
+def test_resource_name_outside_package_is_rejected(resource):
     with pytest.raises(ValueError, match="resource"):
         resource_record("a", resource)
 
 
-def test_a_module_path_is_known_again_when_it_is_nearly_right():
+def test_misspelled_module_path_gets_suggestion():
     known = ["shop", "shop.till", "shop.tools", "other.till", "numpy"]
     assert similar_modules("shop.til", known)[0] == "shop.till"
     assert similar_modules("till", known) == ["shop.till", "other.till"]

@@ -20,7 +20,7 @@ DISTRIBUTIONS = (
 )
 
 
-def test_a_recorded_plan_has_its_files_without_paths_of_this_machine():
+def test_recorded_plan_lists_files_without_local_paths():
     recorded = plan_to_json(Plan({}, files=FILES, distributions=DISTRIBUTIONS), {})
     assert "home" not in json.dumps(recorded)
     read = plan_from_json(json.loads(json.dumps(recorded)))
@@ -31,7 +31,7 @@ def test_a_recorded_plan_has_its_files_without_paths_of_this_machine():
     assert read.distributions == DISTRIBUTIONS
 
 
-def test_a_plan_that_was_recorded_before_there_were_files_has_none():
+def test_plan_of_older_version_has_no_files():
     recorded = dict(plan_to_json(Plan({}), {}))
     del recorded["files"], recorded["distributions"]
     read = plan_from_json(recorded)
@@ -40,11 +40,11 @@ def test_a_plan_that_was_recorded_before_there_were_files_has_none():
 
 
 @pytest.mark.parametrize("damage", [{"a": {}}, {"a": {"owner": "", "why": "", "kind": "odd"}}, [1]])
-def test_a_damaged_record_of_files_is_told(damage):
+def test_damaged_file_records_raise(damage):
     recorded = {**plan_to_json(Plan({}), {}), "files": damage}
     with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
         plan_from_json(recorded)
 
 
-def test_the_plan_as_text_counts_the_files():
+def test_plan_text_counts_files():
     assert "files: 3 (shop/words.txt" in str(Plan({}, files=FILES))

@@ -24,7 +24,7 @@ def decided(rules: list[Rule], module: str, owner: Owner = Owner.LOCAL) -> Actio
     return found.action if found is not None else None
 
 
-def test_the_first_rule_that_matches_decides():
+def test_first_matching_rule_decides():
     rules = [rule(Action.MOCK, "a.b"), rule(Action.INTERN, "a.**"), rule(Action.DENY, "**")]
     assert [decided(rules, name) for name in ("a.b", "a.c", "b")] == [
         Action.MOCK,
@@ -35,7 +35,7 @@ def test_the_first_rule_that_matches_decides():
 
 
 @pytest.mark.parametrize("owner", [Owner.STDLIB, Owner.RUNTIME])
-def test_what_is_present_everywhere_is_extern_unless_its_name_is_spelled(owner):
+def test_stdlib_and_torch_are_extern_unless_named(owner):
     rules = [rule(Action.INTERN, "**"), rule(Action.DENY, "json.tool")]
     assert decided([], "json", owner) is Action.EXTERN
     assert decided(rules, "json", owner) is Action.EXTERN
@@ -48,7 +48,7 @@ def test_only_the_pattern_that_spells_a_name_counts_for_it():
     assert decided(rules, "torch.distributed.rpc", Owner.RUNTIME) is Action.MOCK
 
 
-def test_a_rule_for_an_owner_matches_only_that_owners_modules():
+def test_owner_rule_matches_only_modules_of_owner():
     rules = [rule(Action.EXTERN, "**", owner=Owner.INSTALLED), rule(Action.INTERN, "**")]
     assert decided(rules, "numpy", Owner.INSTALLED) is Action.EXTERN
     assert decided(rules, "mine", Owner.LOCAL) is Action.INTERN
@@ -67,22 +67,22 @@ def dead(*rules: Rule) -> list[tuple[str, list[str]]]:
     return [(str(each.rule), [str(by) for by in each.covered_by]) for each in found]
 
 
-def test_a_covered_rule_is_dead():
+def test_covered_rule_is_shadowed():
     assert dead(rule(Action.INTERN, "a.**"), rule(Action.DENY, "a.b")) == [
         ("deny('a.b')", ["intern('a.**')"])
     ]
 
 
-def test_the_same_rule_twice_is_dead_the_second_time():
+def test_repeated_rule_is_shadowed():
     twice = rule(Action.INTERN, "a.**")
     assert len(dead(twice, twice)) == 1
 
 
-def test_a_rule_is_dead_only_by_earlier_ones():
+def test_rule_is_shadowed_only_by_earlier_rules():
     assert dead(rule(Action.DENY, "a.b"), rule(Action.INTERN, "a.**")) == []
 
 
-def test_a_rule_for_an_owner_covers_only_rules_for_the_same_owner():
+def test_owner_rule_shadows_only_rules_of_same_owner():
     installed = rule(Action.EXTERN, "**", owner=Owner.INSTALLED)
     assert dead(installed, rule(Action.INTERN, "a")) == []
     assert len(dead(rule(Action.INTERN, "**"), installed)) == 1
@@ -95,5 +95,5 @@ def test_wildcards_cover_no_spelled_name_of_what_is_implicitly_extern():
     assert len(dead(everything, rule(Action.EXTERN, "json.**"), rule(Action.DENY, "json"))) == 1
 
 
-def test_a_rule_without_patterns_is_not_dead_but_empty():
+def test_rule_without_patterns_is_not_shadowed():
     assert dead(rule(Action.INTERN, "**"), Rule(Action.DENY, GlobGroup([]))) == []

@@ -34,7 +34,7 @@ def test_no_byte_that_is_used_is_counted_as_unused(some):
 
 
 @given(views())
-def test_a_view_reaches_from_its_first_byte_to_its_last(view):
+def test_view_spans_first_to_last_byte(view):
     bytes_of_it, (start, end) = touched(view), view.reach
     assert (start, end) == (min(bytes_of_it), max(bytes_of_it) + 1) if bytes_of_it else start == end
 
@@ -67,5 +67,5 @@ def test_several_views_of_a_storage_count_together(some, used):
         (10 * LARGE, 10 * LARGE, False),
     ],
 )
-def test_a_storage_is_mostly_unused_if_much_of_it_and_more_than_half_is(size, used, is_told):
+def test_storage_is_underused_above_size_and_ratio(size, used, is_told):
     assert is_underused(size, used) is is_told

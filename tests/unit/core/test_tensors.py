@@ -24,7 +24,7 @@ SPECIAL = TensorFacts(
 )
 
 
-def test_what_is_written_can_be_read_back():
+def test_tensor_records_round_trip():
     written = tensors_to_json({"m/m.pkl": [PLAIN, SPECIAL], "n/n.pkl": []})
     assert tensors_from_json(written) == {"m/m.pkl": (PLAIN, SPECIAL), "n/n.pkl": ()}
 
@@ -33,12 +33,12 @@ def test_what_is_written_can_be_read_back():
     ("shape", "stride", "count", "span"),
     [((2, 3), (3, 1), 6, 6), ((), (), 1, 1), ((0, 3), (3, 1), 0, 0), ((2, 2), (10, 1), 4, 12)],
 )
-def test_a_tensor_knows_how_much_of_its_storage_it_spans(shape, stride, count, span):
+def test_tensor_record_has_span_of_storage(shape, stride, count, span):
     tensor = TensorFacts("w", TensorKind.VALUE, "float16", shape, storage="0", stride=stride)
     assert (tensor.numel, tensor.span, tensor.size_bytes) == (count, span, 2 * count)
 
 
-def test_the_sizes_of_types_are_those_of_torch():
+def test_element_sizes_equal_those_of_torch():
     own = {str(each).removeprefix("torch."): each.itemsize for each in DTYPES.values()}
     assert {name: ITEM_BYTES.get(name, 1) for name in own} == own
     assert own.keys() - ITEM_BYTES.keys() <= PACKED_DTYPES.keys()
@@ -52,7 +52,7 @@ def test_second_names_of_types_and_quantized_types_are_known_as_such():
     assert {DTYPES[name] for name in QUANTIZED_DTYPES} == quantized
 
 
-def test_the_size_of_an_unknown_type_is_unknown():
+def test_element_size_of_unknown_type_is_none():
     assert TensorFacts("w", TensorKind.VALUE, "float7", (2,)).size_bytes is None
 
 

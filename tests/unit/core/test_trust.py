@@ -46,7 +46,7 @@ def test_allow_stdlib_restricts_only_stdlib() -> None:
     assert not policy.allows_extern("os") and not policy.allows_extern("os.path")
 
 
-def test_the_language_and_torch_cannot_be_forbidden() -> None:
+def test_policy_always_allows_builtins_and_torch() -> None:
     policy = TrustPolicy(allow_externs=(), allow_stdlib=())
     assert all(map(policy.allows_extern, ("builtins", "__future__", "torch", "modpack.hooks")))
     assert not policy.allows_extern("torchvision")
@@ -89,7 +89,7 @@ def test_required_signature_implies_full_verification() -> None:
     )
 
 
-def test_a_policy_cannot_be_changed() -> None:
+def test_policy_is_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         TrustPolicy().allow_native = False  # type: ignore[misc]
 

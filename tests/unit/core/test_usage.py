@@ -17,7 +17,7 @@ def use(kind: UseKind, is_live: bool = True, is_called_later: bool = False) -> M
 
 
 @pytest.mark.parametrize("kind", UseKind)
-def test_what_happens_at_import_time(kind):
+def test_use_at_import_time_is_import_time_risk(kind):
     assert kind.is_at_import == (kind in AT_IMPORT)
 
 
@@ -26,7 +26,7 @@ def test_only_a_use_in_a_live_function_is_reachable_by_its_kind(kind):
     assert (risk_of([use(kind)]) is MockRisk.REACHABLE) == (kind is UseKind.FUNCTION_BODY)
 
 
-def test_what_a_mock_decorates_is_reachable_if_it_can_be_called():
+def test_mock_decorator_of_callable_function_is_reachable():
     assert risk_of([use(UseKind.DECORATOR, is_called_later=True)]) is MockRisk.REACHABLE
     assert risk_of([use(UseKind.DECORATOR)]) is MockRisk.IMPORT_TIME
 
@@ -36,7 +36,7 @@ def test_without_uses_or_with_dead_ones_only_a_mock_is_unused():
     assert risk_of([use(UseKind.FUNCTION_BODY, is_live=False)]) is MockRisk.UNUSED
 
 
-def test_the_worst_use_counts():
+def test_mock_risk_is_that_of_worst_use():
     uses = [use(UseKind.FUNCTION_BODY, is_live=False), use(UseKind.TYPE_CHECK)]
     assert risk_of(uses) is MockRisk.IMPORT_TIME
     assert risk_of([*uses, use(UseKind.FUNCTION_BODY)]) is MockRisk.REACHABLE

@@ -347,7 +347,7 @@ def test_capture_grad_stores_shared_leaf_input_per_module():
         assert torch.equal(capture.store["b"][0], x.grad)
 
 
-def test_a_hook_on_an_output_is_inside_full_backward_pre_hooks():
+def test_output_hook_runs_inside_full_backward_pre_hooks():
     """A forward hook that registers hooks behaves as in torch, also after loading."""
     model = net()
     model[1].register_full_backward_pre_hook(lambda module, grads: (grads[0] * 10,))

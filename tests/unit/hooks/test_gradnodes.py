@@ -114,7 +114,7 @@ def test_node_hooks_of_frozen_and_tied_parameters_load(package):
     assert loaded[0].log == [] and again[0].log.count("before") == 1
 
 
-def test_a_loaded_model_with_node_hooks_is_freed(package):
+def test_loaded_model_with_node_hooks_is_freed(package):
     saved = package(hooked())
     model = saved.model()
     passed(model)
@@ -180,7 +180,7 @@ def test_node_hooks_of_nested_parameters_load(package):
     assert [part.tolist() for part in loaded.parts.grad.unbind()] == [[1.0] * 2, [1.0] * 3]
 
 
-def test_an_optimizer_in_the_backward_pass_is_saved_with_its_model(package):
+def test_optimizer_in_backward_pass_is_saved_with_model(package):
     from torch.distributed.optim import _apply_optimizer_in_backward
 
     model = nn.Linear(2, 2)

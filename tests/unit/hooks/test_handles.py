@@ -129,7 +129,7 @@ def test_handle_of_global_hook_removes_it(package, net):
     assert not torch.nn.modules.module._global_forward_hooks
 
 
-def test_a_loaded_model_can_be_deep_copied(again, net, same):
+def test_loaded_model_can_be_deep_copied(again, net, same):
     net[0].register_forward_hook(lambda module, args, output: output * 2)
     net[2].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 2,))
     loaded = again(net)
@@ -139,7 +139,7 @@ def test_a_loaded_model_can_be_deep_copied(again, net, same):
     assert len(loaded[0]._forward_hooks) == 1
 
 
-def test_a_loaded_model_can_be_saved_with_torch(again, net, tmp_path):
+def test_loaded_model_can_be_saved_with_torch(again, net, tmp_path):
     net[0].register_forward_hook(_plus_one)
     loaded = again(net)
     torch.save(loaded, tmp_path / "model.pt")

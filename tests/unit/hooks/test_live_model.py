@@ -54,7 +54,7 @@ def export(model, **options):
         exporter.save_model("net", "model.pkl", model, **options)
 
 
-def test_an_export_leaves_the_model_as_it_was():
+def test_export_does_not_change_model():
     model = model_with_everything()
     before = everything_about(model)
     for options in ({}, {"hooks": False}, {"hooks": ["0/forward/0"]}, {"global_hooks": True}):
@@ -72,7 +72,7 @@ def test_export_without_live_nodes_uses_no_hook_ids():
     assert torch.utils.hooks.RemovableHandle.next_id == next_id
 
 
-def test_a_failed_export_leaves_the_model_as_it_was():
+def test_failed_export_does_not_change_model():
     model = model_with_everything()
     unpicklable = re.match("a", "a")
     model[0].register_forward_hook(lambda *_: unpicklable)

@@ -180,7 +180,7 @@ def test_parametrizations_have_specs(package):
     )  # part of the model, not a hook that can be excluded
 
 
-def test_a_shared_parametrization_stays_shared(again):
+def test_shared_parametrization_stays_shared(again):
     shared = Doubled()
     model = torch.nn.Sequential(layer(), layer())
     for each in model:

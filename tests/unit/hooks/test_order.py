@@ -89,7 +89,7 @@ def test_flags_of_excluded_hooks_are_not_saved(package, net):
         assert not loaded[0]._forward_hooks_always_called
 
 
-def test_an_always_called_hook_runs_when_forward_raises(again, net):
+def test_always_called_hook_runs_when_forward_raises(again, net):
     calls = []
     net[0].register_forward_hook(lambda *_: calls.append("hook"), always_call=True)
     loaded = again(net)
@@ -155,7 +155,7 @@ def test_module_without_hook_accepts_other_backward_kind(package, net):
         loaded[1].register_backward_hook(lambda module, inputs, outputs: None)
 
 
-def test_a_load_state_dict_hook_gets_its_own_module(again, net):
+def test_load_state_dict_hook_gets_its_own_module(again, net):
     def note(module, *rest):
         module.noted = True
 

@@ -186,7 +186,7 @@ def test_capture_does_not_change_model():
     assert same(step(model, optimizer), step(twin, twin_optimizer))
 
 
-def test_a_capture_is_a_frozen_value_that_shows_its_hooks():
+def test_capture_is_frozen_and_shows_hooks():
     model, _ = hooked()
     captured = hooks.capture(model)
     assert captured == hooks.capture(model)
@@ -199,7 +199,7 @@ def test_a_capture_is_a_frozen_value_that_shows_its_hooks():
 
 
 @pytest.mark.parametrize("way", ["pickle", "torch.save"])
-def test_a_capture_is_restored_in_another_process(way, tmp_path, lab, clean_python):
+def test_capture_is_restored_in_another_process(way, tmp_path, lab, clean_python):
     model = lab.net()
     lab.hook(model)
     captured = hooks.capture(model)
@@ -472,7 +472,7 @@ def test_hooks_of_a_reloaded_model_are_captured_too(lab, tmp_path):
     assert loaded[0].weight.grad is None
 
 
-def test_a_capture_holds_bytes_and_plain_values_only():
+def test_capture_contains_only_bytes_and_plain_values():
     """Auditors can inspect a capture, and it contains no part of the model."""
     model, optimizer = hooked()
     buffer = io.BytesIO()

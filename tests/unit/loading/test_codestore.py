@@ -138,7 +138,7 @@ def test_damaged_code_is_ignored(place):
         assert kept(place).items() <= expected.items()
 
 
-def test_a_cache_that_cannot_be_written_is_read(place, monkeypatch):
+def test_read_only_bytecode_cache_is_read(place, monkeypatch):
     keep(place)
 
     def refuse(*_, **__):

@@ -326,7 +326,7 @@ def test_helper_ends_with_the_import(make, monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_leaves_the_helper_to_its_parent(make, monkeypatch):
+def test_forked_child_does_not_use_helper_of_parent(make, monkeypatch):
     monkeypatch.setattr(compileahead, "_START", "import time; time.sleep(600)")
     package = make()
     package.get()
@@ -399,7 +399,7 @@ def test_opening_a_package_imports_nothing_to_start_processes_with():
     assert done.stdout.split() == ["False"]
 
 
-def test_a_helper_imports_little_and_nothing_of_the_package():
+def test_helper_imports_no_package_code():
     code = compileahead._START.replace("main()", "print(*sys.modules)")
     home = str(Path(compileahead.__file__).parents[2])
     command = [sys.executable, "-I", "-S", "-c", code, home]

@@ -69,7 +69,7 @@ def test_without_a_list_the_pickles_are_found_by_their_names():
     ],
     ids=str,
 )
-def test_a_malformed_list_is_an_archive_error(entry):
+def test_malformed_list_of_objects_raises_archive_error(entry):
     with pytest.raises(ArchiveError, match=r"entry\.json"):
         find_entry(archive(entry))
 

@@ -25,23 +25,23 @@ def test_sources_are_modules_and_their_folders_packages():
     assert built.find("a.absent") is None and built.find("absent") is None
 
 
-def test_a_package_comes_before_a_module_of_the_same_name():
+def test_package_precedes_module_of_same_name():
     assert index("a.py", "a/__init__.py").find("a").record == "a/__init__.py"
     assert index("a/__init__.py", "a.py").find("a").record == "a/__init__.py"
 
 
-def test_a_module_comes_before_a_folder_of_the_same_name():
+def test_module_precedes_folder_of_same_name():
     assert index("a.py", "a/words.txt").find("a").record == "a.py"
 
 
-def test_an_extern_module_takes_all_that_is_below_it():
+def test_extern_module_covers_its_submodules():
     built = index("a/__init__.py", a__native="a-native==1")
     assert kind(built.find("a.native.deep")) is IndexEntryKind.EXTERN
     assert built.find("a.other") is None
     assert built.requirement("a.native") == "a-native==1"
 
 
-def test_an_extern_package_may_hold_packaged_modules():
+def test_extern_package_can_contain_packaged_modules():
     built = index("a/mine/mod.py", a=None)
     assert kind(built.find("a")) is kind(built.find("a.other")) is IndexEntryKind.EXTERN
     assert kind(built.find("a.mine.mod")) is IndexEntryKind.SOURCE

@@ -67,7 +67,7 @@ def imports_of(code):
         "def f(): x = 1; {}",
     ],
 )
-def test_a_local_import_of_packaged_modules_is_relative(around, statement, expected):
+def test_local_import_of_packaged_module_becomes_relative(around, statement, expected):
     found = imports_of(compiled(around.format(statement)))
     once = [pair for number, pair in enumerate(found) if number < len(expected)]
     assert once == expected
@@ -92,7 +92,7 @@ LEVELS = [("space", 1), ("space.mine", 2), ("space.a.b.c", 4)]
 
 
 @pytest.mark.parametrize(("package", "level"), LEVELS)
-def test_the_level_leads_to_the_namespace(package, level):
+def test_relative_level_reaches_namespace(package, level):
     found = imports_of(compiled("def f():\n    from other import x", package))
     assert found == [(level, "other")]
 
@@ -116,7 +116,7 @@ def test_docstrings_line_numbers_and_future_statements_stay():
     assert lines - {6} == {8, 9}  # 6 is the def itself, in newer Pythons
 
 
-def test_the_declared_encoding_is_respected():
+def test_declared_encoding_is_respected():
     source = "# coding: latin-1\nvalue = 'größe'\ndef f():\n    import mine\n".encode("latin-1")
     names = {}
     exec(compile_module(source, "x.py", "space.mine", ours), names)

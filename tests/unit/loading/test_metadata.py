@@ -38,7 +38,7 @@ def versions(visible: VisibleDistributions, name: str) -> list[str]:
     return [found.version for found in visible.all(name)]
 
 
-def test_the_packages_own_distribution_comes_alone(visible, installed):
+def test_packaged_distribution_hides_installed_one(visible, installed):
     installed("shop", {"shop.py": ""}, version="2.0")
     assert versions(visible("shop-1.0.dist-info/METADATA"), "Shop") == ["1.0"]
 

@@ -165,7 +165,7 @@ def test_error_outside_packaged_code_has_no_location(load: Load) -> None:
     assert str(caught.value) == f"lib.norm was called, {FACTS}"
 
 
-def test_the_error_carries_its_facts_as_fields_and_can_be_pickled(load: Load) -> None:
+def test_mock_error_has_fields_and_can_be_pickled(load: Load) -> None:
     net = load("import lib.sub\ndef f(): lib.sub.g()")
     with pytest.raises(NotImplementedError) as caught:
         net.f()
@@ -221,7 +221,7 @@ def test_attributes_can_be_set(load: Load) -> None:
         net.lib.rc["size"] = 6
 
 
-def test_a_mocked_module_has_a_version_but_no_other_special_names(load: Load) -> None:
+def test_mocked_module_has_version_but_no_other_dunder(load: Load) -> None:
     net = load("import lib\nfrom lib import __version__")
     assert repr(net.__version__) == "<mocked lib.__version__>"
     for name in ("__wrapped__", "__author__", "__deepcopy__"):
@@ -233,7 +233,7 @@ def test_a_mocked_module_has_a_version_but_no_other_special_names(load: Load) ->
     assert inspect.unwrap(net.lib.X) is net.lib.X
 
 
-def test_a_star_import_brings_nothing(load: Load) -> None:
+def test_star_import_from_mock_binds_nothing(load: Load) -> None:
     net = load("before = set(globals())\nfrom lib import *\nafter = set(globals())")
     assert net.after - net.before == {"before"}
 
@@ -473,7 +473,7 @@ def test_every_form_of_a_class_statement_is_tolerated(load: Load, statement: str
         net.A()
 
 
-def test_a_class_with_a_mocked_metaclass_keeps_its_body(load: Load) -> None:
+def test_class_with_mocked_metaclass_keeps_its_body(load: Load) -> None:
     net = load("import lib\nclass A(metaclass=lib.Meta):\n    x = 1\n    def f(self): return 2")
     assert (net.A.x, net.A.f(None), net.A.__qualname__) == (1, 2, "A")
     with refused("lib.Meta is the metaclass of A, which was instantiated, "):
@@ -500,7 +500,7 @@ def test_unpickling_an_instance_of_subclass_raises(load: Load) -> None:
         net.A.__new__(net.A)
 
 
-def test_a_mocked_exception_in_an_except_clause_matches_nothing(load: Load) -> None:
+def test_mocked_exception_in_except_clause_matches_nothing(load: Load) -> None:
     net = load("""
         import lib
         class Own(lib.OtherError): pass
@@ -522,7 +522,7 @@ def test_a_mocked_exception_in_an_except_clause_matches_nothing(load: Load) -> N
     assert repr(net.lib.SomeError.code) == "<mocked lib.SomeError.code>"
 
 
-def test_a_mocked_warning_can_be_filtered(load: Load) -> None:
+def test_mocked_warning_can_be_filtered(load: Load) -> None:
     with warnings.catch_warnings():
         net = load("""
             import lib, warnings
@@ -565,7 +565,7 @@ def test_decorators_can_be_stacked(load: Load) -> None:
 
 
 @pytest.mark.parametrize("decorator", ["lib.dec", "lib.dec(x=1)"])
-def test_a_decorated_class_can_be_subclassed_but_not_used(load: Load, decorator: str) -> None:
+def test_mock_decorated_class_can_only_be_subclassed(load: Load, decorator: str) -> None:
     net = load(f"import lib\n@{decorator}\nclass A:\n    x = 1\nclass B(A):\n    y = 2")
     assert net.A.__name__ == "A"
     assert net.A.__wrapped__.x == 1
@@ -824,7 +824,7 @@ def test_await_and_its_relatives_raise(load: Load) -> None:
 # --- the sources ---------------------------------------------------------------------------
 
 
-def test_the_runtime_needs_only_the_standard_library_and_python_3_8() -> None:
+def test_mock_runtime_needs_only_stdlib_and_python_3_8() -> None:
     tree = ast.parse(runtime_source(), feature_version=(3, 8))
     imported = {
         name

@@ -185,7 +185,7 @@ def test_unpack_on_full_disk_leaves_no_partial_tree(cache, monkeypatch, tmp_path
     assert list(tmp_path.glob("modpack-*")) == []
 
 
-def test_a_failure_while_unpacking_leaves_no_tree(cache, monkeypatch):
+def test_failed_unpacking_leaves_no_entry(cache, monkeypatch):
     def read(name):
         raise ValueError("damaged")
 
@@ -225,7 +225,7 @@ def test_tree_of_another_user_is_not_used(cache, danger, monkeypatch, caplog):
     assert danger in caplog.text
 
 
-def test_a_user_without_a_home_folder_gets_a_temporary_folder(monkeypatch, caplog):
+def test_cache_without_home_folder_is_temporary(monkeypatch, caplog):
     for name in ("MODPACK_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
 
@@ -315,7 +315,7 @@ def test_trees_in_folder_writable_by_others_are_not_used(cache, caplog):
     assert "other users can write" in caplog.text
 
 
-def test_a_stamp_that_cannot_be_written_leaves_nothing(cache, monkeypatch):
+def test_unwritable_marker_leaves_no_temporary_file(cache, monkeypatch):
     def fill(file, text, **_):
         file.write_bytes(b"")
         raise OSError(28, "No space left on device")

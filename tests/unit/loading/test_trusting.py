@@ -77,7 +77,7 @@ def test_data_loads_with_a_policy_that_allows_no_code(tmp_path):
     assert again["step"] == 3 and torch.equal(again["model"]["weight"], state["model"]["weight"])
 
 
-def test_a_model_is_refused_before_anything_of_it_is_unpickled(tmp_path):
+def test_model_is_rejected_before_unpickling(tmp_path):
     modpack.save(torch.nn.Linear(2, 2), tmp_path / "a.modpack")
     with pytest.raises(TrustError, match=r"torch\.nn\.modules\.linear\.Linear") as caught:
         modpack.load(tmp_path / "a.modpack", policy=TrustPolicy())
