@@ -11,7 +11,7 @@ import modpack
 from modpack import analyze
 
 
-def test_the_modules_of_called_functions_are_traced():
+def test_trace_dependencies_returns_modules_of_called_functions():
     def call(value):
         return json.loads(json.dumps(value))
 
@@ -28,7 +28,7 @@ def test_every_input_is_called_and_the_profiler_is_put_back():
     assert sys.getprofile() is before
 
 
-def test_the_profiler_is_put_back_when_the_call_fails():
+def test_trace_dependencies_restores_profiler_after_error():
     before = sys.getprofile()
     with pytest.raises(ZeroDivisionError):
         analyze.trace_dependencies(lambda: 1 / 0, [()])

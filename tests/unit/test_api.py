@@ -37,7 +37,7 @@ def net(project):
     return Net()
 
 
-def test_a_model_is_saved_and_loaded(net, tmp_path):
+def test_model_is_saved_and_loaded(net, tmp_path):
     plan = modpack.save(net, tmp_path / "net.pt")
     assert set(plan.modules(modpack.Action.INTERN)) >= {"oneline", "oneline.net", "oneline.ops"}
     loaded = modpack.load(tmp_path / "net.pt")
@@ -87,7 +87,7 @@ def test_load_of_package_without_objects_raises(packaged):
         modpack.load(packaged({"user.py": ""}).filename)
 
 
-def test_a_loaded_model_can_take_its_real_names(net, tmp_path, clean_python):
+def test_load_in_process_namespace_uses_real_names(net, tmp_path, clean_python):
     modpack.save(net, tmp_path / "net.pt")
     clean_python(
         """

@@ -181,7 +181,7 @@ def _commands(body: str) -> Iterator[tuple[str, str]]:
 RUNNABLE = [page for page in NAMES if Shown.on(page).has_commands]
 
 
-def test_the_readme_and_the_tutorial_show_commands():
+def test_readme_and_tutorial_show_commands():
     assert {"README.md", "docs/tutorial/first-package.md"} <= set(RUNNABLE)
 
 

@@ -10,14 +10,14 @@ import modpack.errors
 
 
 @pytest.mark.parametrize("name", modpack.errors.__all__)
-def test_an_error_is_known_by_the_module_that_users_import_it_from(name):
+def test_error_module_is_its_public_module(name):
     kind = getattr(modpack.errors, name)
     assert (kind.__module__, kind.__qualname__) == ("modpack.errors", name)
     assert pickle.loads(pickle.dumps(kind)) is kind
 
 
 @pytest.mark.parametrize("name", modpack.errors.__all__)
-def test_an_error_is_caught_by_the_common_base(name):
+def test_every_error_derives_from_modpack_error(name):
     bases = (modpack.errors.ModpackError, modpack.errors.ModpackWarning)
     assert issubclass(getattr(modpack.errors, name), bases)
 

@@ -25,7 +25,7 @@ def writes(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, written
 
 
-def test_the_library_prints_nothing():
+def test_library_prints_nothing():
     found = [
         f"{file.relative_to(ROOT)}:{line}: {what}"
         for file in sorted(ROOT.rglob("*.py"))

@@ -43,7 +43,7 @@ def weights(benched):
     return benched.Weights([torch.arange(5.0), torch.ones(3)])
 
 
-def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
+def test_handmade_load_returns_model(limits, weights, tmp_path):
     file = str(tmp_path / "model.bare")
     limits("limits").save_bare(weights, file)
     found = limits("limits").map_bare(file)
@@ -53,13 +53,13 @@ def test_what_is_made_by_hand_is_the_model(limits, weights, tmp_path):
 
 
 @pytest.mark.parametrize("save", ["save_hashed", "save_synced"])
-def test_what_is_written_beside_hashing_is_every_tensor(limits, weights, tmp_path, save):
+def test_write_and_hash_limit_writes_every_tensor(limits, weights, tmp_path, save):
     file = tmp_path / "written"
     getattr(limits("limits"), save)(weights, str(file))
     assert file.read_bytes() == b"".join(p.detach().numpy().tobytes() for p in weights.parameters())
 
 
-def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, monkeypatch):
+def test_limit_starts_writeback_of_earlier_data(limits, weights, tmp_path, monkeypatch):
     told = []
 
     def begin_writing(*part):
@@ -73,7 +73,7 @@ def test_the_disk_is_told_of_what_was_written_before(limits, weights, tmp_path, 
     assert told == [(0, 20), (20, 12)]
 
 
-def test_torch_package_is_made_to_leave_a_whole_file_with_digests(
+def test_torch_package_limit_writes_flushed_file_with_digests(
     limits, weights, tmp_path, monkeypatch
 ):
     synced, file = [], tmp_path / "model.pt"
@@ -85,7 +85,7 @@ def test_torch_package_is_made_to_leave_a_whole_file_with_digests(
     assert [p.tolist() for p in found.parameters()] == [p.tolist() for p in weights.parameters()]
 
 
-def test_torch_package_is_made_to_compare_what_it_reads(limits, weights, tmp_path, monkeypatch):
+def test_torch_package_limit_verifies_read_records(limits, weights, tmp_path, monkeypatch):
     durable, file = limits("durable"), str(tmp_path / "model.pt")
     digest_of = durable._digest_of
     monkeypatch.setattr(durable, "_digest_of", lambda content: digest_of(content)[::-1])
@@ -102,7 +102,7 @@ def test_every_tensor_is_hashed(limits, weights, monkeypatch):
     assert [len(piece) for batch in batches for piece in batch] == [20, 12]
 
 
-def test_a_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
+def test_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     limits("project").write_project(tmp_path / "site", 5)
@@ -116,7 +116,7 @@ def test_a_project_is_imported_from_one_file(limits, monkeypatch, tmp_path):
             del sys.modules[name]
 
 
-def test_the_sources_of_a_library_are_found_without_importing_it(limits):
+def test_library_sources_are_found_without_import(limits):
     site, files = limits("limits").files_below("packaging.licenses")
     assert (site / "packaging" / "licenses" / "__init__.py") in files
     assert importlib.util.find_spec("packaging") is not None
@@ -139,7 +139,7 @@ def _is_same(model, other):
 
 
 @pytest.mark.parametrize("load", ["load_by_hand", "load_known"])
-def test_what_modpack_saves_is_loaded_by_hand(limits, packaged, load):
+def test_handmade_load_reads_package(limits, packaged, load):
     model, file = packaged
     load = getattr(limits("handloaded"), load)
     for _ in range(2):  # the second time, code and records are known
@@ -151,7 +151,7 @@ def test_what_modpack_saves_is_loaded_by_hand(limits, packaged, load):
 
 
 @pytest.mark.parametrize("load", ["load_by_hand", "load_known"])
-def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, packaged, load):
+def test_handmade_load_rejects_changed_byte_outside_tensors(limits, packaged, load):
     """In the data, the headers and the names of all other records, and in tensors' headers."""
     _, file = packaged
     load, rejected = getattr(limits("handloaded"), load), limits("handzip").Rejected
@@ -169,7 +169,7 @@ def test_a_changed_byte_is_refused_wherever_it_is_but_in_tensors(limits, package
         content[place] ^= 1
 
 
-def test_code_that_was_changed_in_the_cache_is_compiled_again(limits, packaged, tmp_path):
+def test_handmade_load_recompiles_changed_cache(limits, packaged, tmp_path):
     model, file = packaged
     load = limits("handloaded").load_by_hand
     load(str(file))
@@ -182,7 +182,7 @@ def test_code_that_was_changed_in_the_cache_is_compiled_again(limits, packaged, 
     assert kept.read_bytes() == right
 
 
-def test_another_environment_is_told_of(limits, packaged, monkeypatch):
+def test_handmade_load_reports_other_environment(limits, packaged, monkeypatch):
     _, file = packaged
     monkeypatch.setattr("sys.platform", "amiga")
     with pytest.warns(UserWarning, match="exported with"):
@@ -190,7 +190,7 @@ def test_another_environment_is_told_of(limits, packaged, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["small", "tensors"])
-def test_what_is_saved_by_hand_is_a_whole_package(limits, benched, tmp_path, kind):
+def test_handmade_save_writes_valid_package(limits, benched, tmp_path, kind):
     model = benched.MADE[kind](*{"small": (), "tensors": (3, 64)}[kind])
     file = tmp_path / "saved.modpack"
     limits("handsaved").save_by_hand(model, str(file))
@@ -201,9 +201,7 @@ def test_what_is_saved_by_hand_is_a_whole_package(limits, benched, tmp_path, kin
     assert _is_same(model, modpack.load(file, verify="full"))
 
 
-def test_a_package_that_is_saved_by_hand_has_the_records_of_one_of_modpack(
-    limits, packaged, tmp_path
-):
+def test_handmade_package_has_records_of_modpack(limits, packaged, tmp_path):
     model, file = packaged
     by_hand = tmp_path / "by-hand.modpack"
     limits("handsaved").save_by_hand(model, str(by_hand))
@@ -215,7 +213,7 @@ def test_a_package_that_is_saved_by_hand_has_the_records_of_one_of_modpack(
     assert records(by_hand) == records(file)
 
 
-def test_every_rate_is_told_for_the_same_amount(tool, monkeypatch, tmp_path):
+def test_rates_refer_to_the_same_amount(tool, monkeypatch, tmp_path):
     rates = tool("rates")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rates, "_SIZE", 1 << 16)

@@ -13,7 +13,7 @@ def page(tool, tmp_path):
     return file
 
 
-def test_what_is_between_the_marks_is_replaced(tool, page):
+def test_text_between_marks_is_replaced(tool, page):
     marks = tool("page")
     once = marks.replaced(page, ROOM, "new\n")
     assert once == f"before\n\n{marks.begin(ROOM)}\n\nnew\n\n{marks.END}\n\nafter\n"
@@ -21,6 +21,6 @@ def test_what_is_between_the_marks_is_replaced(tool, page):
     assert marks.replaced(page, ROOM, "new\n") == once
 
 
-def test_a_page_without_the_marks_of_a_command_is_left_alone(tool, page):
+def test_page_without_marks_is_unchanged(tool, page):
     with pytest.raises(SystemExit, match=r"page\.md lacks the marks .*make nothing"):
         tool("page").replaced(page, "make nothing", "new")

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_every_part_does_what_is_timed_of_it(tmp_path):
+def test_every_micro_benchmark_does_its_work(tmp_path):
     options = ["--benchmark-disable", "-q", "-p", "no:cacheprovider", f"--basetemp={tmp_path}/run"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "benchmarks/micro", *options],

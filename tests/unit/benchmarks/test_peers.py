@@ -25,11 +25,11 @@ def judge(tool):
     return judge
 
 
-def test_a_ratio_is_that_of_the_medians(judge):
+def test_ratio_is_computed_from_medians(judge):
     assert judge([1, 2, 9], [30, 20, 10]).ratio == 10
 
 
-def test_a_goal_is_met_at_its_bound(judge):
+def test_goal_is_met_at_its_bound(judge):
     assert judge([1] * 3, [10] * 3).is_met
     assert not judge([1] * 3, [9.9] * 3).is_met
 
@@ -45,18 +45,18 @@ def test_rounds_are_compared_with_their_own_round(judge):
     assert outcome.spread == 1
 
 
-def test_what_varies_by_less_than_the_margin_is_not_noisy(judge):
+def test_variation_below_margin_is_not_noisy(judge):
     outcome = judge([1, 1, 1], [18, 20, 22])
     assert outcome.is_met
     assert not outcome.is_noisy
 
 
-def test_what_varies_by_more_than_the_margin_is_noisy(judge):
+def test_variation_above_margin_is_noisy(judge):
     assert judge([1, 1, 1], [9, 11, 12]).is_noisy
     assert judge([1, 1, 1], [8, 9, 13]).is_noisy
 
 
-def test_a_limit_that_no_peer_sets(tool):
+def test_goal_without_peer_is_absolute_limit(tool):
     figures = tool("figures")
     side = figures.Side("modpack", "CPU")
     goal = figures.Goal("CPU", side, figures.Absolute(0.06, "s"), at_most=1)
@@ -64,7 +64,7 @@ def test_a_limit_that_no_peer_sets(tool):
     assert not figures.judge(goal, [{side: [0.05, 0.07, 0.08]}], {}).is_met
 
 
-def test_nothing_at_all_keeps_any_limit(tool):
+def test_zero_meets_every_limit(tool):
     """A difference of two times may come out as zero, or below."""
     figures = tool("figures")
     side = figures.Side("modpack", "CPU")
@@ -72,7 +72,7 @@ def test_nothing_at_all_keeps_any_limit(tool):
     assert figures.judge(goal, [{side: [0.0, -0.001, 0.0]}], {}).is_met
 
 
-def test_what_could_not_be_measured_is_not_met_and_says_why(tool):
+def test_unmeasured_goal_is_not_met_with_reason(tool):
     figures = tool("figures")
     ours, theirs = figures.Side("modpack", "load"), figures.Side("peer", "load")
     goal = figures.Goal("load", ours, theirs, at_least=2)
@@ -98,21 +98,21 @@ def several_runs(tool):
     return run
 
 
-def test_a_goal_is_met_if_every_run_keeps_it(several_runs):
+def test_goal_is_met_if_every_run_meets_it(several_runs):
     assert several_runs([0.9, 1, 1.1], [0.8, 1, 1.2]).is_met
     one = several_runs([0.5, 0.5, 0.5], [1.1, 1.1, 1.1])
     assert (one.ratio > 10, one.times_met, one.is_met) == (True, 1, False)
     assert one.is_noisy
 
 
-def test_the_ratio_of_several_runs_is_the_middle_one(several_runs):
+def test_ratio_of_runs_is_the_median(several_runs):
     outcome = several_runs([1, 1, 1], [2, 2, 5], [4, 4, 4])
     assert outcome.in_runs == (10, 5, 2.5)
     assert outcome.ratio == 5
     assert (outcome.lowest, outcome.highest) == (2, 10)
 
 
-def test_a_machine_that_is_slower_in_one_run_changes_no_ratio(tool):
+def test_slower_machine_in_one_run_does_not_change_ratio(tool):
     figures = tool("figures")
     ours, theirs = figures.Side("modpack", "load"), figures.Side("peer", "load")
     goal = figures.Goal("load", ours, theirs, at_most=2)
@@ -122,7 +122,7 @@ def test_a_machine_that_is_slower_in_one_run_changes_no_ratio(tool):
     assert outcome.ratio >= outcome.goal.bound
 
 
-def test_a_limit_tells_what_the_ratio_would_be(tool):
+def test_limit_shows_its_ratio(tool):
     figures = tool("figures")
     ours, theirs, least = (figures.Side(name, "load") for name in ("modpack", "peer", "limit"))
     goal = figures.Goal("load", ours, theirs, at_least=10, limits=(least,))
@@ -147,7 +147,7 @@ def measured(tool):
     return figures.Measured("load", "load it", goals, (samples,), missing, (pace,))
 
 
-def test_the_table_has_ratio_goal_verdict_and_range(tool, measured):
+def test_table_has_ratio_goal_verdict_and_range(tool, measured):
     page = tool("page").rendered([measured], rounds=3)
     assert (
         "| load it | loading | ≥ 100x faster than peer | 60x | 60x | 50x to 75x | **no** |\n"
@@ -155,14 +155,14 @@ def test_the_table_has_ratio_goal_verdict_and_range(tool, measured):
     ) in page
 
 
-def test_the_figures_have_medians_and_spreads(tool, measured):
+def test_figures_have_medians_and_spreads(tool, measured):
     page = tool("page").rendered([measured], rounds=3)
     assert "| modpack | 20 ms ± 0% |" in page
     assert "| peer | 1.2 s ± 25% |" in page
     assert "| modpack, warm | not built |" in page
 
 
-def test_the_page_tells_how_long_the_same_took_in_each_run(tool, measured):
+def test_page_shows_reference_time_of_each_run(tool, measured):
     figures, page = tool("figures"), tool("page")
     slower = {"one core": 0.3, "all cores": 0.5}
     again = dataclasses.replace(measured, paces=(slower,))
@@ -176,18 +176,18 @@ def test_the_page_tells_how_long_the_same_took_in_each_run(tool, measured):
     ) in text
 
 
-def test_the_page_tells_nothing_of_it_if_nobody_looked(tool, measured):
+def test_page_without_reference_times_omits_them(tool, measured):
     text = tool("page").rendered([dataclasses.replace(measured, paces=())], rounds=3)
     assert "Machine noise" not in text
 
 
-def test_the_same_is_parsed_by_one_process_and_by_one_for_each_core(tool):
+def test_reference_work_runs_once_and_once_per_core(tool):
     pace = tool("rates").parse_at_once()
     assert pace["one core"] > 0
     assert pace["all cores"] > 0
 
 
-def test_a_page_of_other_sizes_says_so(tool, measured):
+def test_page_of_other_sizes_is_marked(tool, measured):
     rendered = tool("page").rendered
     assert "Smoke test" in rendered([measured], rounds=3, share=20)
     assert "Smoke test" not in rendered([measured], rounds=3)
@@ -208,19 +208,19 @@ def run_three_times(tool, measured):
     return figures.join(runs)
 
 
-def test_the_table_has_the_ratio_of_each_run(tool, run_three_times):
+def test_table_has_ratio_of_each_run(tool, run_three_times):
     page = tool("page").rendered([run_three_times], rounds=3)
     assert "in 3 runs of 3 rounds" in page
     assert "| 120x, 60x, 240x |" in page
     assert "**in 2 of 3 runs**" in page
 
 
-def test_the_page_tells_what_the_limit_would_give(tool, run_three_times):
+def test_page_shows_ratio_of_limit(tool, run_three_times):
     page = tool("page").rendered([run_three_times], rounds=3)
     assert "| 120x | **in 2 of 3 runs** | 1,200x | nothing |" in page
 
 
-def test_the_page_tells_of_each_limit_that_was_measured(tool):
+def test_page_lists_every_measured_limit(tool):
     figures, goals = tool("figures"), tool("rows")
     names = ["limit: nothing", "limit: unmeasured", "limit: by hand"]
     limited = goals.at_limits(names, goals.faster("loading", "peer", 10))
@@ -265,7 +265,7 @@ def test_quantities_are_shown_with_three_digits(tool, value, unit, shown):
     assert tool("page").shown_quantity(value, unit) == shown
 
 
-def test_the_plot_is_a_picture_with_a_bar_and_a_goal_for_each_ratio(tool):
+def test_plot_has_bar_and_goal_for_each_ratio(tool):
     plot = tool("plot")
     bars = [
         plot.Bar("load <one>", 700.0, 500.0, 900.0, 100.0, "700x", True),
@@ -321,7 +321,7 @@ def test_every_subject_has_its_turn_first(tool, monkeypatch, tmp_path):
     assert found.runs[0][figures.Side("b", "time")] == [1.0, 1.0, 1.0]
 
 
-def test_a_subject_that_fails_is_told_and_not_tried_again(tool, monkeypatch, tmp_path):
+def test_failed_subject_is_reported_and_not_repeated(tool, monkeypatch, tmp_path):
     measuring = tool("measuring")
     tries = []
 
@@ -339,7 +339,7 @@ def test_a_subject_that_fails_is_told_and_not_tried_again(tool, monkeypatch, tmp
     assert tries.count("b") == 1
 
 
-def test_what_cannot_be_prepared_is_told_and_nothing_of_it_tried(tool, monkeypatch, tmp_path):
+def test_failed_preparation_is_reported_and_skips_the_case(tool, monkeypatch, tmp_path):
     measuring, figures = tool("measuring"), tool("figures")
 
     def figures_of(job, folder):
@@ -352,13 +352,13 @@ def test_what_cannot_be_prepared_is_told_and_nothing_of_it_tried(tool, monkeypat
     assert outcome.missing == "cannot prepare p: p is broken"
 
 
-def test_a_failing_process_tells_its_last_line(tool, tmp_path):
+def test_failed_process_shows_its_last_line(tool, tmp_path):
     measuring = tool("measuring")
     with pytest.raises(measuring.Failed, match="KeyError: 'nowhere'"):
         measuring.figures_of(measuring.Job("load", {"how": "nowhere"}), tmp_path)
 
 
-def test_a_project_of_many_modules_can_be_imported(tool, tmp_path):
+def test_project_of_many_modules_is_importable(tool, tmp_path):
     tool("project").write_project(tmp_path, 12)
     code = "import app.main, sys; print(sum(m.startswith('app.m0') for m in sys.modules))"
     told = subprocess.run(
@@ -377,7 +377,7 @@ def test_a_project_of_many_modules_can_be_imported(tool, tmp_path):
         ["--made-of", "nowhere.json"],
     ],
 )
-def test_what_would_not_be_worth_writing_is_refused(options):
+def test_run_with_reduced_sizes_cannot_write_page(options):
     done = subprocess.run(
         [sys.executable, str(PEERS), *options], capture_output=True, text=True, cwd=ROOT
     )

@@ -29,19 +29,19 @@ def test_functions_in_c_belong_to_who_calls_them(tool, stats):
     assert (layer.part, layer.share, layer.in_c) == ("`modpack/discovery`", 0.2, 0.1)
 
 
-def test_what_most_of_it_went_to_is_named(tool, stats):
+def test_largest_part_of_profile_is_named(tool, stats):
     library, layer = tool("profiled").shares_of(stats)
     assert library.most == ("compile", "ast.parse")
     assert set(layer.most) == {"compile", "source.scan"}
 
 
-def test_what_is_below_a_hundredth_is_no_line(tool):
+def test_profile_omits_parts_below_one_percent(tool):
     shares = tool("profiled")
     table = shares.table([shares.Share("a", 0.99, 0.5, ("f",)), shares.Share("b", 0.009, 0, ())])
     assert table.splitlines()[2:] == ["| a | 99% | 50% | `f` |"]
 
 
-def test_only_what_is_clocked_is_profiled(tool, monkeypatch):
+def test_only_timed_code_is_profiled(tool, monkeypatch):
     clocks = tool("clocks")
     profile = cProfile.Profile()
     monkeypatch.setattr(clocks, "_profile", profile)
@@ -56,13 +56,13 @@ def test_only_what_is_clocked_is_profiled(tool, monkeypatch):
     assert seconds() > 0
 
 
-def test_the_tables_tell_with_what_they_were_made(tool):
+def test_profile_tables_name_versions(tool):
     inside = tool("profiled").inside(["### new\n", "### another"])
     assert inside.startswith("Measured with Python")
     assert inside.endswith("\n\n### new\n\n### another")
 
 
-def test_what_modpack_does_in_a_row_is_profiled_and_nothing_else(tool):
+def test_only_modpack_rows_are_profiled(tool):
     profiled = tool("profiled")
     ours = {row.name: profiled._ours(row) for row in tool("rows").rows()}
     assert ours["load-one"] == ["modpack"]

@@ -39,14 +39,14 @@ def site(tmp_path):
     return tmp_path / "site"
 
 
-def test_a_hidden_distribution_leaves_no_trace(tool, site, tmp_path):
+def test_hidden_distribution_leaves_no_trace(tool, site, tmp_path):
     hidden = {Path("alone/__init__.py"), Path("alone.pth")}
     tool("bare").link_all_but(hidden, site, tmp_path / "bare")
     assert [entry.name for entry in (tmp_path / "bare").iterdir()] == ["shared"]
     assert (tmp_path / "bare" / "shared").is_symlink()
 
 
-def test_what_shares_a_folder_with_a_hidden_distribution_stays(tool, site, tmp_path):
+def test_neighbors_of_hidden_distribution_stay(tool, site, tmp_path):
     tool("bare").link_all_but({Path("shared/one/a.py")}, site, tmp_path / "bare")
     shared = tmp_path / "bare" / "shared"
     assert not shared.is_symlink()
@@ -54,13 +54,13 @@ def test_what_shares_a_folder_with_a_hidden_distribution_stays(tool, site, tmp_p
     assert (shared / "two" / "b.py").exists()
 
 
-def test_compiled_leftovers_of_a_hidden_distribution_are_no_reason_to_keep_it(tool, site, tmp_path):
+def test_bytecode_of_hidden_distribution_does_not_keep_it(tool, site, tmp_path):
     (site / "alone" / "__pycache__").mkdir()
     tool("bare").link_all_but({Path("alone/__init__.py")}, site, tmp_path / "bare")
     assert not (tmp_path / "bare" / "alone").exists()
 
 
-def test_what_loads_a_package_itself_is_never_hidden(tool):
+def test_distributions_needed_for_loading_are_not_hidden(tool):
     assert {"torch", "typing-extensions", "importlib-metadata"} <= tool("bare").foundation()
 
 
@@ -82,19 +82,19 @@ def test_outputs_are_compared_to_the_last_bit(tool, one, other, text):
     assert shared.difference(shared.leaves(one), shared.leaves(other)) == text
 
 
-def test_the_attributes_of_other_objects_are_compared(tool):
+def test_compare_includes_attributes_of_objects(tool):
     shared = tool("shared")
     found = shared.leaves(torch.distributions.Normal(torch.zeros(2), torch.ones(2)))
     assert {"output.loc", "output.scale"} <= set(found)
 
 
-def test_an_object_that_holds_itself_is_followed_once(tool):
+def test_compare_follows_recursive_object_once(tool):
     knot = [torch.ones(1)]
     knot.append(knot)
     assert list(tool("shared").leaves(knot)) == ["output[0]"]
 
 
-def test_a_side_passes_only_if_its_output_was_compared(tool):
+def test_side_without_compared_output_does_not_pass(tool):
     side = tool("runner").Side
     assert side({"save": "ok", "load": "ok", "run": "ok"}).passed
     assert not side({"save": "ok", "load": "ok"}).passed
@@ -103,7 +103,7 @@ def test_a_side_passes_only_if_its_output_was_compared(tool):
     assert failed.failure == "again load: KeyError: 1"
 
 
-def test_a_failing_step_does_not_hide_the_others(tool, capsys):
+def test_failed_step_does_not_hide_others(tool, capsys):
     steps = tool("shared").Steps()
     steps.take("first", lambda: 1 / 0)
     assert steps.take("second", lambda: 7) == 7
@@ -122,13 +122,13 @@ def test_declared_operators_can_be_referred_to(tool):
     tool("shared").declare("")
 
 
-def test_the_page_has_a_row_for_every_recipe():
+def test_page_has_row_for_every_recipe():
     page = (ROOT / "docs" / "reference" / "corpus.md").read_text()
     rows = [line.split("|")[1].strip(" `") for line in page.splitlines() if line[:3] == "| `"]
     assert rows == RECIPES, "run: make corpus"
 
 
-def test_the_page_tells_of_failures_without_the_folders_of_a_machine(tool):
+def test_page_shows_failures_without_local_paths(tool):
     runner, page = tool("runner"), tool("page")
     good = runner.Side({"save": "ok", "load": "ok", "run": "ok"}, {"save": 1, "load": 2, "run": 3})
     bad = runner.Side({"save": "ok", "load": "OSError: no file '/home/me/thing.json'"}, {"save": 1})
@@ -137,7 +137,7 @@ def test_the_page_tells_of_failures_without_the_folders_of_a_machine(tool):
     assert "- `net`: load: `OSError: no file 'thing.json'`" in text
 
 
-def test_the_page_tells_refusals_apart_from_failures(tool):
+def test_page_distinguishes_refusals_and_failures(tool):
     runner, page = tool("runner"), tool("page")
     refused = runner.Side({"save": "PicklingError: no / more"}, refusal="no /home/me/net.py")
     text = page.rendered([runner.Result("net", ["lib"], refused, runner.Side())])
@@ -156,7 +156,7 @@ def test_libraries_must_be_where_the_recipe_says(tool):
     )
 
 
-def test_the_page_shows_compiled_libraries_in_parentheses(tool):
+def test_page_shows_native_libraries_in_parentheses(tool):
     runner, page = tool("runner"), tool("page")
     result = runner.Result("net", ["lib"], runner.Side(), runner.Side(), ["fast"])
     assert "| `net` | lib, (fast) |" in page.rendered([result])
@@ -170,7 +170,7 @@ def test_only_errors_of_modpack_itself_are_refusals(tool):
     assert refusal(None) == ""
 
 
-def test_an_audit_with_an_error_is_a_failing_step(tool):
+def test_audit_with_error_is_failed_step(tool):
     auditing = tool("auditing")
     error = {"severity": "error", "code": "mock-called", "message": "lib.go was called"}
     note = {"severity": "info", "code": "self-test-missing", "message": "no self-test"}
@@ -181,7 +181,7 @@ def test_an_audit_with_an_error_is_a_failing_step(tool):
         auditing.require_no_errors({"findings": []}, 1)
 
 
-def test_the_externs_of_an_audit_are_the_owners_of_the_extern_modules_and_no_others(tool):
+def test_audit_externs_are_owners_of_extern_modules(tool):
     auditing = tool("auditing")
     audit = {
         "distributions": [
