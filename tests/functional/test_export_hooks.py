@@ -146,7 +146,7 @@ def test_implicit_extern_can_be_overridden_to_anything():
     assert "overridden by hook" in plan.decisions["colorsys"].why
 
 
-def test_raising_hook_vetoes_with_all_other_problems(garden):
+def test_raising_hook_refuses_with_all_other_problems(garden):
     def no_sheds(exporter: PackageExporter, name: str) -> None:
         if name.endswith("shed"):
             raise ValueError("sheds are not shipped")
@@ -165,7 +165,7 @@ def test_raising_hook_vetoes_with_all_other_problems(garden):
     assert problems["garden.shed"].chain == ("gardener", "garden.shed")
 
 
-def test_all_hooks_run_even_if_one_vetoes(garden):
+def test_all_hooks_run_even_if_one_refuses(garden):
     calls: list[str] = []
 
     def refuse(exporter: PackageExporter, name: str) -> None:
@@ -188,7 +188,7 @@ def test_returning_something_else_is_that_modules_problem(garden):
     assert "returned 'mock'; a hook returns None or an Action" in problem.message
 
 
-def test_interrupt_in_a_hook_is_no_veto(garden):
+def test_interrupt_in_hook_propagates(garden):
     def interrupted(exporter: PackageExporter, name: str) -> None:
         raise KeyboardInterrupt
 

@@ -171,7 +171,7 @@ def test_object_that_nests_too_deeply_is_a_pickling_error():
         nested = nested.pop()
 
 
-def test_after_an_unpicklable_object_the_exporter_can_go_on(tmp_path: Path):
+def test_exporter_continues_after_unpicklable_object(tmp_path: Path):
     target = tmp_path / "x.pt"
     with PackageExporter(target) as exporter:
         with pytest.raises(PicklingError):
@@ -202,7 +202,7 @@ class Outer:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_classes_functions_and_constants_come_back_as_themselves(protocol):
+def test_classes_functions_and_constants_keep_identity(protocol):
     objects = [
         Color.RED,
         Pair(1, 2),

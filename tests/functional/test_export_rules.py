@@ -74,7 +74,7 @@ def test_excluded_modules_reach_the_next_rule():
     }
 
 
-def test_list_of_patterns_matches_what_any_of_them_matches():
+def test_list_of_patterns_matches_if_any_pattern_matches():
     plan = plan_of(lambda e: (e.mock(["shop.window", "shop.till.*"]), e.intern("**")))
     assert plan.modules(Action.MOCK) == ["shop.till.drawer", "shop.window"]
 
@@ -160,7 +160,7 @@ def test_parent_with_a_rule_obeys_the_rule():
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["rules-first", "rules-last"])
-def test_rules_count_whether_they_come_before_or_after_what_is_saved(late):
+def test_rules_apply_if_added_before_or_after_save(late):
     def rules(exporter: PackageExporter) -> None:
         exporter.deny("subprocess")
         exporter.mock("shop.till.**")

@@ -175,7 +175,7 @@ def test_saving_again_with_dependencies_follows_them(project):
     assert exporter.externed_modules() == ["json"]
 
 
-def test_saved_module_is_interned_whatever_the_rules_say(project):
+def test_saved_module_is_interned_despite_rules(project):
     project({"stubborn/__init__.py": "", "stubborn/part.py": ""})
     for rule in ("extern", "mock", "deny"):
         exporter = PackageExporter(None)

@@ -66,7 +66,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("tensor", TENSORS.values(), ids=TENSORS)
-def test_every_kind_of_tensor_comes_back_equal(tensor):
+def test_every_kind_of_tensor_loads_equal(tensor):
     again = round_trip([tensor])[0]
     assert type(again) is type(tensor) and again.dtype == tensor.dtype
     assert again.shape == tensor.shape and again.requires_grad == tensor.requires_grad

@@ -219,7 +219,7 @@ def test_package_whose_definitions_need_no_values_loads_in_torch_package(tmp_pat
     assert execute(tmp_path, "train.py").stdout == "2\n"
 
 
-def test_classes_of_all_kinds_come_back(story):
+def test_classes_of_all_kinds_load(story):
     script = """
         import abc, collections, dataclasses, enum, functools, typing
         T = typing.TypeVar("T")
@@ -276,7 +276,7 @@ def test_classes_of_all_kinds_come_back(story):
     ]
 
 
-def test_functions_of_all_kinds_come_back(story):
+def test_functions_of_all_kinds_load(story):
     script = """
         import functools, sys
         def announced(function):

@@ -89,6 +89,6 @@ def test_misspelled_module_path_gets_suggestion():
     assert similar_modules("entirely_different", known) == []
 
 
-def test_among_many_module_paths_those_beside_it_are_compared():
+def test_similar_modules_of_many_compares_siblings():
     known = [f"big.part{n}.module{m}" for n in range(100) for m in range(100)]
     assert similar_modules("big.part77.modul42", known)[0] == "big.part77.module42"

@@ -88,7 +88,7 @@ def test_owner_rule_shadows_only_rules_of_same_owner():
     assert len(dead(rule(Action.INTERN, "**"), installed)) == 1
 
 
-def test_wildcards_cover_no_spelled_name_of_what_is_implicitly_extern():
+def test_wildcard_does_not_shadow_rule_that_names_stdlib():
     everything = rule(Action.INTERN, "**")
     assert dead(everything, rule(Action.DENY, "json")) == []
     assert dead(everything, rule(Action.DENY, "json", "a")) == []

@@ -31,7 +31,7 @@ def test_mock_decorator_of_callable_function_is_reachable():
     assert risk_of([use(UseKind.DECORATOR)]) is MockRisk.IMPORT_TIME
 
 
-def test_without_uses_or_with_dead_ones_only_a_mock_is_unused():
+def test_mock_without_live_uses_is_unused():
     assert risk_of([]) is MockRisk.UNUSED
     assert risk_of([use(UseKind.FUNCTION_BODY, is_live=False)]) is MockRisk.UNUSED
 

@@ -42,7 +42,7 @@ def test_action_overrides_and_names_the_hook():
     assert outcome_of(mock_it) == HookOutcome(Action.MOCK, name, fired=(name,))
 
 
-def test_first_veto_is_kept_and_later_overrides_still_count():
+def test_first_refusal_is_kept_and_later_overrides_apply():
     def refuse(exporter: object, name: str) -> None:
         raise ValueError(f"not {name}")
 

@@ -172,7 +172,7 @@ def test_package_of_texts_records_no_tensors(tmp_path):
         assert not archive.has(".data/modpack/tensors.json")
 
 
-def test_example_inputs_are_no_tensors_of_the_package(tmp_path):
+def test_example_inputs_are_not_tensors_of_the_package(tmp_path):
     file = tmp_path / "net.modpack"
     with PackageExporter(file, self_test=True) as exporter:
         exporter.extern("**")

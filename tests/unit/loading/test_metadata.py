@@ -94,7 +94,7 @@ def test_copies_of_importlib_metadata_are_proxied(packaged):
     assert proxy(sys) is sys
 
 
-def test_metadata_folders_are_no_modules():
+def test_metadata_folders_are_not_modules():
     index = ModuleIndex.build(["my_shop-1.0.dist-info/METADATA", "my_shop-1.0.dist-info/x.py"], {})
     assert index.distributions == {"my-shop": "my_shop-1.0.dist-info"}
     assert not index.entries

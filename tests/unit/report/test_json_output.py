@@ -68,7 +68,7 @@ def test_error_has_type_message_and_hint():
     }
 
 
-def test_text_is_ascii_whatever_a_package_contains():
+def test_json_text_is_ascii():
     text = dumps(ErrorDocument(ErrorFacts("E", "größe \ud800 \x1b")))
     assert text.isascii() and "\x1b" not in text
     assert json.loads(text)["error"]["message"] == "größe \ud800 \x1b"
