@@ -43,17 +43,19 @@ from modpack.errors import ModpackError, ModpackWarning, SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
-from modpack.exporting.planner import Planner
-from modpack.exporting.presets import preset_rules
-from modpack.exporting.secret_guard import SecretScan
-from modpack.options import (
+from modpack.exporting.options import (
     DEFAULT_PROTOCOL,
     ExporterOptions,
     ModelOptions,
     Preset,
     SaveModelOptions,
     SaveOptions,
+)
+from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
+from modpack.exporting.planner import Planner
+from modpack.exporting.presets import preset_rules
+from modpack.exporting.secret_guard import SecretScan
+from modpack.options import (
     select_options,
     takes_options,
 )

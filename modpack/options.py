@@ -1,4 +1,4 @@
-"""The options of saving and loading, each declared once, and the functions that accept them.
+"""The options of loading, each declared once, and the functions that accept options.
 
 An options class is a TypedDict. Each key is annotated with its type and an :class:`Option`, which
 holds its default, its documentation, and a further check. Functions accept options as
@@ -11,8 +11,7 @@ Types that are expensive to import are quoted.
 """
 
 import inspect
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from types import NoneType, UnionType
 from typing import (
@@ -30,7 +29,6 @@ from typing import (
 )
 
 from modpack.core.json_values import require_type
-from modpack.discovery.importers import Importer, sys_importer
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
@@ -39,8 +37,6 @@ if TYPE_CHECKING:
 VerifyLevel = Literal["code", "full"]
 OnMismatch = Literal["warn", "error", "ignore"]
 NamespaceKind = Literal["auto", "private", "process"]
-SelfTest = Literal[True, False, "warn"]
-Preset = Literal["none", "pinned", "hermetic"]
 
 _Options = TypeVar("_Options")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -184,13 +180,22 @@ def _document(text: str, declared: Mapping[str, tuple[Any, Option]]) -> str:
         indent, marker, _ = line.partition(_DOCUMENTED)
         if marker:
             for name, (_, option) in declared.items():
-                entry = f"{name}: {option.text}"
-                lines += textwrap.wrap(
-                    entry, 96, initial_indent=indent, subsequent_indent=f"{indent}    "
-                )
+                lines += _wrap(f"{name}: {option.text}", indent)
         else:
             lines.append(line)
     return "\n".join(lines)
+
+
+def _wrap(entry: str, indent: str) -> list[str]:
+    """Wrap an entry of ``Args``. textwrap takes 2 ms of a first load (benchmark row first-load)."""
+    lines, line = [], indent + entry.partition(" ")[0]
+    for word in entry.split(" ")[1:]:
+        if len(line) + len(word) >= 96:
+            lines.append(line)
+            line = f"{indent}    {word}"
+        else:
+            line = f"{line} {word}"
+    return [*lines, line]
 
 
 def _require_policy(policy: object, argument: str) -> None:
@@ -315,125 +320,3 @@ class SelfTestOptions(CheckOptions, total=False):
     """Options of :func:`modpack.self_test`."""
 
     timeout: Annotated[float, Option(600.0, "Time limit in seconds.")]
-
-
-DEFAULT_PROTOCOL = 3
-"""The pickle protocol that torch.package writes."""
-
-
-class ExporterOptions(TypedDict, total=False):
-    """Options of :class:`modpack.PackageExporter`."""
-
-    self_test: Annotated[
-        SelfTest,
-        Option(
-            True,
-            "Whether to test a package with example inputs before it replaces the target: in an "
-            "interpreter that cannot import what the package interns, the model must load and "
-            "compute the same output. ``'warn'`` writes a package that fails, with a warning; "
-            "False runs no test.",
-        ),
-    ]
-    allow_secrets_in: Annotated[
-        str | Iterable[str],
-        Option(
-            (),
-            "Locations that may contain possible secrets: patterns of module paths, or of records "
-            "if they contain ``/``. A pattern with ``#`` and a fingerprint, as shown in the "
-            "PackagingError, allows only that text.",
-        ),
-    ]
-
-
-class ModelOptions(TypedDict, total=False):
-    """Options of everything that saves a model."""
-
-    hooks: Annotated[
-        "HookChoice",
-        Option(True, "Hooks to capture: True, False, names, or a predicate over HookSpecs."),
-    ]
-    global_hooks: Annotated[bool, Option(False, "Whether to capture process-wide hooks.")]
-    reset_hook_state: Annotated[
-        "HookChoice",
-        Option(
-            False,
-            "Hooks whose collected state is saved empty: True, False, names, or a predicate over "
-            "HookSpecs. The state consists of the lists, dicts, sets, and deques among closure "
-            "variables, attributes, and bound arguments. The live hooks keep theirs.",
-        ),
-    ]
-    example_inputs: Annotated[
-        object,
-        Option(
-            None,
-            "Inputs for the self-test. A tuple contains the positional arguments of one call; a "
-            "mapping of parameter names contains keyword arguments; any other object is the only "
-            "argument.",
-        ),
-    ]
-    example_kwargs: Annotated[object, Option(None, "Additional keyword arguments of that call.")]
-    pickle_protocol: Annotated[
-        int,
-        Option(DEFAULT_PROTOCOL, "Pickle protocol, from 2 to 5. torch.package reads 3 and 4."),
-    ]
-
-
-class SaveModelOptions(ModelOptions, total=False):
-    """Options of :meth:`modpack.PackageExporter.save_model`."""
-
-    dependencies: Annotated[
-        bool, Option(True, "Whether to follow the classes and functions that the model refers to.")
-    ]
-
-
-class RuleOptions(TypedDict, total=False):
-    """Rules as options: patterns of modules, and a preset for modules that no pattern matches."""
-
-    intern: Annotated[
-        str | Iterable[str],
-        Option(
-            (),
-            "Patterns of modules whose sources are included. Rules apply in the order deny, mock, "
-            "extern, intern; use PackageExporter for another order.",
-        ),
-    ]
-    extern: Annotated[
-        str | Iterable[str],
-        Option((), "Patterns of modules to import from the loading environment."),
-    ]
-    mock: Annotated[str | Iterable[str], Option((), "Patterns of modules to replace with mocks.")]
-    deny: Annotated[
-        str | Iterable[str], Option((), "Patterns of modules that the package must not need.")
-    ]
-    preset: Annotated[
-        Preset,
-        Option(
-            "pinned",
-            "Rules for modules that no pattern matches. ``'pinned'``: installed distributions are "
-            "extern, all other code is interned. ``'hermetic'``: pure-Python distributions are "
-            "interned, too. ``'none'``: such modules are an error.",
-        ),
-    ]
-    intern_native: Annotated[
-        bool,
-        Option(
-            False,
-            "Whether the ``'hermetic'`` preset interns native extensions. The package then loads "
-            "only on the same platform and Python version.",
-        ),
-    ]
-
-
-class SaveOptions(RuleOptions, ModelOptions, ExporterOptions, ProgressOptions, total=False):
-    """Options of :func:`modpack.save`."""
-
-    importer: Annotated[
-        Importer | Sequence[Importer],
-        Option(sys_importer, "Importers of objects and modules, in order."),
-    ]
-    debug: Annotated[
-        bool, Option(False, "Whether a PackagingError shows the import chain of each module.")
-    ]
-    optimizer: Annotated[
-        object, Option(None, "The model's optimizer, which is saved with its own hooks.")
-    ]

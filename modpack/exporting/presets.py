@@ -15,7 +15,8 @@ from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import Distribution, DistributionIndex
-from modpack.options import Preset, require_value
+from modpack.exporting.options import Preset
+from modpack.options import require_value
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:

@@ -10,14 +10,15 @@ import pytest
 
 import modpack
 from modpack import options
+from modpack.exporting import options as save_options
 
 FUNCTIONS = {
-    "save": (modpack.save, options.SaveOptions),
+    "save": (modpack.save, save_options.SaveOptions),
     "load": (modpack.load, options.LoadOptions),
     "load_weights": (modpack.load_weights, options.LoadWeightsOptions),
     "self_test": (modpack.self_test, options.SelfTestOptions),
-    "PackageExporter": (modpack.PackageExporter.__init__, options.ExporterOptions),
-    "save_model": (modpack.PackageExporter.save_model, options.SaveModelOptions),
+    "PackageExporter": (modpack.PackageExporter.__init__, save_options.ExporterOptions),
+    "save_model": (modpack.PackageExporter.save_model, save_options.SaveModelOptions),
     "PackageImporter": (modpack.PackageImporter.__init__, options.OpenOptions),
     "load_model": (modpack.PackageImporter.load_model, options.LoadModelOptions),
 }
@@ -102,7 +103,7 @@ def test_self_test_accepts_int_timeout_and_rejects_text():
 
 def test_save_and_load_share_options_with_the_classes():
     assert (
-        options.SaveOptions.__annotations__.items()
-        > options.ExporterOptions.__annotations__.items()
+        save_options.SaveOptions.__annotations__.items()
+        > save_options.ExporterOptions.__annotations__.items()
     )
     assert options.LoadOptions.__annotations__.items() > options.OpenOptions.__annotations__.items()
