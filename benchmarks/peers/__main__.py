@@ -4,7 +4,7 @@
 ``--runs`` repeats the measurement. ``--write`` writes the page and its plot to the docs, and some
 figures to the README. ``--only`` measures some rows. ``--fast`` divides all sizes by 20 to test the
 benchmark, and writes nothing. ``--keep`` stores the measurements in a file after each run, and
-``--made-of`` renders the page from such files. The exit status is 1 if a goal is missed.
+``--render`` renders the page from such files. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def main() -> int:
     options = _options()
     share = FAST_SHARE if options.fast else 1
     wanted = [row for row in rows(share) if not options.only or row.name in options.only]
-    if options.made_of:
-        results, rounds = _read(options.made_of, wanted)
+    if options.render:
+        results, rounds = _read(options.render, wanted)
     else:
         results, rounds = _measured(wanted, options), options.rounds
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
@@ -150,7 +150,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="number of runs")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="store the measurements as JSON")
     parser.add_argument(
-        "--made-of", type=Path, nargs="+", metavar="FILE", help="render these files"
+        "--render", type=Path, nargs="+", metavar="FILE", help="render these files"
     )
     parser.add_argument("--folder", type=Path, help="folder for up to 20 GB of files")
     options = parser.parse_args()
@@ -160,9 +160,9 @@ def _options() -> argparse.Namespace:
         parser.error("--runs must be at least 1")
     if options.folder and not options.folder.is_dir():
         parser.error(f"--folder: no such folder: {options.folder}")
-    for file in options.made_of or ():
+    for file in options.render or ():
         if not file.is_file():
-            parser.error(f"--made-of: no such file: {file}")
+            parser.error(f"--render: no such file: {file}")
     if options.write and (options.fast or options.only):
         parser.error("--write cannot be combined with --fast or --only")
     return options

@@ -38,9 +38,9 @@ class Missing(Exception):
     """A cache that was not filled by a preparing job."""
 
 
-def write_files(made: list[Any], savers: dict[str, str]) -> Figures:
+def write_files(spec: list[Any], savers: dict[str, str]) -> Figures:
     """Save an object in every format."""
-    obj, tiny = _made(made), _made(_TINY)
+    obj, tiny = _create(spec), _create(_TINY)
     for saver, loader in savers.items():
         save_to = SAVERS[saver]()
         save_to(obj, FILES[loader])
@@ -89,12 +89,12 @@ def load(how: str) -> Figures:
     }
 
 
-def save(how: str, made: list[Any]) -> Figures:
+def save(how: str, spec: list[Any]) -> Figures:
     """Save an object, and measure time and extra memory."""
-    obj, saver = _made(made), SAVERS[how]()
+    obj, saver = _create(spec), SAVERS[how]()
     target = Path(f"saved-{os.getpid()}.pt")
     with clock(warming_up=True) as first:
-        saver(_made(_TINY), str(target))
+        saver(_create(_TINY), str(target))
     os.sync()  # flush the writes of earlier jobs
     before = peak_bytes_from_now()
     with clock() as seconds:
@@ -108,7 +108,7 @@ def round_trip(saver: str, loader: str, times: int) -> Figures:
     """Repeatedly save and load a small model with changing weights."""
     import torch
 
-    model, taken = _made(["small"]), []
+    model, taken = _create(["small"]), []
     with clock(warming_up=True) as importing:
         save_to, load_from = SAVERS[saver](), LOADERS[loader]()
     for number in range(times):
@@ -177,7 +177,7 @@ def import_plainly(folder: str) -> Figures:
     return {"importing": seconds()}
 
 
-def look_at(how: str, file: str) -> Figures:
+def open_package(how: str, file: str) -> Figures:
     """Open and inspect a package, or only open it."""
     opener = _opener(how)
     with clock(warming_up=True) as first:
@@ -258,7 +258,7 @@ JOBS: dict[str, Callable[..., Figures]] = {
         walk_library,
         import_packaged,
         import_plainly,
-        look_at,
+        open_package,
         first_load,
         cpu_of_import,
         process,
@@ -294,11 +294,11 @@ def _opener(how: str) -> Callable[[str], object]:
     return lambda file: Console(file=io.StringIO()).print(package_report(package_facts(file)))
 
 
-def _made(made: list[Any]) -> Any:
+def _create(spec: list[Any]) -> Any:
     import benched
 
-    kind, *arguments = made
-    return benched.MADE[kind](*arguments)
+    kind, *arguments = spec
+    return benched.FACTORIES[kind](*arguments)
 
 
 def _require_cache(is_needed: bool) -> None:

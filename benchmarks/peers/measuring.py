@@ -16,7 +16,7 @@ from typing import Any
 from figures import Goal, Measured, Side
 
 _WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("jobs.py"))]
-_MODELS = Path(__file__).with_name("taken_along")
+_MODELS = Path(__file__).with_name("models")
 """Modules of models, which are copied: here they would belong to modpack's distribution."""
 _LARGE = 1 << 20
 """Size in bytes from which files are removed early."""

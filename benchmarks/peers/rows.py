@@ -105,11 +105,11 @@ def loading(share: int) -> Iterator[Row]:
 def _load(
     name: str,
     title: str,
-    made: list[object],
+    spec: list[object],
     *goals: Goal,
     limits: Sequence[str] = (_KEPT,),
 ) -> Row:
-    writing = Job("write_files", {"made": made, "savers": _WRITTEN_FOR})
+    writing = Job("write_files", {"spec": spec, "savers": _WRITTEN_FOR})
     filling = [Job("load", {"how": how}, cache="warm") for how in ("modpack", _KEPT, _KNOWN)]
     loaded = dict.fromkeys((*_LOADED, *limits, *_ALWAYS_LOADED))
     subjects = {how: Job("load", {"how": how}, cache="warm") for how in loaded}
@@ -135,22 +135,22 @@ def saving(share: int) -> Iterator[Row]:
         "20000": ("20,000 tensors of 50 KB", 20_000 // share, 50_000),
     }
     for name, (title, count, size) in sizes.items():
-        made = ["tensors", count, size]
-        row = _save(f"save-{name}", f"save, {title}", made, _SAVED_TENSORS, *goals)
+        spec = ["tensors", count, size]
+        row = _save(f"save-{name}", f"save, {title}", spec, _SAVED_TENSORS, *goals)
         yield row if share > 1 else replace(row, rounds=5)
     for name, kind in {"plain": "small containers", "objects": "small objects"}.items():
         goal = faster("saving", "torch.package", 10)
         title = f"save, 200,000 {kind}"
-        made = [name, 200_000 // share]
-        yield _save(f"save-{name}", title, made, _SAVED_OBJECTS, *at_limit(_PICKLED, goal))
+        spec = [name, 200_000 // share]
+        yield _save(f"save-{name}", title, spec, _SAVED_OBJECTS, *at_limit(_PICKLED, goal))
 
 
 def _few(share: int) -> int:
     return max(400 // share, 4)
 
 
-def _save(name: str, title: str, made: list[object], savers: tuple[str, ...], *goals: Goal) -> Row:
-    subjects = {how: Job("save", {"how": how, "made": made}) for how in savers}
+def _save(name: str, title: str, spec: list[object], savers: tuple[str, ...], *goals: Goal) -> Row:
+    subjects = {how: Job("save", {"how": how, "spec": spec}) for how in savers}
     return Row(name, title, (), subjects, goals)
 
 
@@ -294,12 +294,12 @@ def importing(count: int, share: int) -> Row:
 def opening(count: int) -> Row:
     """Return a row that opens a package of many records."""
     subjects = ("modpack", "modpack, without rendering", "modpack, open only", "zipfile")
-    made = ["tensors", count, 64]
+    spec = ["tensors", count, 64]
     return Row(
         "open",
         f"open and inspect a package of {count:,} records",
-        (Job("write_files", {"made": made, "savers": {"modpack": "modpack"}}),),
-        {how: Job("look_at", {"how": how, "file": "model.modpack"}) for how in subjects},
+        (Job("write_files", {"spec": spec, "savers": {"modpack": "modpack"}}),),
+        {how: Job("open_package", {"how": how, "file": "model.modpack"}) for how in subjects},
         (no_more("opening", "zipfile", 2),),
     )
 
@@ -353,7 +353,7 @@ def inspecting() -> Row:
         "inspect",
         "`modpack inspect` as a process",
         (
-            Job("write_files", {"made": ["small"], "savers": {"modpack": "modpack"}}),
+            Job("write_files", {"spec": ["small"], "savers": {"modpack": "modpack"}}),
             Job("build_large"),
         ),
         subjects,

@@ -12,7 +12,7 @@ from torch.nn.modules import module as modules
 import modpack
 
 
-def reloaded(importer: Any, record: str, row: str) -> dict[str, Any]:
+def load_and_observe(importer: Any, record: str, row: str) -> dict[str, Any]:
     """Load a cell's model and run it.
 
     Returns:
@@ -24,13 +24,13 @@ def reloaded(importer: Any, record: str, row: str) -> dict[str, Any]:
         net, optimizer = importer.load_model(
             "net", record, with_optimizer=True, hooks=True, global_hooks=True
         )
-        observed = importer.import_module("matrixlib.net").observed
+        observe = importer.import_module("matrixlib.net").observe
         try:
-            seen = observed(row, net, optimizer)
+            seen = observe(row, net, optimizer)
         finally:
             for spec in importer.hook_specs("net", record):
                 importer.hook_handles.pop(spec.name).remove()
-        return {"seen": seen, "left": observed(row, net, optimizer)["log"]}
+        return {"seen": seen, "left": observe(row, net, optimizer)["log"]}
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"}
 
@@ -47,7 +47,7 @@ def main(package: str, notes: str, results: str) -> None:
     warnings.simplefilter("ignore")
     importer = modpack.PackageImporter(package)
     results_by_cell = {
-        cell: reloaded(importer, note["record"], cell.partition("|")[0])
+        cell: load_and_observe(importer, note["record"], cell.partition("|")[0])
         for cell, note in json.loads(Path(notes).read_text()).items()
         if "refused" not in note
     }

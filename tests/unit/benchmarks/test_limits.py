@@ -20,7 +20,7 @@ PEERS = Path(__file__).parents[3] / "benchmarks" / "peers"
 @pytest.fixture
 def limits(tool, monkeypatch, tmp_path):
     """Imports them; beside them lies what is saved. The collector, which they turn off, is on."""
-    monkeypatch.syspath_prepend(str(PEERS / "taken_along"))
+    monkeypatch.syspath_prepend(str(PEERS / "models"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("gc.disable", lambda: None)
     before = set(sys.modules)
@@ -191,7 +191,7 @@ def test_handmade_load_reports_other_environment(limits, packaged, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["small", "tensors"])
 def test_handmade_save_writes_valid_package(limits, benched, tmp_path, kind):
-    model = benched.MADE[kind](*{"small": (), "tensors": (3, 64)}[kind])
+    model = benched.FACTORIES[kind](*{"small": (), "tensors": (3, 64)}[kind])
     file = tmp_path / "saved.modpack"
     limits("handsaved").save_by_hand(model, str(file))
     with zipfile.ZipFile(file) as opened:

@@ -374,7 +374,7 @@ def test_project_of_many_modules_is_importable(tool, tmp_path):
         ["--rounds", "2"],
         ["--runs", "0"],
         ["--folder", "nowhere", "--only", "machine", "--fast"],
-        ["--made-of", "nowhere.json"],
+        ["--render", "nowhere.json"],
     ],
 )
 def test_run_with_reduced_sizes_cannot_write_page(options):

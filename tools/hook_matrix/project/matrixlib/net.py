@@ -42,14 +42,14 @@ class Net(torch.nn.Module):
         return effects.apply("shift", float(self.last.bias.sum()), args, kwargs)
 
 
-def made() -> tuple[Net, torch.optim.Optimizer]:
+def new_model() -> tuple[Net, torch.optim.Optimizer]:
     """Return a new model with its optimizer, always with the same weights."""
     torch.manual_seed(0)
     net = Net()
     return net, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
 
 
-def observed(row: str, net: Net, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def observe(row: str, net: Net, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Train for two steps with a save between them; return all numbers that hooks can change."""
     effects.ROW[0] = row
     effects.LOG.clear()

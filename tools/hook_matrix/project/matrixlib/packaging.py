@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reloading import forget_process_wide_choice, reloaded
+from reloading import forget_process_wide_choice, load_and_observe
 
 import modpack
-from matrixlib.net import Net, made, observed
+from matrixlib.net import Net, new_model, observe
 from matrixlib.registering import ROWS, Row
 from matrixlib.shapes import SHAPES, Pair
 
@@ -35,21 +35,21 @@ def package_all(of_script: Pair, package: Path, notes: Path) -> None:
     importer = modpack.PackageImporter(package)
     for cell, note in results.items():
         if "refused" not in note:
-            note["in process"] = reloaded(importer, note["record"], cell.partition("|")[0])
+            note["in process"] = load_and_observe(importer, note["record"], cell.partition("|")[0])
     notes.write_text(json.dumps(results))
 
 
 def _cell(exporter: Any, number: int, row: str, shape: Callable[[Net], Pair]) -> dict[str, Any]:
     record = f"cell{number}.pkl"
-    without = observed(row, *made())
+    without = observe(row, *new_model())
     with _hooked(ROWS[row], shape, swapped=True) as (failure, net, optimizer):
-        swapped = None if failure else observed(row, net, optimizer)
+        swapped = None if failure else observe(row, net, optimizer)
     with _hooked(ROWS[row], shape) as (failure, net, optimizer):
         if failure:
             return {"refused": failure}
         is_global = row.startswith("global.")
         exporter.save_model("net", record, net, optimizer=optimizer, global_hooks=is_global)
-        original = observed(row, net, optimizer)
+        original = observe(row, net, optimizer)
     return {
         "record": record,
         "original": original,
@@ -63,7 +63,7 @@ def _hooked(
     row: Row, shape: Callable[[Net], Pair], swapped: bool = False
 ) -> Iterator[tuple[str | None, Net, Any]]:
     """Yield a new model with two hooks, or torch's error if it rejects them."""
-    net, optimizer = made()
+    net, optimizer = new_model()
     handles: list[Any] = []
     double, shift = shape(net)
     pair = (shift, double) if swapped else (double, shift)

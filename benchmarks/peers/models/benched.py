@@ -66,4 +66,4 @@ def small() -> Small:
     return Small()
 
 
-MADE = {"tensors": tensors, "plain": plain, "objects": objects, "small": small}
+FACTORIES = {"tensors": tensors, "plain": plain, "objects": objects, "small": small}
