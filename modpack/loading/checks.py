@@ -198,7 +198,8 @@ def check_environment(
         (printable(row.name), printable(row.recorded or "extern"), printable(row.installed_text))
         for row in rows
     )
-    arguments = (source, differences, pip_install_command(rows))
+    command = pip_install_command(rows)
+    arguments = (source, differences, f"Run: {command}" if command else None)
     if is_error:
         raise EnvironmentMismatchError(*arguments)
     with _lock:

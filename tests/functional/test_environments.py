@@ -89,8 +89,8 @@ def test_load_lists_version_differences_in_one_warning(shop, elsewhere):
         ("torch", "1.0.0", torch.__version__),
         ("envshop-tea", "1.9", "2.0"),
     )
-    assert told.repair == "pip install 'torch==1.0.0' 'envshop-tea==1.9'"
-    assert told.repair in str(told)
+    assert told.hint == "Run: pip install 'torch==1.0.0' 'envshop-tea==1.9'"
+    assert told.hint in str(told)
     assert "envshop-cake" not in str(told)
 
 
@@ -118,7 +118,7 @@ def test_minor_differences_count_only_with_on_mismatch_error(shop, elsewhere):
     with pytest.raises(EnvironmentMismatchError) as raised:
         opened(path, on_mismatch="error")
     assert [name for name, *_ in raised.value.differences] == ["Python", "torch"]
-    assert raised.value.hint == f"pip install 'torch=={version}'"
+    assert raised.value.hint == f"Run: pip install 'torch=={version}'"
 
 
 def test_on_mismatch_error_raises_before_code_runs(project, tmp_path, elsewhere):
@@ -132,8 +132,7 @@ def test_on_mismatch_error_raises_before_code_runs(project, tmp_path, elsewhere)
     before = set(sys.modules)
     with pytest.raises(EnvironmentMismatchError, match="plan9") as raised:
         load(path, on_mismatch="error")
-    assert raised.value.hint is None
-    assert "export it again" in str(raised.value)
+    assert "export it again" in raised.value.hint
     assert set(sys.modules) == before
 
 
@@ -158,7 +157,7 @@ def test_load_lists_missing_modules_with_deferrable_ones_apart(without):
         ("envshop-cake", "3.0", "missing, not needed to load"),
         ("envshop-tea", "2.0", "missing"),
     )
-    assert told.repair == "pip install 'envshop-cake==3.0' 'envshop-tea==2.0'"
+    assert told.hint == "Run: pip install 'envshop-cake==3.0' 'envshop-tea==2.0'"
 
 
 @pytest.mark.filterwarnings("ignore::modpack.EnvironmentMismatchWarning")
@@ -242,7 +241,7 @@ def test_mismatch_warning_escapes_names_for_terminal_and_shell(without, elsewher
     told = warned(elsewhere(without, hostile))
     assert "\x1b" not in str(told)
     assert len(told.differences) == 2
-    assert told.repair is None
+    assert "pip" not in told.hint
 
 
 def test_damaged_environment_record_raises_archive_error(shop, elsewhere):
