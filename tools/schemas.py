@@ -1,6 +1,6 @@
 """Write the JSON schemas of the commands into ``docs/reference/json``.
 
-The annotations of the documents in :mod:`modpack.report.json_output` give the types, and the
+The annotations of the documents in ``modpack/report/json_*.py`` give the types, and the
 ``Attributes`` of their docstrings the descriptions. With ``--check``, write nothing and report the
 schemas that are not up to date.
 """
@@ -23,8 +23,41 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line
-from modpack.report.json_output import DOCUMENTS, SCHEMA
+from modpack.report.json_audit import AuditDocument, SuggestDocument, VerifyDocument, WhyDocument
+from modpack.report.json_compare import DiffDocument, RequirementsDocument
+from modpack.report.json_output import (
+    SCHEMA,
+    CacheListDocument,
+    CachePruneDocument,
+    CacheVerifyDocument,
+    ErrorDocument,
+    InspectDocument,
+    KeygenDocument,
+    PackageDocument,
+    ReportDocument,
+    SelfTestDocument,
+    SignDocument,
+)
 
+DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
+    "audit": AuditDocument,
+    "cache-list": CacheListDocument,
+    "cache-prune": CachePruneDocument,
+    "cache-verify": CacheVerifyDocument,
+    "diff": DiffDocument,
+    "error": ErrorDocument,
+    "export": PackageDocument,
+    "inspect": InspectDocument,
+    "keygen": KeygenDocument,
+    "report": ReportDocument,
+    "requirements": RequirementsDocument,
+    "self-test": SelfTestDocument,
+    "sign": SignDocument,
+    "suggest": SuggestDocument,
+    "verify": VerifyDocument,
+    "why": WhyDocument,
+}
+"""The documents of each command, by the name of its schema."""
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference" / "json"
 _UNIONS: Final = (Union, types.UnionType)
 _PLAIN: Final[dict[Any, dict[str, Any]]] = {

@@ -149,9 +149,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds per run")
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="number of runs")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="store the measurements as JSON")
-    parser.add_argument(
-        "--render", type=Path, nargs="+", metavar="FILE", help="render these files"
-    )
+    parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="render these files")
     parser.add_argument("--folder", type=Path, help="folder for up to 20 GB of files")
     options = parser.parse_args()
     if options.rounds < 3:

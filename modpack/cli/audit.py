@@ -122,7 +122,7 @@ def audit_command(
     audit = _audit(ctx, subject)
     verdict = judge(audit, gates)
     if as_json:
-        from modpack.report.json_output import audit_document
+        from modpack.report.json_audit import audit_document
 
         write_json(audit_document(audit, gates, verdict))
     else:

@@ -52,7 +52,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
     if as_json:
-        from modpack.report.json_output import diff_document
+        from modpack.report.json_compare import diff_document
 
         write_json(diff_document(found))
     else:

@@ -49,7 +49,7 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
     comparison = requirements.comparison
     relevant = comparison.deviations if exact else comparison.differences
     if as_json:
-        from modpack.report.json_output import requirements_document
+        from modpack.report.json_compare import requirements_document
 
         write_json(requirements_document(requirements, check=check, passed=not relevant))
     elif check:

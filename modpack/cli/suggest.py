@@ -56,7 +56,7 @@ def suggest_command(ctx: click.Context, /, target: str | None, as_json: bool, **
     preset = options.preset if options.preset == "hermetic" else "pinned"
     suggestions, problems = _suggest_rules(options, preset)
     if as_json:
-        from modpack.report.json_output import suggest_document
+        from modpack.report.json_audit import suggest_document
 
         write_json(suggest_document(options.target.text, preset, suggestions, problems))
     else:

@@ -72,7 +72,7 @@ def verify_command(
     with working(f"Verifying {file}"):
         facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
     if as_json:
-        from modpack.report.json_output import verify_document
+        from modpack.report.json_audit import verify_document
 
         write_json(verify_document(facts))
     else:

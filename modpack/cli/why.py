@@ -37,7 +37,7 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     """
     found = _explain(file, module, every_chain)
     if as_json:
-        from modpack.report.json_output import why_document
+        from modpack.report.json_audit import why_document
 
         write_json(why_document(found, file, every_chain))
     else:

@@ -13,7 +13,8 @@ from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Owner, Rule
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
-from modpack.report.json_output import dumps, why_document
+from modpack.report.json_audit import why_document
+from modpack.report.json_output import dumps
 from modpack.report.why import (
     MAX_COUNTED,
     MAX_NODES,

@@ -9,9 +9,15 @@ from typing import NamedTuple
 import pytest
 from jsonschema import Draft202012Validator
 
-from modpack.report.json_output import DOCUMENTS
-
-FILE = Path(__file__).parents[3] / "tools" / "schemas.py"
+ROOT = Path(__file__).parents[3]
+FILE = ROOT / "tools" / "schemas.py"
+WRITTEN = ("graph",)
+"""Schemas in the reference that are written by hand."""
+COMMANDS = sorted(
+    name
+    for file in (ROOT / "docs" / "reference" / "json").glob("*.schema.json")
+    if (name := file.name.removesuffix(".schema.json")) not in WRITTEN
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +33,7 @@ def test_schemas_in_the_reference_are_up_to_date(schemas, capsys):
     assert schemas.main(["--check"]) == 0, f"run make schemas: {capsys.readouterr().out}"
 
 
-@pytest.mark.parametrize("command", DOCUMENTS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_schema_is_valid_and_describes_every_key(schemas, command):
     schema = json.loads(schemas.schema_of(command))
     Draft202012Validator.check_schema(schema)

@@ -1,0 +1,428 @@
+"""JSON documents of audits, verifications, suggestions, and `why`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from modpack.core.codec import Line
+from modpack.report.json_output import CodeFacts, code_facts, pick
+
+if TYPE_CHECKING:
+    from modpack.core.plan import MockEvent, MockRisk, MockUse, UseKind
+    from modpack.core.rules import Action, RuleOrigin
+    from modpack.diagnostics import Diagnostic
+    from modpack.report.audit import AuditResult, Gate
+    from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
+    from modpack.report.facts import (
+        ImporterFacts,
+        ModuleFacts,
+        PackageFacts,
+        Provider,
+        ResourceFacts,
+    )
+    from modpack.report.suggest import ImportReach, ModuleOrigin, Suggestion
+    from modpack.report.verify import CheckFacts, VerifyFacts
+    from modpack.report.why import Chain, ImportLink, ModuleStatus, Why
+    from modpack.security.signing_envelope import ValidSignature
+
+
+class GateResult(NamedTuple):
+    """A gate of ``--fail-on``.
+
+    Attributes:
+        gate: The gate, as it was given.
+        fired: Whether it fired.
+        findings: The findings that made it fire.
+    """
+
+    gate: str
+    fired: bool
+    findings: tuple[Diagnostic, ...]
+
+
+class UseFacts(NamedTuple):
+    """A use of a mocked module's name.
+
+    Attributes:
+        name: The name, dotted, below the module. Empty for the module itself.
+        importer: Module that contains the use, or a saved object.
+        path: Record or file of the importer, or null if unknown.
+        line: Line of the use.
+        location: Path and line.
+        kind: How the name is used.
+        scope: Qualified name of the surrounding function or class. Empty at module level.
+        live: Whether anything in the package can call the surrounding function.
+        called_later: Whether an object made with the name can be called after the import.
+        via: Interned modules through which the importer gets the name, in order.
+    """
+
+    name: str
+    importer: str
+    path: str | None
+    line: Line
+    location: str
+    kind: UseKind
+    scope: str
+    live: bool
+    called_later: bool
+    via: tuple[str, ...]
+
+
+class MockDetails(NamedTuple):
+    """A mocked module.
+
+    Attributes:
+        module: Path of the module.
+        rule: Rule that mocked it. Null if the package does not record it.
+        risk: Effect of the mock on the package.
+        importers: Modules and saved objects that import it.
+        uses: Uses of its names in packaged code.
+        tried: Whether a self-test watched it.
+        touches: What the self-test did with it.
+    """
+
+    module: str
+    rule: str | None
+    risk: MockRisk
+    importers: tuple[ImporterFacts, ...]
+    uses: tuple[UseFacts, ...]
+    tried: bool
+    touches: tuple[MockEvent, ...]
+
+
+class EnvironmentFacts(NamedTuple):
+    """The export environment.
+
+    Attributes:
+        python: Version of Python, or null if not recorded.
+        implementation: Implementation of Python, such as ``CPython``, or null.
+        platform: Operating system, as ``sys.platform`` names it, or null.
+        machine: Architecture of the processor, or null.
+        torch: Version of torch, or null.
+    """
+
+    python: str | None
+    implementation: str | None
+    platform: str | None
+    machine: str | None
+    torch: str | None
+
+
+class AuditDocument(NamedTuple):
+    """An audit of a package or of a target.
+
+    Attributes:
+        path: The package. Null for a target.
+        target: The target. Null for a package.
+        passed: Whether there are no problems, no errors, and no gates that fired.
+        gates: The gates of ``--fail-on``.
+        findings: Findings, errors first.
+        problems: Reasons why a target cannot be exported. Empty for a package.
+        mocks: The mocked modules, the worst risk first.
+        modules: All modules, sorted by path.
+        distributions: Distributions that the modules belong to, by name.
+        files: Files that were included with the code.
+        notes: Hazards and remarks from the export.
+        code: The code in the package. Null for a target.
+        environment: The export environment. Null for a target.
+        package: The package. Null for a target.
+    """
+
+    path: str | None
+    target: str | None
+    passed: bool
+    gates: tuple[GateResult, ...]
+    findings: tuple[Diagnostic, ...]
+    problems: tuple[Diagnostic, ...]
+    mocks: tuple[MockDetails, ...]
+    modules: tuple[ModuleFacts, ...]
+    distributions: tuple[DistributionFacts, ...]
+    files: tuple[ResourceFacts, ...]
+    notes: tuple[Diagnostic, ...]
+    code: CodeFacts | None
+    environment: EnvironmentFacts | None
+    package: PackageFacts | None
+
+
+def audit_document(audit: AuditFacts, gates: Iterable[Gate], result: AuditResult) -> AuditDocument:
+    """Return the document of an audit.
+
+    Args:
+        audit: The audit.
+        gates: All gates that were given.
+        result: The outcome of the audit.
+    """
+    from modpack.report.audit_facts import files_of
+
+    files, fired = files_of(audit), dict(result.fired)
+    return pick(
+        AuditDocument,
+        audit,
+        path=None if audit.package is None else audit.subject,
+        target=audit.subject if audit.package is None else None,
+        passed=result.passed,
+        gates=tuple(GateResult(each.text, each in fired, fired.get(each, ())) for each in gates),
+        mocks=tuple(_mock_details(mock, files) for mock in audit.mocks),
+        code=None if audit.code is None else code_facts(audit.code),
+        environment=audit.environment and pick(EnvironmentFacts, audit.environment),
+    )
+
+
+def _mock_details(mock: MockFacts, files: Mapping[str, str]) -> MockDetails:
+    uses = tuple(_use_facts(use, files) for use in mock.uses)
+    return pick(MockDetails, mock, uses=uses, tried=mock.is_tried)
+
+
+def _use_facts(use: MockUse, files: Mapping[str, str]) -> UseFacts:
+    from modpack.report.audit_facts import location_in
+
+    return pick(
+        UseFacts,
+        use,
+        path=files.get(use.importer),
+        location=location_in(files, use.importer, use.line),
+        live=use.is_live,
+        called_later=use.is_called_later,
+    )
+
+
+class WhyDocument(NamedTuple):
+    """The reasons why a module is in a package, or is not.
+
+    Attributes:
+        path: The package, as the user named it.
+        module: Path of the module.
+        status: What the package has to do with the module.
+        action: The decision, or null.
+        rule: Rule that matched. Null without a decision, or if the package does not record it.
+        origin: Origin of the rule, or null.
+        overridden_by: Hook that changed the action of the rule, or null.
+        hooks: Match hooks that were called for the module, in order.
+        provided_by: Provider of the module at export, or null if not recorded.
+        distribution: Distribution that contained the module at export, or null.
+        version: Version of the distribution, or null.
+        chains: Chains of imports that lead to the module, the shortest first.
+        every_chain: Whether all chains were requested (``--all``).
+        omitted_chains: Number of further chains.
+        search_complete: Whether ``omitted_chains`` is exact. If not, there are at least so many.
+        equally_short_chains: Number of further chains that start at the same objects and are as
+            short.
+        importers: All locations that import the module directly.
+        notes: Notes about the module.
+    """
+
+    path: str
+    module: str
+    status: ModuleStatus
+    action: Action | None
+    rule: str | None
+    origin: RuleOrigin | None
+    overridden_by: str | None
+    hooks: tuple[str, ...]
+    provided_by: Provider | None
+    distribution: str | None
+    version: str | None
+    chains: tuple[Chain, ...]
+    every_chain: bool
+    omitted_chains: int
+    search_complete: bool
+    equally_short_chains: int
+    importers: tuple[ImportLink, ...]
+    notes: tuple[Diagnostic, ...]
+
+
+def why_document(found: Why, path: str, every_chain: bool) -> WhyDocument:
+    """Return the document of ``modpack why``.
+
+    Args:
+        found: The reasons.
+        path: The package, as the user named it.
+        every_chain: Whether all chains were requested.
+    """
+    from modpack.core.rules import UNRECORDED
+
+    decision, chains, provider = found.decision, found.chains, found.provider
+    rule = decision.rule if decision is not None else None
+    rule = None if rule is None or rule.label == UNRECORDED else rule
+    return WhyDocument(
+        path,
+        found.module,
+        found.status,
+        decision.action if decision is not None else None,
+        str(rule) if rule is not None else None,
+        rule.origin if rule is not None else None,
+        decision.overridden_by if decision is not None else None,
+        decision.hooks if decision is not None else (),
+        provider.kind if provider is not None else None,
+        provider.distribution if provider is not None else None,
+        provider.version if provider is not None else None,
+        chains.chains,
+        every_chain,
+        chains.omitted,
+        chains.is_complete,
+        chains.equally_short,
+        found.importers,
+        found.notes,
+    )
+
+
+class RuleFacts(NamedTuple):
+    """A rule.
+
+    Attributes:
+        action: What the rule does.
+        patterns: Patterns that it matches.
+        option: The rule as options of ``modpack export``, quoted for a shell.
+        toml: The rule as an entry of ``rules`` in a pyproject.toml.
+    """
+
+    action: Action
+    patterns: tuple[str, ...]
+    option: str
+    toml: str
+
+
+class SuggestionFacts(NamedTuple):
+    """A suggested rule, with the reasons for it.
+
+    Attributes:
+        action: What the rule does.
+        patterns: Patterns that it matches.
+        option: The rule as options of ``modpack export``, quoted for a shell.
+        toml: The rule as an entry of ``rules`` in a pyproject.toml.
+        provided_by: Provider of the modules.
+        name: The distribution, or the top-level module.
+        modules: Modules that the rule decides.
+        distribution: The installed distribution, or null.
+        version: Version of the distribution, or null.
+        license: License of the distribution, or null.
+        editable: Whether the distribution is an editable install, or null.
+        native: Whether the distribution contains native code, or null.
+        reach: The strongest evidence that the modules are needed.
+        importers: Locations that need the modules, the strongest evidence first.
+        reasons: Reasons for the rule, in sentences.
+        mock_risk: Effect of a mock instead of the rule. Null if a mock cannot replace the rule.
+        alternative: Another rule that may work, or null.
+    """
+
+    action: Action
+    patterns: tuple[str, ...]
+    option: str
+    toml: str
+    provided_by: ModuleOrigin
+    name: str
+    modules: tuple[str, ...]
+    distribution: str | None
+    version: str | None
+    license: str | None
+    editable: bool | None
+    native: bool | None
+    reach: ImportReach
+    importers: tuple[ImportLink, ...]
+    reasons: tuple[str, ...]
+    mock_risk: MockRisk | None
+    alternative: RuleFacts | None
+
+
+class SuggestDocument(NamedTuple):
+    """Rules for the modules that no rule matches.
+
+    Attributes:
+        target: The target, as the user named it.
+        preset: The preset whose choices the suggestions follow.
+        suggestions: The rules, in the order in which they must be given.
+        problems: Problems that no rule solves.
+    """
+
+    target: str
+    preset: Literal["pinned", "hermetic"]
+    suggestions: tuple[SuggestionFacts, ...]
+    problems: tuple[Diagnostic, ...]
+
+
+def suggest_document(
+    target: str, preset: str, found: Sequence[Suggestion], problems: Sequence[Diagnostic]
+) -> SuggestDocument:
+    """Return the document of ``modpack suggest``.
+
+    Args:
+        target: The target, as the user named it.
+        preset: The preset whose choices the suggestions follow.
+        found: The rules, in the order in which they must be given.
+        problems: Problems that no rule solves.
+    """
+    suggestions = tuple(map(_suggestion_facts, found))
+    return SuggestDocument(
+        target, "hermetic" if preset == "hermetic" else "pinned", suggestions, tuple(problems)
+    )
+
+
+def _suggestion_facts(found: Suggestion) -> SuggestionFacts:
+    from modpack.core.plan import MockRisk
+    from modpack.core.rules import Action
+    from modpack.report.suggest import reasons
+
+    advice, distribution = found.advice, found.distribution
+    can_be_mocked = found.mock_risk not in (None, MockRisk.REACHABLE)
+    return SuggestionFacts(
+        *_rule_facts(advice.action, advice.patterns),
+        advice.kind,
+        advice.name,
+        found.modules,
+        distribution.name if distribution is not None else None,
+        distribution.version if distribution is not None else None,
+        distribution.license if distribution is not None else None,
+        distribution.editable if distribution is not None else None,
+        found.is_native,
+        found.reach,
+        found.importers,
+        tuple(reasons(found)),
+        found.mock_risk,
+        _rule_facts(Action.MOCK, advice.patterns) if can_be_mocked else None,
+    )
+
+
+def _rule_facts(action: Action, patterns: tuple[str, ...]) -> RuleFacts:
+    from modpack.report.suggest import as_option, as_toml
+
+    return RuleFacts(action, patterns, as_option(action, patterns), as_toml(action, patterns))
+
+
+class VerifyDocument(NamedTuple):
+    """The verification of a package.
+
+    Attributes:
+        path: The package, as the user named it.
+        passed: Whether no errors were found.
+        format: Format of the package, or null if it could not be read.
+        digest: Digest of the package, or null if it could not be computed.
+        size_bytes: Size of the file, or of all files in a directory. 0 if it could not be read.
+        checks: The checks, in order.
+        findings: Findings, errors first.
+        signatures: Signatures that were requested and are valid.
+        code: The code in the package, or null if it could not be read.
+    """
+
+    path: str
+    passed: bool
+    format: str | None
+    digest: str | None
+    size_bytes: int
+    checks: tuple[CheckFacts, ...]
+    findings: tuple[Diagnostic, ...]
+    signatures: tuple[ValidSignature, ...]
+    code: CodeFacts | None
+
+
+def verify_document(facts: VerifyFacts) -> VerifyDocument:
+    """Return the document of a verification."""
+    return pick(
+        VerifyDocument,
+        facts,
+        path=facts.subject,
+        passed=facts.is_accepted,
+        format=facts.format or None,
+        digest=facts.digest or None,
+        code=None if facts.code is None else code_facts(facts.code),
+    )
