@@ -16,7 +16,7 @@ from typing import cast
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 _MISSING = object()
-_BOTH = "importer=[package, sys_importer]"
+_BOTH = "importer=[importer_of(model), sys_importer]"
 
 
 def module_dict(module: object) -> Mapping[str, object]:

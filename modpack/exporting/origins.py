@@ -94,7 +94,7 @@ class ObjectOrigins:
         if not any(importer is each for each in self.importers):
             raise ObjNotFoundError(
                 f"{obj!r} was loaded from {importer!r}, which is not an importer of this exporter",
-                hint="Pass importer=[package, sys_importer].",
+                hint="Pass importer=[importer_of(model), sys_importer].",
             )
 
     def remember(self, importer: Importer, module: str, obj: object) -> None:
