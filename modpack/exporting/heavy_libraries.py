@@ -145,7 +145,7 @@ class _Weights:
         return any(r.origin is RuleOrigin.USER and r.names_explicitly(m) for r, m in rules)
 
     def chain_to(self, name: str) -> list[str]:
-        """Return the shortest chain of imports from a saved object into a distribution."""
+        """Return the shortest import chain from a saved object into a distribution."""
         leading = self._leading()
         node = next((node for node in leading if self._owner.get(node) == name), None)
         chain: list[str] = []

@@ -235,7 +235,7 @@ class Namespace:
     ) -> Any:
         """Import for an import statement (the contract of :func:`__import__`)."""
         # No helper functions around the imports: each would add a stack frame for every module
-        # in a chain of imports. No generator-based context managers: they took half of the time
+        # in an import chain. No generator-based context managers: they took half of the time
         # of each import, and a module has many.
         is_outermost, self._is_importing = not self._is_importing, True
         try:

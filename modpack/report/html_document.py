@@ -56,7 +56,7 @@ def drawn_graph(audit: AuditFacts) -> DependencyGraph:
     """Return the graph of an audit with the imports of mocks, without unneeded self-test inputs.
 
     The inputs of a self-test are saved with the package, but loading the model does not load them.
-    Chains of imports start at them only for modules that the chains of the model do not reach. The
+    Import chains start at them only for modules that the chains of the model do not reach. The
     module that mocks import is in no plan, so its imports are added.
 
     Args:
@@ -297,7 +297,7 @@ def nearest_sources(
     """Return the sources that fit on a page, the most important first.
 
     Code without a distribution, usually the user's own, comes first, then code with the shortest
-    chain of imports from the saved objects.
+    import chain from the saved objects.
 
     Args:
         sources: Sources of the package.

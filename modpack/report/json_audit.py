@@ -202,7 +202,7 @@ class WhyDocument(NamedTuple):
         provided_by: Provider of the module at export, or null if not recorded.
         distribution: Distribution that contained the module at export, or null.
         version: Version of the distribution, or null.
-        chains: Chains of imports that lead to the module, the shortest first.
+        chains: Import chains that lead to the module, the shortest first.
         every_chain: Whether all chains were requested (``--all``).
         omitted_chains: Number of further chains.
         search_complete: Whether ``omitted_chains`` is exact. If not, there are at least so many.

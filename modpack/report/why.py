@@ -1,4 +1,4 @@
-"""The evidence for a module: chains of imports that lead to it from the saved objects."""
+"""The evidence for a module: import chains that lead to it from the saved objects."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MAX_COUNTED: Final = 1_000_000
 
 @dataclass(frozen=True)
 class ImportLink:
-    """One link of a chain of imports, with the strongest evidence for it.
+    """One link of an import chain, with the strongest evidence for it.
 
     Attributes:
         importer: Path of the importing module, or a saved object (``<model/model.pkl>``).
@@ -77,7 +77,7 @@ class ImportLink:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of imports.
+    """An import chain.
 
     Attributes:
         start: Saved object, or module that was saved by name.
@@ -147,7 +147,7 @@ class Why:
         module: Path of the module.
         status: Status of the module in the package.
         decision: The decision, or None.
-        chains: Chains of imports that lead to the module.
+        chains: Import chains that lead to the module.
         importers: All locations that import the module directly.
         notes: Notes about the module.
         provider: Provider of the module at export, or None if not recorded.

@@ -81,7 +81,7 @@ def _rows(found: Why) -> Iterator[tuple[str, str]]:
 def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
     chains = found.chains
     if not chains.chains and (chains.omitted or not chains.is_complete):
-        yield Text("The chains of imports that lead to it are too long to show.")
+        yield Text("The import chains that lead to it are too long to show.")
         return
     if not chains.chains:
         if found.status is not ModuleStatus.TYPE_CHECKING_ONLY:
@@ -103,11 +103,11 @@ def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
 def _title(found: Why, every_chain: bool) -> str:
     number = len(found.chains.chains)
     if every_chain:
-        return f"{counted(number, 'chain')} of imports, the shortest first"
+        return f"{counted(number, 'import chain')}, the shortest first"
     starts = len({chain.start for chain in found.chains.chains})
     if starts > 1:
-        return f"the shortest chains from each of {starts} saved objects"
-    return f"the shortest {'chain' if number == 1 else 'chains'} of imports"
+        return f"the shortest import chains from each of {starts} saved objects"
+    return f"the shortest import {'chain' if number == 1 else 'chains'}"
 
 
 def _evidence(link: ImportLink) -> str:

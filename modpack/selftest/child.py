@@ -42,7 +42,7 @@ from modpack.selftest.process import (
 
 _OWN_FRAMES = 32
 """Stack frames that the self-test itself needs. The recursion limit is raised by this number, so
-that a chain of imports that loads elsewhere also loads in the self-test."""
+that an import chain that loads elsewhere also loads in the self-test."""
 _MAX_FRAMES = 12
 _MAX_CAUSES = 4
 

@@ -102,7 +102,7 @@ def test_why_all_sorts_chains_by_length(package):
         ["whyshop.net", "whyshop.tools", "whyshop.deep", "whyspy"],
     ]
     assert (found["omitted_chains"], found["search_complete"]) == (0, True)
-    assert "2 chains of imports" in run(package, "whyspy", "--all").stdout
+    assert "2 import chains" in run(package, "whyspy", "--all").stdout
 
 
 def test_why_json_step_has_evidence(package):

@@ -60,9 +60,9 @@ const details = (() => {
     if (steps === null) {
       const edges = importersOf[index];
       const only = edges.length > 0 && edges.every((edge) => edge.kind === neverRuns);
-      return element("p", { class: "hint" }, only ? "Only imports that never run (if TYPE_CHECKING) lead to it." : "No recorded chain of imports leads to it.");
+      return element("p", { class: "hint" }, only ? "Only imports that never run (if TYPE_CHECKING) lead to it." : "No recorded import chain leads to it.");
     }
-    if (steps.length === 0) return element("p", { class: "hint" }, "Chains of imports start here: this object was saved.");
+    if (steps.length === 0) return element("p", { class: "hint" }, "Import chains start here: this object was saved.");
     const first = element("li", {}, moduleLink(steps[0].from));
     const rest = steps.map((edge) => element("li", {}, imported(edge, edge.to)));
     return element("ol", { class: "steps" }, first, rest);

@@ -1,4 +1,4 @@
-"""``modpack why``: chains of imports, the status of a module, and the report."""
+"""``modpack why``: import chains, the status of a module, and the report."""
 
 from __future__ import annotations
 
