@@ -101,8 +101,8 @@ def _prune(
 ) -> None:
     """Remove cached packages that no running process uses.
 
-    DIGEST is the beginning of a digest in modpack cache list. Without a DIGEST or an option, the
-    command removes only incomplete folders of processes that have ended.
+    DIGEST is the beginning of a digest that modpack cache list shows. Without a DIGEST or an
+    option, the command removes only incomplete folders of processes that have ended.
 
     \b
     Examples:

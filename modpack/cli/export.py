@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     metavar="NAME",
     default=PACKAGE,
     show_default=True,
-    help="Save the object in this package.",
+    help="Set the first part of the object's name, PACKAGE/RESOURCE.",
 )
 @click.option(
     "--resource",
     metavar="NAME",
     default=RESOURCE,
     show_default=True,
-    help="Save the object under this name.",
+    help="Set the second part of the object's name, PACKAGE/RESOURCE.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
@@ -84,10 +84,10 @@ def export_command(
     object, or a function or class that modpack calls without arguments to get it. modpack puts
     the current folder first on the import path; for a file, the folder above its Python package.
 
-    The first rule that matches a module decides about it. Rules from pyproject.toml follow those of
-    the command line. The standard library and torch are extern unless a rule names them
-    explicitly. In a PATTERN, * matches within one component of a module name, and ** matches any
-    number of components.
+    The first rule that matches a module determines how modpack handles it. Rules from
+    pyproject.toml follow those of the command line. The standard library and torch are extern
+    unless a rule names them explicitly. In a PATTERN, * matches within one component of a module
+    name, and ** matches any number of components.
 
     \b
     Examples:

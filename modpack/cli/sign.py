@@ -41,7 +41,7 @@ def sign_command(
     """Sign a package so that others can verify who published it.
 
     FILE is a modpack package or the folder of an unzipped one. modpack first compares all records
-    with the manifest; no code in the package is executed or unpickled. The signature covers the
+    with the manifest, without executing or unpickling anything. The signature covers the
     package's digest and therefore its whole content, but not the file name.
 
     An embedded signature becomes a record of the package; its other records and its digest do not

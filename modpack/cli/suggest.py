@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @command(
     "suggest",
     cls=RulesCommand,
-    epilog="Exit status: 0 if rules can decide about every module, 1 if other problems remain, "
+    epilog="Exit status: 0 if the rules solve every problem, 1 if other problems remain, "
     "2 if TARGET cannot be built.",
 )
 @click.argument("target", metavar="[TARGET]", required=False, type=FILE)
@@ -45,7 +45,8 @@ def suggest_command(ctx: click.Context, /, target: str | None, as_json: bool, **
     modpack plans the package of TARGET without a preset and writes nothing. It suggests one rule
     for each distribution or top-level package that no rule matches, with reasons. The rules are
     shown as command-line options and as a table for pyproject.toml; they suffice to export TARGET
-    with --preset none.
+    with --preset none. With --preset hermetic, it suggests interning the distributions
+    that can be interned.
 
     \b
     Examples:

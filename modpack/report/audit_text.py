@@ -115,7 +115,7 @@ def _details(
     if mock.uses:
         yield _uses(mock.uses, files, folder)
     elif importers:
-        yield Text("no name of it is used", "dim")
+        yield Text("none of its names is used", "dim")
     yield Text(printable(describe_self_test(mock)), "dim")
 
 
@@ -194,7 +194,8 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
         counts = [f"{root} {count}" for root, count in roots.most_common()]
         functions = len(listing.pickles[record].sources)
         more = f", and contains the source of {counted(functions, 'function')}" if functions else ""
-        yield f"{record} names {len(names)} beyond data: {listed(counts, _SHOWN_PARTS)}{more}"
+        total = f"{counted(len(names), 'global')} beyond plain data"
+        yield f"{record} names {total}: {listed(counts, _SHOWN_PARTS)}{more}"
 
 
 def audit_report(
