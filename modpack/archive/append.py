@@ -67,7 +67,7 @@ def write_with_signature(
             with open_archive(sink.path()) as written:
                 if list(written.names()) != [*others, layout.SIGNATURE]:
                     reason = "the signed package cannot be read back"
-                    raise ArchiveError(archive.path, reason)
+                    raise ArchiveError(archive.path, reason, hint="No file was written.")
             archive.check_unchanged()
             sink.publish()
         finally:

@@ -368,7 +368,7 @@ def _mode_of_target(target: str, path: str) -> int | None:
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         url = identify_url(target, is_target=True)
-        reason, hint = url or (f"the folder {folder} does not exist", "")
+        reason, hint = url or (f"the folder {folder} does not exist", "Create the folder.")
         raise TargetError(f"cannot write {target}: {reason}", hint=hint)
     try:
         found = os.stat(path)
@@ -377,9 +377,13 @@ def _mode_of_target(target: str, path: str) -> int | None:
     except OSError as error:
         raise TargetError(f"cannot write {target}: {error.strerror}") from error
     if found is not None and stat.S_ISDIR(found.st_mode):
-        raise TargetError(f"cannot write {target}: this is a folder")
+        raise TargetError(
+            f"cannot write {target}: this is a folder", hint="Append a file name to the path."
+        )
     if found is not None and not stat.S_ISREG(found.st_mode):
-        raise TargetError(f"cannot write {target}: not a regular file")
+        raise TargetError(
+            f"cannot write {target}: this is not a regular file", hint="Choose another path."
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise TargetError(f"cannot write {target}: no permission to write in the folder {folder}")
     return None if found is None else stat.S_IMODE(found.st_mode)

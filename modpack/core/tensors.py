@@ -146,7 +146,7 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
     Raises:
         KeyError: If a field is missing.
         TypeError: If a field has another type.
-        ValueError: If a tensor is impossible.
+        ValueError: If a tensor's shape, stride, or size is invalid.
     """
     kinds = dict[str, tuple[TensorFacts, ...]]
     resources = from_json(kinds, record["resources"], "'resources' of the record")
@@ -157,8 +157,11 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
 
 def _check(tensor: TensorFacts) -> None:
     sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
-    if max(len(tensor.shape or ()), len(tensor.stride)) > _MAX_DIMENSIONS:
-        raise ValueError(f"{tensor.name!r} has too many dimensions")
+    dimensions = max(len(tensor.shape or ()), len(tensor.stride))
+    if dimensions > _MAX_DIMENSIONS:
+        raise ValueError(
+            f"{tensor.name!r} has {dimensions} dimensions, and the limit is {_MAX_DIMENSIONS}"
+        )
     is_stored = tensor.storage is not None
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):
         raise ValueError(f"the shape and stride of {tensor.name!r} differ in length")

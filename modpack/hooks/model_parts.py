@@ -86,7 +86,9 @@ def resolve_path(roots: Mapping[str, Any], path: Path) -> Any:
     name, steps = path
     found = roots.get(name)
     if found is None:
-        raise ModpackError(f"the captured hooks refer to an {name}", hint=f"Pass {name}=.")
+        raise ModpackError(
+            f"the captured hooks refer to an {name}, but none was passed", hint=f"Pass {name}=."
+        )
     for index, (kind, key) in enumerate(steps):
         try:
             found = found.__closure__ if kind == CLOSURE else found

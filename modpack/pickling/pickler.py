@@ -500,7 +500,10 @@ def pickle_object(
     try:
         data, appended = pickler.dump_all(obj)
     except RecursionError as failure:
-        reason = "the object nests too deeply for pickle"
+        reason = (
+            "the object nests too deeply for pickle. Reduce its nesting, or raise the limit with "
+            "sys.setrecursionlimit."
+        )
         raise PicklingError(resource, ((None, reason),)) from failure
     except _FATAL:
         raise

@@ -254,10 +254,13 @@ def _verified_digest(archive: Archive, workers: int) -> str:
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
         listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
-        raise ArchiveError(archive.path, f"the package is damaged and was not signed: {listed}")
+        reason = f"the package is damaged and was not signed: {listed}"
+        raise ArchiveError(archive.path, reason, hint="Copy or download the package again.")
     if archive.has_changed():
         reason = "the package changed while it was checked"
-        raise ArchiveError(archive.path, reason, hint="Sign it when no process writes to it.")
+        raise ArchiveError(
+            archive.path, reason, hint="Sign the package when no process writes to it."
+        )
     return digest
 
 

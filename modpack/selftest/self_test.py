@@ -108,7 +108,7 @@ def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTes
         if recorded is None:
             raise ModpackError(
                 f"{archive.path}: the package contains no self-test",
-                hint="Pass example_inputs to modpack.save.",
+                hint="Export the model with example_inputs (--example-inputs).",
             )
         policy = options["policy"]
         require_contents(archive, stricter_level(options["verify"], policy))
