@@ -334,16 +334,17 @@ class PackageExporter:
     def treat_as_script(self, module_name: str) -> None:
         """Treat a module like the running script.
 
-        For objects saved after this call, the package includes only the classes and functions that
-        they need from the module, and the definitions that those use, in a module of their own. The
-        module itself, which does work when it is imported, is not included.
+        Call this for a module that has side effects when it is imported. For objects saved after
+        this call, the package does not include the module itself. It includes a new module that
+        contains only the classes and functions that the objects need, and the definitions that
+        those use.
 
         Args:
             module_name: Path of the module.
 
         Raises:
-            TypeError: If it is not a string.
-            ValueError: If it is not a module path.
+            TypeError: If ``module_name`` is not a string.
+            ValueError: If ``module_name`` is not a module path.
         """
         self._check_open()
         self._objects.scripts.add(require_module_name(module_name))

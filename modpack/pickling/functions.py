@@ -356,9 +356,9 @@ def make_function(
 
     Args:
         fields: The fields of a :class:`FunctionText`.
-        identity: Its ``__name__``, ``__qualname__``, and ``__module__``.
-        home: The module with its globals, or a :class:`GlobalNames`.
-        cells: Its closure, in the order of the source's free variables.
+        identity: The function's ``__name__``, ``__qualname__``, and ``__module__``.
+        home: The module that contains the function's globals, or a :class:`GlobalNames`.
+        cells: The function's closure, in the order of the source's free variables.
     """
     text = FunctionText(*fields)
     name, qualname, module = identity

@@ -45,8 +45,8 @@ class UseFacts(NamedTuple):
     """A use of a mocked module's name.
 
     Attributes:
-        name: The name, dotted, below the module. Empty for the module itself.
-        importer: Module that contains the use, or a saved object.
+        name: Dotted name, relative to the module. Empty for the module itself.
+        importer: Module or saved object that contains the use.
         path: Record or file of the importer, or null if unknown.
         line: Line of the use.
         location: Path and line.

@@ -34,10 +34,10 @@ class SelfTestResult:
     Attributes:
         path: The package, as the user named it.
         passed: Whether the package loaded and its output equals the recorded one.
-        recorded: The self-test of the export.
-        reason: The failure in one sentence. Empty if it passed.
+        recorded: The self-test that was recorded at export.
+        reason: The failure in one sentence. Empty if the self-test passed.
         details: Lines with the traceback or the differing outputs.
-        log: The end of stdout and stderr if it did not pass.
+        log: The end of stdout and stderr. Empty if the self-test passed.
         seconds: The duration in seconds.
     """
 
