@@ -86,7 +86,7 @@ def _require(condition: bool, message: str) -> None:
         raise NotDataError(message)
 
 
-class _Keys:
+class _KeyChecker:
     """Checks dict keys and set members: plain values, few of which share a hash."""
 
     def __init__(self) -> None:
@@ -347,7 +347,7 @@ class _Data(Actions):
         self._added = added
         self._import_module = import_module
         self._taken: dict[int, Any] = {}
-        self._keys = _Keys()
+        self._keys = _KeyChecker()
         self._containers = 0
         checked = checked_functions(is_fake_mode())
         self._calls = {id(made): make for made, make in _MADE.items()}
