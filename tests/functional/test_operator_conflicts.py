@@ -81,7 +81,7 @@ def test_second_load_works_or_names_first_definition(way, saved, clean_python):
     if way == "custom_op":
         assert second == "2.0"
         return
-    assert f"packaged code at {name}:" in second and "Remedy: load the package once" in second
+    assert f"packaged code at {name}:" in second and "Load the package once per process" in second
     assert (f" of {file} has" in second) == (way != "define")
     assert ("other code in this process" in second) == (way == "define")
 

@@ -74,7 +74,8 @@ def test_report_shows_resources_storages_and_totals(made):
     assert line_with(text, "12 B in 1 tensor storage")
 
 
-def test_report_has_colors_in_terminal_only(made):
+def test_report_has_colors_in_terminal_only(made, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # a dumb terminal has no colors
     assert "\x1b" not in printed(package_report(package_facts(made.file)))
     assert "\x1b" in printed(package_report(package_facts(made.file)), force_terminal=True)
 
