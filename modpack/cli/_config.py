@@ -53,7 +53,7 @@ class GivenRule:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProjectSettings:
     """The settings of a project. The command line overrides them.
 
     Attributes:
@@ -73,7 +73,7 @@ class Settings:
     allow_secrets_in: tuple[str, ...] = ()
 
 
-def read_settings(config: Path | None) -> Settings:
+def read_settings(config: Path | None) -> ProjectSettings:
     """Read the settings of a project.
 
     Args:
@@ -96,7 +96,7 @@ def read_settings(config: Path | None) -> Settings:
             table = _table(file)
             if table is not None:
                 return _settings(file, table)
-    return Settings()
+    return ProjectSettings()
 
 
 def _table(file: Path) -> object | None:
@@ -107,7 +107,7 @@ def _table(file: Path) -> object | None:
     return tool.get("modpack") if isinstance(tool, Mapping) else None
 
 
-def _settings(file: Path, table: object) -> Settings:
+def _settings(file: Path, table: object) -> ProjectSettings:
     if not isinstance(table, Mapping):
         raise ConfigError(file, (f"{_TABLE}: must be a table, not {kind_in_toml(table)}",))
     known = ("rules", "preset", "target", "output", "allow_secrets_in")
@@ -127,7 +127,7 @@ def _settings(file: Path, table: object) -> Settings:
     if problems:
         raise ConfigError(file, tuple(problems))
     chosen = cast("Preset | None", preset)
-    return Settings(file.resolve().parent, rules, chosen, target, output, allowed)
+    return ProjectSettings(file.resolve().parent, rules, chosen, target, output, allowed)
 
 
 def _rules(value: object, problems: list[str]) -> tuple[GivenRule, ...]:

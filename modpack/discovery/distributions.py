@@ -152,7 +152,7 @@ def _required_name(line: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Distribution:
+class InstalledDistribution:
     """An installed distribution.
 
     Attributes:
@@ -273,7 +273,7 @@ class LazyDistribution:
         return any(_NATIVE_FILE.search(f"{file},") for file in files)
 
     @cached_property
-    def distribution(self) -> Distribution | None:
+    def distribution(self) -> InstalledDistribution | None:
         """Name, version, and requirements; None if the metadata cannot be read."""
         fields = self._headers
         name, version = fields.get("name", [""])[0], fields.get("version", [""])[0]
@@ -284,7 +284,9 @@ class LazyDistribution:
             from importlib_metadata import PathDistribution
 
             lines = (self._library or PathDistribution(Path(self.path))).requires or ()
-        return Distribution(name, version, self.source_folder is not None, required_names(lines))
+        return InstalledDistribution(
+            name, version, self.source_folder is not None, required_names(lines)
+        )
 
     @cached_property
     def _headers(self) -> Mapping[str, Sequence[str]]:
@@ -449,7 +451,7 @@ class DistributionIndex:
 
     def __init__(self, path: Sequence[str] | None = None) -> None:
         self._path = path
-        self._owners: dict[tuple[str, str], Distribution | None] = {}
+        self._owners: dict[tuple[str, str], InstalledDistribution | None] = {}
         self._is_shadowed = cache(_is_stdlib_shadowed)
         self._closures: dict[str, frozenset[str]] = {}
         self._named: dict[str, LazyDistribution | None] = {}
@@ -471,7 +473,9 @@ class DistributionIndex:
         is_stdlib_file = file is not None and _is_in_stdlib(file)
         return Owner.STDLIB if is_stdlib_file else Owner.LOCAL
 
-    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
+    def distribution_of(
+        self, module: str, location: Location | None
+    ) -> InstalledDistribution | None:
         """Return the distribution that provides a module; None for loose code."""
         if location is None:
             return None
@@ -480,27 +484,27 @@ class DistributionIndex:
             self._owners[key] = self._find_owner(module, location)
         return self._owners[key]
 
-    def named(self, name: str) -> Distribution | None:
+    def named(self, name: str) -> InstalledDistribution | None:
         """Return the installed distribution of a name (PEP 503); None if there is none."""
         entry = self._entry_named(normalized(name))
         return entry.distribution if entry is not None else None
 
-    def has_native_code(self, distribution: Distribution) -> bool:
+    def has_native_code(self, distribution: InstalledDistribution) -> bool:
         """Return whether a distribution contains a native extension or library."""
         entry = self.installation_of(distribution)
         return entry is not None and entry.has_native_code
 
-    def contents_of(self, distribution: Distribution) -> DistributionContents | None:
+    def contents_of(self, distribution: InstalledDistribution) -> DistributionContents | None:
         """Return the files of a distribution; None if it is not installed."""
         entry = self.installation_of(distribution)
         return entry.contents if entry is not None else None
 
-    def license_of(self, distribution: Distribution) -> str | None:
+    def license_of(self, distribution: InstalledDistribution) -> str | None:
         """Return the license in a distribution's metadata; None if there is none."""
         entry = self.installation_of(distribution)
         return entry.license if entry is not None else None
 
-    def installation_of(self, distribution: Distribution) -> LazyDistribution | None:
+    def installation_of(self, distribution: InstalledDistribution) -> LazyDistribution | None:
         """Return the installation of a distribution; the first one if there are several."""
         first = self._entry_named(normalized(distribution.name))
         if first is not None and first.distribution == distribution:
@@ -547,13 +551,13 @@ class DistributionIndex:
         path = normalize_path(file)
         return any(entry.has_published(path, content) for entry in self._claiming(path))
 
-    def required_closure(self, distribution: Distribution) -> frozenset[str]:
+    def required_closure(self, distribution: InstalledDistribution) -> frozenset[str]:
         """Return the normalized names of a distribution's direct and indirect requirements."""
         if distribution.name not in self._closures:
             self._closures[distribution.name] = self._compute_closure(distribution)
         return self._closures[distribution.name]
 
-    def _compute_closure(self, distribution: Distribution) -> frozenset[str]:
+    def _compute_closure(self, distribution: InstalledDistribution) -> frozenset[str]:
         reached: set[str] = set()
         todo = [distribution.requires]
         while todo:
@@ -593,7 +597,7 @@ class DistributionIndex:
             self._editable[folder.prefix] = found
         return self._editable[folder.prefix]
 
-    def _find_owner(self, module: str, location: Location) -> Distribution | None:
+    def _find_owner(self, module: str, location: Location) -> InstalledDistribution | None:
         """Return the distribution that contains a module's file, or files of a namespace package.
 
         A namespace package has no distribution if one of its folders belongs to none.
@@ -604,7 +608,9 @@ class DistributionIndex:
         owners = [self._find_claimant(module, each, True) for each in folders]
         return None if None in owners else next(iter(owners), None)
 
-    def _find_claimant(self, module: str, path: str, is_folder: bool) -> Distribution | None:
+    def _find_claimant(
+        self, module: str, path: str, is_folder: bool
+    ) -> InstalledDistribution | None:
         for entry in self._claiming(path):
             if entry.claims(module, path, is_folder) and entry.distribution is not None:
                 return entry.distribution

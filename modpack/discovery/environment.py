@@ -27,7 +27,11 @@ from modpack.core.names import is_everywhere, parents
 from modpack.core.names import normalized_distribution as normalized
 
 if TYPE_CHECKING:
-    from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
+    from modpack.discovery.distributions import (
+        DistributionIndex,
+        InstalledDistribution,
+        LazyDistribution,
+    )
 
 
 def compare(
@@ -175,7 +179,7 @@ def _requirement(known: RecordedDistribution, status: str) -> str | None:
 
 
 def recorded_closure(
-    index: DistributionIndex, needed: Iterable[Distribution]
+    index: DistributionIndex, needed: Iterable[InstalledDistribution]
 ) -> Mapping[str, RecordedDistribution]:
     """Record installed distributions and their installed requirements.
 
@@ -197,7 +201,7 @@ def recorded_closure(
 
 
 @lru_cache(maxsize=2048)
-def _recorded(entry: LazyDistribution | None, found: Distribution) -> RecordedDistribution:
+def _recorded(entry: LazyDistribution | None, found: InstalledDistribution) -> RecordedDistribution:
     """Record a distribution. Cached: a changed installation is a different object."""
     origin = entry.origin if entry is not None else {}
     return RecordedDistribution(

@@ -43,7 +43,7 @@ from modpack.core.rules import Action
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import local_folders, portable_text
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Walker
@@ -292,19 +292,19 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
     }
 
 
-def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
+def _providers(plan: Plan, installed: DistributionIndex) -> dict[str, InstalledDistribution]:
     """Map the shortest paths that belong to a single distribution to that distribution."""
-    owners: dict[str, Distribution] = {}
+    owners: dict[str, InstalledDistribution] = {}
     for module in plan.modules(Action.EXTERN):
         if not is_everywhere(module) and not _is_namespace_package(module, plan):
             found = installed.distribution_of(module, plan.decisions[module].location)
             if found is not None:
                 owners[module] = found
-    below: dict[str, set[Distribution]] = {}
+    below: dict[str, set[InstalledDistribution]] = {}
     for module, found in owners.items():
         for path in (module, *parents(module)):
             below.setdefault(path, set()).add(found)
-    widest: dict[str, Distribution] = {}
+    widest: dict[str, InstalledDistribution] = {}
     for module, found in owners.items():
         paths = reversed([module, *parents(module)])
         alone = (

@@ -29,7 +29,11 @@ from modpack.core.plan import Decision, FileKind, PlannedDistribution, PlannedFi
 from modpack.core.rules import Action
 from modpack.core.scan import FileRead, ReadKind
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.distributions import Distribution, DistributionIndex, metadata_folder
+from modpack.discovery.distributions import (
+    DistributionIndex,
+    InstalledDistribution,
+    metadata_folder,
+)
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
     MAX_FILE_BYTES,
@@ -73,7 +77,7 @@ class _ModuleLocation(NamedTuple):
     file: Path
     is_package: bool
     installed: DistributionIndex
-    distribution: Distribution | None
+    distribution: InstalledDistribution | None
     package: LoadedPackage | None
 
     @property
@@ -163,7 +167,7 @@ class _Collector:
             requested_metadata: Names of distributions with requested metadata, and the reasons.
         """
         groups: dict[tuple[int, str], list[_ModuleLocation]] = {}
-        owners: dict[tuple[int, str], tuple[DistributionIndex, Distribution]] = {}
+        owners: dict[tuple[int, str], tuple[DistributionIndex, InstalledDistribution]] = {}
         for each in self.locations.values():
             if self.native and is_native(each.file.name):
                 package = package_folder(each.module.rpartition(".")[0])
@@ -199,7 +203,7 @@ class _Collector:
     def _add_distribution(
         self,
         installed: DistributionIndex,
-        distribution: Distribution,
+        distribution: InstalledDistribution,
         group: Sequence[_ModuleLocation],
     ) -> None:
         """Add the metadata of a distribution, and its files next to its interned modules."""
@@ -345,7 +349,7 @@ class _Collector:
     def _add_metadata(
         self,
         installed: DistributionIndex,
-        distribution: Distribution,
+        distribution: InstalledDistribution,
         modules: tuple[str, ...],
         names: Iterable[str],
         why: str,

@@ -14,7 +14,7 @@ from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.exporting.options import Preset
 from modpack.options import require_value
 
@@ -101,7 +101,7 @@ class Portability:
         """Return whether an importer's distribution does not require that of a module."""
         return requires(self._index, importer, module) is False
 
-    def _mark_requirements(self, distribution: Distribution) -> None:
+    def _mark_requirements(self, distribution: InstalledDistribution) -> None:
         self._visited.add(distribution.name)
         for name in sorted(self._index.required_closure(distribution)):
             why = f"extern distribution {distribution.name} requires {name}"

@@ -21,7 +21,7 @@ from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.report.audit_facts import DistributionFacts
 from modpack.report.facts import ModuleFacts
 
@@ -78,7 +78,7 @@ def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
     """Return a provider of the installed distributions, for a plan of this process."""
 
     @cache
-    def described(found: Distribution) -> RecordedDistribution:
+    def described(found: InstalledDistribution) -> RecordedDistribution:
         license = index.license_of(found)
         return RecordedDistribution(found.name, found.version, found.editable, license)
 

@@ -39,7 +39,7 @@ from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
 
 if TYPE_CHECKING:
-    from modpack.discovery.distributions import Distribution, DistributionIndex
+    from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 
 _START = """
 import json, sys
@@ -384,7 +384,9 @@ def _decisions_with(plan: Plan, action: Action) -> Iterator[Decision]:
                 yield decision
 
 
-def extern_distributions(plan: Plan, installed: DistributionIndex) -> dict[str, Distribution]:
+def extern_distributions(
+    plan: Plan, installed: DistributionIndex
+) -> dict[str, InstalledDistribution]:
     """Return the distributions of a plan's extern modules, by normalized name."""
     found = (
         installed.distribution_of(d.module, d.location)

@@ -21,7 +21,7 @@ from modpack.core.plan import MockEvent, MockEventKind, Plan
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted, listed
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
@@ -326,7 +326,7 @@ class SelfTest:
             imported: The modules, each with its first importer if known.
         """
         installed, hidden = self._installed, self._hidden.modules
-        found: dict[str, tuple[Distribution, str, str | None]] = {}
+        found: dict[str, tuple[InstalledDistribution, str, str | None]] = {}
         for module, by in imported:
             if not is_everywhere(module) and not any(is_within(module, root) for root in hidden):
                 owner = installed.distribution_of(module, self._locate(module))

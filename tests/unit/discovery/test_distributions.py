@@ -15,7 +15,11 @@ from modpack.core.names import is_stdlib
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Owner
 from modpack.discovery import distributions as installation
-from modpack.discovery.distributions import Distribution, DistributionIndex, LazyDistribution
+from modpack.discovery.distributions import (
+    DistributionIndex,
+    InstalledDistribution,
+    LazyDistribution,
+)
 from modpack.discovery.environment import recorded_closure
 
 Install = Callable[..., Path]
@@ -131,7 +135,7 @@ def test_editable_install_claims_importable_files_only(site, install, tmp_path, 
     (site / "fakedist.pth").write_text(f"{source}/src\n")
     index = DistributionIndex()
 
-    def owner(module: str, file: str) -> Distribution | None:
+    def owner(module: str, file: str) -> InstalledDistribution | None:
         return index.distribution_of(module, at(source / file, module))
 
     for module, file in {
@@ -222,7 +226,7 @@ def test_unchanged_distribution_is_read_once(site, install, monkeypatch):
     monkeypatch.setattr(LazyDistribution, "text", counting)
     where = at(site / "fakepkg/__init__.py")
 
-    def asked() -> Distribution | None:
+    def asked() -> InstalledDistribution | None:
         return DistributionIndex([str(site)]).distribution_of("fakepkg", where)
 
     first = asked()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.discovery.import_path import status_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="its ctime is the file's birth")
@@ -49,7 +49,7 @@ def edit(file, content):
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def named(site) -> Distribution:
+def named(site) -> InstalledDistribution:
     found = DistributionIndex([str(site)]).named("fakedist")
     assert found is not None
     return found

@@ -11,7 +11,7 @@ from modpack.core.names import GlobGroup
 from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
-from modpack.discovery.distributions import Distribution, DistributionIndex
+from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import PRESETS, preset_rules
 
@@ -60,7 +60,9 @@ class Owners(DistributionIndex):
             return Owner.STDLIB
         return Owner.INSTALLED if location and module.startswith("inst") else Owner.LOCAL
 
-    def distribution_of(self, module: str, location: Location | None) -> Distribution | None:
+    def distribution_of(
+        self, module: str, location: Location | None
+    ) -> InstalledDistribution | None:
         return None
 
     def is_published(self, file: str, content: bytes) -> bool:
