@@ -439,11 +439,12 @@ def _is_stdlib_folder(folder: str) -> bool:
 
 
 class DistributionIndex:
-    """An index of the installed distributions by their files.
+    """An index that finds the distribution that owns a file.
 
-    Searching each RECORD (PEP 376) for one file is much faster than ``packages_distributions()``,
-    which reads all of them line by line. It is also exact: a loose file with the name of an
-    installed module has no distribution. Metadata is read on first use.
+    Searching RECORDs (PEP 376) for one file is much faster than ``packages_distributions()``, which
+    reads all of them line by line. It is also more exact: a loose file is not attributed to a
+    distribution with a module of that name. Distributions without a RECORD are matched by their
+    ``top_level.txt``. Metadata is read on first use.
 
     Args:
         path: Folders that are searched for distributions. Default: ``sys.path``.

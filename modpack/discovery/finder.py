@@ -68,10 +68,13 @@ class HostEnvironment(ModuleSource):
         return self._found[module]
 
     def read_source(self, location: Location) -> bytes:
-        """Return the source of a located module; the exact bytes if it is a file.
+        """Return the bytes of a located module's file, or its loader's source as UTF-8.
+
+        Loaders provide sources that are not files of their own, such as those in a zip archive.
 
         Raises:
             OSError: If the file cannot be read.
+            ImportError: If the loader cannot provide the source.
         """
         loader = self._loaders.get(location.module)
         if loader is not None:

@@ -66,7 +66,7 @@ class ResetState:
 
     Attributes:
         containers: The containers by their ids.
-        by_hook: Paths of the containers from the hook, by hook name.
+        by_hook: Paths from each hook to its containers, by hook name.
     """
 
     containers: dict[int, Any] = field(default_factory=dict)

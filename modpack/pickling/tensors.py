@@ -249,9 +249,10 @@ def _made_by(reduced: Any) -> Any:
 def move_state_last(reduced: Any) -> Any:
     """Move a tensor's attributes from the arguments of its reduction to the state.
 
-    torch passes the attributes to the function that creates the tensor. If they refer back to the
-    tensor, as in a weight that knows its module, pickle meets the tensor again before it exists. It
-    then creates a tensor without attributes, and drops the complete one.
+    torch passes the attributes as arguments of the function that creates the tensor. If an
+    attribute refers back to the tensor, as in a weight that knows its module, pickle reaches the
+    tensor a second time while it writes those arguments. The pickle would then contain the second
+    tensor, which has no attributes, and drop the first. Other reductions are returned unchanged.
 
     Args:
         reduced: The tensor's reduction.

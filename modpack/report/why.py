@@ -169,13 +169,14 @@ def why(
     every_chain: bool = False,
     provider: ModuleProvider | None = None,
 ) -> Why:
-    """Return the evidence for a module.
+    """Return the evidence for the decision about a module.
 
     Args:
         plan: The plan.
-        module: Path of the module.
-        every_chain: Whether to search for all chains, not only for the shortest of each object.
-        provider: Provider of the module at export.
+        module: Absolute name of the module.
+        every_chain: Whether to return all import chains, up to a limit, instead of the shortest one
+            from each saved object.
+        provider: Provider of the module at export, if recorded.
 
     Raises:
         KeyError: If the plan does not mention the module.

@@ -488,14 +488,14 @@ def _extended(items: Sequence[Any], more: Sequence[Any]) -> list[Any]:
 
 
 def read_nested_names(data: bytes, level: int = 0) -> dict[PickledName, None]:
-    """Return the globals in pickles that are nested in the bytes of a pickle, in order.
+    """Return the globals that pickles inside the bytes objects of a pickle name, once each.
 
-    A ``__getstate__`` that calls ``pickle.dumps`` or ``torch.save`` writes globals that modpack
-    does not see. :func:`pickle.loads` will look them up in the process's own modules.
+    If a ``__getstate__`` calls ``pickle.dumps`` or ``torch.save``, modpack's pickler sees only the
+    resulting bytes. :func:`pickle.loads` looks their globals up in the process's own modules.
 
     Args:
         data: The pickle.
-        level: Nesting depth.
+        level: Current nesting depth. Deeper levels than ``_MAX_LEVELS`` are not searched.
 
     >>> import fractions, pickle
     >>> inner = pickle.dumps(fractions.Fraction(1, 3))

@@ -92,7 +92,7 @@ def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Exp
         return Explanation(reason, tuple(details), result.log)
     trace = result.failure.trace
     trace = tuple(line if line.startswith("caused by ") else f"at {line}" for line in trace)
-    # Lookups outside the package of modules and files that are in it.
+    # Modules and files that the package contains, but that code looked up outside it.
     for name, by in result.blocked[:_MAX_REFUSED]:
         details.append(
             f"{by} looked for {name}, a file next to the original of packaged code"
