@@ -95,6 +95,7 @@ def public_version(version: str) -> str:
     return version.partition("+")[0]
 
 
+@json_keys(old_names={"license": "licence"})
 class RecordedDistribution(NamedTuple):
     """A distribution that was installed in the export environment.
 
@@ -284,7 +285,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
     distributions = {normalized_distribution(d.name): d for d in older.values()}
     if "installed" in record:
         kinds = dict[str, RecordedDistribution]
-        distributions = from_json(kinds, _with_license_key(record["installed"]), "installed")
+        distributions = from_json(kinds, record["installed"], "installed")
         providers = from_json(dict[ModulePath, str], record["providers"], "providers")
     native = record.get("native")
     return RecordedEnvironment(
@@ -295,14 +296,6 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         has_requirements="installed" in record,
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
-
-
-def _with_license_key(rows: Json) -> Json:
-    """Return distributions with the key ``license``, which early packages spell ``licence``."""
-    if not isinstance(rows, dict):
-        return rows
-    old = {name: row for name, row in rows.items() if isinstance(row, dict) and "licence" in row}
-    return {**rows, **{name: {**row, "license": row["licence"]} for name, row in old.items()}}
 
 
 class RowStatus:
