@@ -45,9 +45,8 @@ def importer_of(obj: object) -> PackageImporter | None:
     owner = next((owner for owner in owners if isinstance(owner, PackageImporter)), None)
     if owner is None:
         nn = sys.modules.get("torch.nn")
-        if nn is not None and isinstance(
-            obj, nn.Module
-        ):  # a model of torch's classes can be from a package
+        # A model of torch's own classes can be from a package.
+        if nn is not None and isinstance(obj, nn.Module):
             return loader_of_part(obj)
     return owner
 

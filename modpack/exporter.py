@@ -55,10 +55,7 @@ from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source,
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import preset_rules
 from modpack.exporting.secret_guard import SecretScan
-from modpack.options import (
-    select_options,
-    takes_options,
-)
+from modpack.options import select_options, takes_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -81,7 +78,7 @@ def save(
     Args:
         obj: The model or object.
         path: Target: a path, or a binary file object open for writing.
-        **options: See :class:`modpack.options.SaveOptions`.
+        **options: See :class:`modpack.exporting.options.SaveOptions`.
 
     Returns:
         The plan of the package.
@@ -146,7 +143,7 @@ class PackageExporter:
         importer: Importers of objects and modules: one, or several in order
             (``[old_package, sys_importer]`` to re-export a loaded model).
         debug: Whether a :class:`PackagingError` shows the import chain of each module.
-        **options: See :class:`modpack.options.ExporterOptions`.
+        **options: See :class:`modpack.exporting.options.ExporterOptions`.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -444,7 +441,7 @@ class PackageExporter:
             resource: Name of the resource.
             model: The model.
             optimizer: Its optimizer. ``load_model(..., with_optimizer=True)`` returns it.
-            **options: See :class:`modpack.options.SaveModelOptions`.
+            **options: See :class:`modpack.exporting.options.SaveModelOptions`.
 
         Raises:
             TypeError: If an argument has the wrong type.

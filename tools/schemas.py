@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
-from modpack.core.codec import Line
+from modpack.core.codec import Line, written_keys
 from modpack.report.json_audit import AuditDocument, SuggestDocument, VerifyDocument, WhyDocument
 from modpack.report.json_compare import DiffDocument, RequirementsDocument
 from modpack.report.json_output import (
@@ -98,9 +98,9 @@ class _Schema:
 
     def _record(self, kind: Any) -> dict[str, Any]:
         """Return the rule for an object with the fields of a record."""
-        described, hints, keys = _attribute_docs(kind), _hints(kind), _keys(kind)
+        described, hints, keys = _attribute_docs(kind), _hints(kind), written_keys(kind)
         properties = {}
-        for field, key in keys.items():
+        for field, key in (keys or {}).items():
             if field not in described:
                 raise LookupError(f"{kind.__name__}: the docstring does not describe {field!r}")
             properties[key] = {**self._rule(hints[field]), "description": described[field]}
@@ -153,15 +153,6 @@ def _any_of(rules: list[dict[str, Any]]) -> dict[str, Any]:
     if len(rules) == 2 and rules[1] == {"type": "null"} and "enum" in rules[0]:
         return {"enum": [*rules[0]["enum"], None]}
     return {"anyOf": rules}
-
-
-def _keys(kind: Any) -> dict[str, str]:
-    """Return the keys that are written for a record, by field."""
-    fields = getattr(kind, "_fields", None) or kind.__dataclass_fields__
-    changes = getattr(kind, "__json_keys__", None)
-    if changes is None:
-        return {name: name for name in fields}
-    return {n: changes.names.get(n, n) for n in fields if n not in changes.omitted}
 
 
 def _hints(kind: Any) -> dict[str, Any]:

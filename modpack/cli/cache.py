@@ -164,7 +164,10 @@ def _verify(as_json: bool) -> bool:
     if as_json:
         from modpack.report.json_output import CacheVerifyDocument, VerifiedPackage
 
-        packages = (VerifiedPackage(*_cached_package(tree), files) for tree, files in checked)
+        packages = (
+            VerifiedPackage(**vars(_cached_package(tree)), damaged_files=files)
+            for tree, files in checked
+        )
         write_json(CacheVerifyDocument(str(folder), not damaged, tuple(packages)))
     else:
         for tree, files in damaged:

@@ -121,7 +121,7 @@ def to_json(value: object, *, as_row: bool = False) -> Json:
     if isinstance(value, Mapping):
         return {key: to_json(each, as_row=as_row) for key, each in value.items()}
     kind: Any = type(value)
-    fields = _keys_of(kind)
+    fields = written_keys(kind)
     if fields is not None:
         values = [getattr(value, name) for name in fields]
         values = [v if type(v) in _PLAIN_TYPES else to_json(v, as_row=as_row) for v in values]
@@ -311,13 +311,17 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
 
 
 @cache
-def _keys_of(kind: Any) -> dict[str, str] | None:
+def written_keys(kind: Any) -> dict[str, str] | None:
     """Return the keys that are written for a record, by field. None if it is not a record."""
-    fields = getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
+    fields = _field_names(kind)
     if fields is None:
         return None
     keys = getattr(kind, "__json_keys__", _Keys())
     return {name: keys.names.get(name, name) for name in fields if name not in keys.omitted}
+
+
+def _field_names(kind: Any) -> Collection[str] | None:
+    return getattr(kind, "_fields", None) or getattr(kind, "__dataclass_fields__", None)
 
 
 @cache
@@ -348,7 +352,6 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     hints = get_type_hints(kind, include_extras=True)
     keys = getattr(kind, "__json_keys__", _Keys())
     optional = keys.optional | keys.omitted
-    names = getattr(kind, "_fields", None) or kind.__dataclass_fields__
     fields = [
         _Field(
             name,
@@ -357,7 +360,7 @@ def _reader(kind: Any, as_row: bool) -> _Read:
             name in optional,
             keys.old_names.get(name),
         )
-        for name in names
+        for name in _field_names(kind) or ()
     ]
     if as_row:
         read_row = _row([field.read for field in fields])

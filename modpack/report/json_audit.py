@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from modpack.core.codec import Line
@@ -267,7 +268,8 @@ def why_document(found: Why, path: str, every_chain: bool) -> WhyDocument:
     )
 
 
-class RuleFacts(NamedTuple):
+@dataclass(frozen=True)
+class RuleFacts:
     """A rule.
 
     Attributes:
@@ -283,14 +285,11 @@ class RuleFacts(NamedTuple):
     toml: str
 
 
-class SuggestionFacts(NamedTuple):
+@dataclass(frozen=True)
+class SuggestionFacts(RuleFacts):
     """A suggested rule, with the reasons for it.
 
     Attributes:
-        action: What the rule does.
-        patterns: Patterns that it matches.
-        option: The rule as options of ``modpack export``, quoted for a shell.
-        toml: The rule as an entry of ``rules`` in a pyproject.toml.
         provided_by: Provider of the modules.
         name: The distribution, or the top-level module.
         modules: Modules that the rule decides.
@@ -306,10 +305,6 @@ class SuggestionFacts(NamedTuple):
         alternative: Another rule that may work, or null.
     """
 
-    action: Action
-    patterns: tuple[str, ...]
-    option: str
-    toml: str
     provided_by: ModuleOrigin
     name: str
     modules: tuple[str, ...]
@@ -364,9 +359,13 @@ def _suggestion_facts(found: Suggestion) -> SuggestionFacts:
     from modpack.report.suggest import reasons
 
     advice, distribution = found.advice, found.distribution
+    rule = _rule_facts(advice.action, advice.patterns)
     can_be_mocked = found.mock_risk not in (None, MockRisk.REACHABLE)
     return SuggestionFacts(
-        *_rule_facts(advice.action, advice.patterns),
+        rule.action,
+        rule.patterns,
+        rule.option,
+        rule.toml,
         advice.kind,
         advice.name,
         found.modules,

@@ -12,6 +12,7 @@ import the modules of all others.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from modpack.core.codec import record_to_json
@@ -297,7 +298,8 @@ class ReportDocument(NamedTuple):
     findings: SeverityCounts
 
 
-class CachedPackage(NamedTuple):
+@dataclass(frozen=True)
+class CachedPackage:
     """An unpacked package in the cache.
 
     Attributes:
@@ -361,23 +363,14 @@ class CachePruneDocument(NamedTuple):
     freed_bytes: int
 
 
-class VerifiedPackage(NamedTuple):
+@dataclass(frozen=True)
+class VerifiedPackage(CachedPackage):
     """An unpacked package whose files were compared with their digests.
 
     Attributes:
-        digest: Digest of the unpacked files.
-        name: Name of the package file, or null if unknown.
-        files: Number of files, including bytecode.
-        size_bytes: Size of the files.
-        last_used: Time of the last use, in UTC (ISO 8601).
         damaged_files: Files that changed or are missing.
     """
 
-    digest: str
-    name: str | None
-    files: int
-    size_bytes: int
-    last_used: str
     damaged_files: tuple[str, ...]
 
 
