@@ -1,0 +1,1 @@
+"""One thin module per engine, imported when the engine is used."""

@@ -1,0 +1,1 @@
+"""A package run on data: inputs, batches, outputs, and isolated environments."""

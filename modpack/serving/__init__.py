@@ -1,0 +1,1 @@
+"""A package behind HTTP, apart from the web framework: queue, workers, protocol."""
