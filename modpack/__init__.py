@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
     from modpack._version import __version__ as __version__
+    from modpack.api import call_signature as call_signature
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
+    from modpack.core.call_signature import CallSignature as CallSignature
+    from modpack.core.call_signature import ContainerSpec as ContainerSpec
+    from modpack.core.call_signature import ValueSpec as ValueSpec
     from modpack.core.graph import CodeKind as CodeKind
     from modpack.core.graph import DependencyGraph as DependencyGraph
     from modpack.core.graph import Edge as Edge
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from modpack.errors import EnvironmentMismatchError as EnvironmentMismatchError
     from modpack.errors import EnvironmentMismatchWarning as EnvironmentMismatchWarning
     from modpack.errors import ExampleError as ExampleError
+    from modpack.errors import InputMismatchError as InputMismatchError
     from modpack.errors import ModpackError as ModpackError
     from modpack.errors import ModpackWarning as ModpackWarning
     from modpack.errors import ObjMismatchError as ObjMismatchError
@@ -73,8 +78,10 @@ if TYPE_CHECKING:
 
 _DEFINED_IN = {
     "Action": "modpack.core.rules",
+    "CallSignature": "modpack.core.call_signature",
     "CallableSpec": "modpack.core.hookspec",
     "CodeKind": "modpack.core.graph",
+    "ContainerSpec": "modpack.core.call_signature",
     "Decision": "modpack.core.plan",
     "DependencyGraph": "modpack.core.graph",
     "Diagnostic": "modpack.diagnostics",
@@ -91,6 +98,7 @@ _DEFINED_IN = {
     "HookStatus": "modpack.hooks.report",
     "ImportKind": "modpack.core.scan",
     "Importer": "modpack.discovery.importers",
+    "InputMismatchError": "modpack.errors",
     "Location": "modpack.core.graph",
     "MockUse": "modpack.core.plan",
     "ModpackError": "modpack.errors",
@@ -121,8 +129,10 @@ _DEFINED_IN = {
     "TrustPolicy": "modpack.core.policy",
     "UnpicklingError": "modpack.errors",
     "UseKind": "modpack.core.plan",
+    "ValueSpec": "modpack.core.call_signature",
     "__version__": "modpack._version",
     "analyze": "modpack",
+    "call_signature": "modpack.api",
     "current_importer": "modpack.api",
     "hooks": "modpack",
     "importer_of": "modpack.api",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
@@ -11,9 +12,10 @@ from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
 
 if TYPE_CHECKING:
+    from modpack.core.call_signature import CallSignature
     from modpack.importer import PackageImporter
 
-__all__ = ["current_importer", "importer_of", "is_from_package"]
+__all__ = ["call_signature", "current_importer", "importer_of", "is_from_package"]
 
 
 def importer_of(obj: object) -> PackageImporter | None:
@@ -54,6 +56,36 @@ def importer_of(obj: object) -> PackageImporter | None:
 def is_from_package(obj: object) -> bool:
     """Return whether :func:`importer_of` finds the importer of an object."""
     return importer_of(obj) is not None
+
+
+def call_signature(path_or_model: object) -> CallSignature | None:
+    """Return the arguments and outputs of a packaged object's call.
+
+    Executes no code of the package. For a path, the package's main object is described;
+    :meth:`modpack.PackageImporter.call_signature` describes the others.
+
+    Args:
+        path_or_model: A package file, the folder of an unzipped package, or a loaded model whose
+            importer is open.
+
+    Returns:
+        The call signature, or None if the object was saved without example inputs or is not from
+        an open package.
+
+    Raises:
+        ArchiveError: If the file is not a package, or the record of call signatures is damaged.
+        ModpackError: If the package has no saved object, or several without a main one.
+    """
+    from modpack.importer import call_signature_of, find_call_signature
+
+    if not isinstance(path_or_model, (str, os.PathLike)):
+        return call_signature_of(path_or_model)
+    from modpack.archive.reader import open_archive
+    from modpack.core.names import resource_record
+    from modpack.loading.checks import find_entry
+
+    with open_archive(path_or_model) as archive:
+        return find_call_signature(archive, resource_record(*find_entry(archive)))
 
 
 def current_importer() -> PackageImporter:

@@ -20,6 +20,7 @@ __all__ = [
     "EnvironmentMismatchWarning",
     "ExampleError",
     "ExternNotFoundError",
+    "InputMismatchError",
     "KeyFileError",
     "ModpackError",
     "ModpackWarning",
@@ -460,6 +461,20 @@ class ExampleError(ModpackError):
             f"{resource}: the model fails on the example inputs: "
             f"{type(failure).__name__}: {failure}{where}"
         )
+
+
+class InputMismatchError(ModpackError, ValueError):
+    """Values do not fit the call signature of a packaged object, or are not valid JSON.
+
+    The object was not called.
+
+    Args:
+        problems: One sentence for each problem, with the name of the value.
+    """
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
 
 
 class SelfTestError(ModpackError):

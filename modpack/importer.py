@@ -20,10 +20,17 @@ from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest, read_manifest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
-from modpack.archive.records import load_environment, read_externs, read_plan, read_specs
+from modpack.archive.records import (
+    load_environment,
+    read_call_signatures,
+    read_externs,
+    read_plan,
+    read_specs,
+)
 from modpack.core.names import (
     Directory,
     GlobPattern,
+    join_record,
     package_folder,
     require_module_name,
     resource_record,
@@ -57,12 +64,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from modpack.archive.base import Archive
+    from modpack.core.call_signature import CallSignature
     from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
     from modpack.hooks.describe import HookChoice
     from modpack.loading.objects import LoadedObject
 
-__all__ = ["PackageImporter", "load", "loader_of", "loader_of_part"]
+__all__ = [
+    "PackageImporter",
+    "call_signature_of",
+    "find_call_signature",
+    "load",
+    "loader_of",
+    "loader_of_part",
+]
 
 
 @takes_options(LoadOptions)
@@ -169,7 +184,7 @@ class PackageImporter(Importer):
 
         Loaded objects keep working as long as they import no more modules.
         """
-        for key, (_, importer) in list(_LOADERS.items()):
+        for key, (_, importer, _) in list(_LOADERS.items()):
             if importer is self:
                 _LOADERS.pop(key, None)
         self._namespace.close()
@@ -369,6 +384,21 @@ class PackageImporter(Importer):
         """
         return read_specs(self._archive, self._record(package, resource))
 
+    def call_signature(self, package: str, resource: str) -> CallSignature | None:
+        """Return the arguments and outputs of a saved object's call without executing code.
+
+        Returns:
+            The call signature, or None if the object was saved without example inputs.
+
+        Raises:
+            TypeError: If an argument has the wrong type.
+            RecordNotFoundError: If the resource does not exist.
+            ArchiveError: If the record of call signatures is damaged.
+        """
+        record = self._record(package, resource)
+        self._archive.size(record)  # raises RecordNotFoundError
+        return find_call_signature(self._archive, record)
+
     def hook_state(self, name: str) -> dict[str, Any]:
         """Return the state of a registered hook, such as its collected lists and parameters.
 
@@ -424,7 +454,7 @@ class PackageImporter(Importer):
         torch = sys.modules["torch"]
         for each in (loaded.obj, *loaded.extras.values()):
             if isinstance(each, (torch.nn.Module, torch.optim.Optimizer)):
-                _remember(each, self)
+                _remember(each, self, record)
         return loaded
 
     def load_binary(self, package: str | ModuleType, resource: str) -> bytes:
@@ -605,25 +635,57 @@ def _require_arguments(file_or_buffer: object, module_allowed: object) -> None:
         raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
 
 
-_LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter]] = {}
-"""Importers of loaded models and optimizers, by id, because their classes may be torch's own."""
+_LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter, str]] = {}
+"""Importers and records of loaded models and optimizers, by id.
+
+Their classes may be torch's own.
+"""
 
 
-def _remember(loaded: object, importer: PackageImporter) -> None:
+def _remember(loaded: object, importer: PackageImporter, record: str) -> None:
     key = id(loaded)
-    _LOADERS[key] = weakref.ref(loaded, lambda _: _LOADERS.pop(key, None)), importer
+    _LOADERS[key] = weakref.ref(loaded, lambda _: _LOADERS.pop(key, None)), importer, record
 
 
 def loader_of(obj: object) -> PackageImporter | None:
     """Return the open importer that loaded a model or an optimizer, or None."""
-    known, importer = _LOADERS.get(id(obj), (None, None))
+    known, importer, _ = _LOADERS.get(id(obj), (None, None, ""))
     return importer if known is not None and known() is obj else None
+
+
+def call_signature_of(model: object) -> CallSignature | None:
+    """Return the call signature of a model from an open package, or None without one.
+
+    Raises:
+        ArchiveError: If the record of call signatures is damaged.
+    """
+    known, importer, record = _LOADERS.get(id(model), (None, None, ""))
+    if importer is None or known is None or known() is not model:
+        return None
+    return find_call_signature(importer._archive, record)
+
+
+def find_call_signature(archive: Archive, record: str) -> CallSignature | None:
+    """Return the call signature of a saved object, or None without one.
+
+    Args:
+        archive: The package.
+        record: The record of the object.
+
+    Raises:
+        ArchiveError: If the record of call signatures is damaged.
+    """
+    for found in read_call_signatures(archive):
+        package, resource = found.resource
+        if join_record(package_folder(package), resource) == record:
+            return found
+    return None
 
 
 def loader_of_part(module: object) -> PackageImporter | None:
     """Return the open importer that loaded a model with this submodule, or None."""
     nn = sys.modules["torch.nn"]
-    for known, importer in list(_LOADERS.values()):
+    for known, importer, _ in list(_LOADERS.values()):
         model = known()
         if isinstance(model, nn.Module) and any(each is module for each in model.modules()):
             return importer

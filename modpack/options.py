@@ -265,23 +265,28 @@ class OpenOptions(CheckOptions, total=False):
     ]
 
 
-class LoadModelOptions(TypedDict, total=False):
-    """Options of :meth:`modpack.PackageImporter.load_model`."""
+class HookOptions(TypedDict, total=False):
+    """Options of everything that registers a package's hooks."""
 
     hooks: Annotated[
         "HookChoice",
         Option(True, "Hooks to register: True, False, names, or a predicate over HookSpecs."),
-    ]
-    with_optimizer: Annotated[
-        bool, Option(False, "Whether to also return the optimizer that was saved with the model.")
     ]
     global_hooks: Annotated[
         bool, Option(False, "Whether to register the process-wide hooks that were captured.")
     ]
 
 
-class ResourceOptions(TypedDict, total=False):
-    """Options of functions that load one object without an importer."""
+class LoadModelOptions(HookOptions, total=False):
+    """Options of :meth:`modpack.PackageImporter.load_model`."""
+
+    with_optimizer: Annotated[
+        bool, Option(False, "Whether to also return the optimizer that was saved with the model.")
+    ]
+
+
+class ObjectOptions(TypedDict, total=False):
+    """The choice of one saved object."""
 
     package: Annotated[
         str | None,
@@ -292,6 +297,11 @@ class ResourceOptions(TypedDict, total=False):
         ),
     ]
     resource: Annotated[str | None, Option(None, "Name of the saved object in ``package``.")]
+
+
+class ResourceOptions(ObjectOptions, total=False):
+    """Options of functions that load one object without an importer."""
+
     map_location: Annotated[Any, Option(None, "Device of the tensors; see :func:`torch.load`.")]
 
 
@@ -310,6 +320,10 @@ class ProgressOptions(TypedDict, total=False):
 
 class LoadOptions(ResourceOptions, LoadModelOptions, OpenOptions, ProgressOptions, total=False):
     """Options of :func:`modpack.load`."""
+
+
+class PredictorOptions(ObjectOptions, HookOptions, OpenOptions, total=False):
+    """Options of :class:`modpack.running.predictor.Predictor`."""
 
 
 class LoadWeightsOptions(ResourceOptions, TrustOptions, total=False):

@@ -22,6 +22,7 @@ from modpack.errors import ArchiveError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from modpack.archive.manifest import Manifest
+    from modpack.core.call_signature import CallSignature
     from modpack.core.hookspec import HookSpec
     from modpack.core.json_values import Json
     from modpack.core.plan import Plan
@@ -211,6 +212,27 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
         return self_test_from_json(
             _read_versioned(
                 archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
+            )
+        )
+
+
+def read_call_signatures(
+    archive: Archive, verify: Manifest | None = None
+) -> tuple[CallSignature, ...]:
+    """Return the call signatures of a package's saved objects. Objects without one are left out.
+
+    Raises:
+        UnsupportedVersionError: If a newer version of modpack wrote the record.
+        ArchiveError: If the record is damaged.
+    """
+    if not archive.has(layout.CALL_SIGNATURE):
+        return ()
+    from modpack.core.call_signature import CALL_SIGNATURE_VERSION, call_signatures_from_json
+
+    with decoding(archive, layout.CALL_SIGNATURE):
+        return call_signatures_from_json(
+            _read_versioned(
+                archive, layout.CALL_SIGNATURE, verify, CALL_SIGNATURE_VERSION, {"calls": 1000}
             )
         )
 

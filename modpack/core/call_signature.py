@@ -6,7 +6,12 @@ that is a tuple of two tensors has the values ``state.0`` and ``state.1``.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from modpack.core.codec import from_json, record_to_json
+from modpack.core.json_values import Json, as_list
 
 ValueType: TypeAlias = Literal[
     "tensor", "bool", "int", "float", "str", "bytes", "none", "object", "any"
@@ -20,6 +25,13 @@ Batching: TypeAlias = Literal["independent", "dependent", "untested"]
 
 Step: TypeAlias = str | int
 
+CALL_SIGNATURE_VERSION: Final = 1
+"""Version of the record. Raise it if a reader of the old version would misread the new record."""
+
+_MAX_DEPTH = 20
+_MAX_PARTS = 1000
+"""Containers that are nested deeper or have more parts are values of type ``"object"``."""
+
 
 class ValueSpec(NamedTuple):
     """One tensor or plain value of a call.
@@ -29,7 +41,7 @@ class ValueSpec(NamedTuple):
             and among the outputs.
         path: An argument name (an input) or the steps into the return value (an output), then the
             keys and indexes of containers. Empty for an output that is the return value itself;
-            its name is then ``"output"``.
+            its name is then ``"output"``, and those of a returned tuple's parts ``"output.0"``, ...
         type: The type of the value.
         dtype: A tensor's dtype without ``torch.``: ``"float32"``. None for other values.
         shape: A tensor's dimensions. A string is the name of a dimension that may vary; dimensions
@@ -43,6 +55,12 @@ class ValueSpec(NamedTuple):
     dtype: str | None = None
     shape: tuple[int | str, ...] | None = None
     required: bool = True
+
+    def __str__(self) -> str:
+        """Return the type: ``float32 (batch, 4)``, or ``int``."""
+        if self.type == "tensor" and self.dtype is not None:
+            return format_tensor(self.dtype, self.shape)
+        return "None" if self.type == "none" else self.type
 
 
 class ContainerSpec(NamedTuple):
@@ -64,15 +82,16 @@ class CallSignature(NamedTuple):
 
     Attributes:
         resource: Package and resource of the object.
-        parameters: Names of the arguments in order.
+        parameters: Names of the arguments in order. An argument of ``*args`` is ``"args.0"``.
         positional: How many of them are passed by position; the others are passed by name.
         inputs: Values of the arguments.
-        outputs: Values of the return value.
+        outputs: Values of the return value. Empty if the object was not called.
         containers: Containers of the arguments.
         output_containers: Containers of the return value.
-        batch: Name of the batch dimension: the first dimension of every input tensor and output
-            tensor, if it may vary. None if there is no such dimension.
-        batching: Whether the rows of a batch influence each other.
+        batch: Name of the batch dimension: the first dimension of every input tensor, if it may
+            vary. None if there is no such dimension.
+        batching: Whether the rows of a batch influence each other. If ``"independent"``, the
+            batch dimension is also the first dimension of every output tensor.
     """
 
     resource: tuple[str, str]
@@ -84,3 +103,173 @@ class CallSignature(NamedTuple):
     output_containers: tuple[ContainerSpec, ...] = ()
     batch: str | None = None
     batching: Batching = "untested"
+
+    def __str__(self) -> str:
+        """Return the call on one line: ``(x: float32 (batch, 4)) -> output: float32 (batch,)``."""
+        inputs = ", ".join(_format_input(each) for each in self.inputs)
+        outputs = ", ".join(f"{each.name}: {each}" for each in self.outputs)
+        return f"({inputs}) -> {outputs}" if outputs else f"({inputs})"
+
+
+def _format_input(spec: ValueSpec) -> str:
+    return f"{spec.name}: {spec}" + ("" if spec.required else " = ...")
+
+
+def format_tensor(dtype: str, shape: Sequence[int | str] | None) -> str:
+    """Return a tensor's type as text.
+
+    >>> (
+    ...     format_tensor("float32", ("batch", 4)),
+    ...     format_tensor("int64", ()),
+    ...     format_tensor("bool", (3,)),
+    ... )
+    ('float32 (batch, 4)', 'int64 ()', 'bool (3,)')
+    """
+    if shape is None:
+        return dtype
+    sizes = ", ".join(map(str, shape))
+    return f"{dtype} ({sizes}{',' if len(shape) == 1 else ''})"
+
+
+class FlatValues(NamedTuple):
+    """Nested values, flattened.
+
+    Attributes:
+        values: Each value that is not a container, by its path.
+        containers: The containers.
+    """
+
+    values: dict[tuple[Step, ...], object]
+    containers: tuple[ContainerSpec, ...]
+
+
+def flatten_values(value: object, path: tuple[Step, ...] = (), *, objects: bool) -> FlatValues:
+    """Flatten tuples, lists, and dicts.
+
+    Args:
+        value: The value.
+        path: Its path.
+        objects: Whether to flatten also named tuples, dataclasses, and subclasses of dict. They
+            cannot be rebuilt without their class.
+
+    >>> flatten_values({"a": 1, "b": (2, 3)}, objects=False).values
+    {('a',): 1, ('b', 0): 2, ('b', 1): 3}
+    """
+    values: dict[tuple[Step, ...], object] = {}
+    containers: list[ContainerSpec] = []
+
+    def add(part: object, path: tuple[Step, ...], outer: tuple[int, ...]) -> None:
+        found = None if id(part) in outer or len(outer) > _MAX_DEPTH else _split(part, objects)
+        if found is None:
+            values[path] = part
+            return
+        kind, parts = found
+        containers.append(ContainerSpec(path, kind, tuple(key for key, _ in parts)))
+        for key, each in parts:
+            add(each, (*path, key), (*outer, id(part)))
+
+    add(value, path, ())
+    return FlatValues(values, tuple(containers))
+
+
+def _split(value: object, objects: bool) -> tuple[ContainerType, list[tuple[Step, object]]] | None:
+    """Return the type and the parts of a container, or None for another value."""
+    kind: ContainerType
+    if type(value) is tuple or type(value) is list:
+        kind = "tuple" if type(value) is tuple else "list"
+        parts = list(enumerate(value))
+    elif type(value) is dict or (objects and isinstance(value, Mapping)):
+        kind, parts = "dict", list(value.items())
+        if not all(type(key) is str or (type(key) is int and key >= 0) for key, _ in parts):
+            return None
+        if len({str(key) for key, _ in parts}) < len(parts):  # 1 and "1"
+            return None
+    elif objects and isinstance(value, tuple) and hasattr(type(value), "_fields"):
+        kind, parts = "object", list(zip(type(value)._fields, value, strict=False))
+    elif objects and dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        kind, parts = "object", [(n, getattr(value, n)) for n in names if hasattr(value, n)]
+    else:
+        return None
+    return (kind, parts) if len(parts) <= _MAX_PARTS else None
+
+
+def name_values(paths: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...], str]:
+    """Return a unique name for each path of a value.
+
+    >>> list(name_values([(), ("x",), ("state", 0), (1,), ("state.0",)]).values())
+    ['output', 'x', 'state.0', 'output.1', 'state.0_2']
+    """
+    names: dict[tuple[Step, ...], str] = {}
+    used: set[str] = set()
+    for path in paths:
+        steps = path if path and isinstance(path[0], str) else ("output", *path)
+        name = base = ".".join(map(str, steps))
+        number = 1
+        while name in used:
+            number += 1
+            name = f"{base}_{number}"
+        used.add(name)
+        names[path] = name
+    return names
+
+
+def describe_unknown(
+    resource: tuple[str, str], names: Sequence[str], required: Sequence[bool]
+) -> CallSignature:
+    """Return a call signature that knows only the names of the arguments.
+
+    Args:
+        resource: Package and resource of the object.
+        names: The names.
+        required: Whether each argument is required.
+    """
+    specs = (
+        ValueSpec(name, (name,), "any", required=each)
+        for name, each in zip(names, required, strict=True)
+    )
+    return CallSignature(resource, tuple(names), 0, tuple(specs), ())
+
+
+def call_signatures_to_json(signatures: Iterable[CallSignature]) -> dict[str, Json]:
+    """Return the record of a package; the archive format reference documents it."""
+    calls: list[Json] = [record_to_json(each) for each in signatures]
+    return {"version": CALL_SIGNATURE_VERSION, "calls": calls}
+
+
+def call_signatures_from_json(record: Mapping[str, Json]) -> tuple[CallSignature, ...]:
+    """Read a record that :func:`call_signatures_to_json` returned.
+
+    Raises:
+        TypeError: If a value has the wrong type.
+        ValueError: If values contradict each other.
+    """
+    calls = as_list(record.get("calls"), "'calls' of the record")
+    read = tuple(from_json(CallSignature, each, f"call {n}") for n, each in enumerate(calls))
+    for number, each in enumerate(read):
+        for problem in _contradictions(each):
+            raise ValueError(f"call {number}: {problem}")
+    if len({each.resource for each in read}) < len(read):
+        raise ValueError("an object is listed twice")
+    return read
+
+
+def _contradictions(call: CallSignature) -> Iterator[str]:
+    if call.positional > len(call.parameters):
+        yield "more positional arguments than arguments"
+    for specs, containers in (
+        (call.inputs, call.containers),
+        (call.outputs, call.output_containers),
+    ):
+        if len({spec.name for spec in specs}) < len(specs):
+            yield "two values have the same name"
+        parts = {(*each.path, key) for each in containers for key in each.keys}
+        roots = {()} if specs is call.outputs else {(name,) for name in call.parameters}
+        for path in (*(spec.path for spec in specs), *(each.path for each in containers)):
+            if path not in parts and path not in roots:
+                yield f"the path {'.'.join(map(str, path))!r:.60} is part of no container"
+            if len(path) > _MAX_DEPTH + 2:
+                yield "the values are nested too deeply"
+    for spec in (*call.inputs, *call.outputs):
+        if (spec.type == "tensor") != (spec.dtype is not None and spec.shape is not None):
+            yield f"value {spec.name!r:.60} needs a dtype and a shape if it is a tensor, else none"

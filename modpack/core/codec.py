@@ -200,6 +200,10 @@ def _text_or_truth(value: object) -> object:
     return value
 
 
+def _text_or_number(value: object) -> object:
+    return value if type(value) is str else _number(value)
+
+
 def _bytes(value: object) -> bytes:
     try:
         return b64decode(cast(str, value), validate=True)
@@ -334,7 +338,10 @@ def _reader(kind: Any, as_row: bool) -> _Read:
         return _restricted(_reader(parts[0], as_row), parts[1])
     if origin in (Union, UnionType):
         kinds = [part for part in parts if part is not NoneType]
-        read = _reader(kinds[0], as_row) if len(kinds) == 1 else _text_or_truth
+        if len(kinds) == 1:
+            read = _reader(kinds[0], as_row)
+        else:
+            read = _text_or_number if int in kinds else _text_or_truth
         return read if len(kinds) == len(parts) else _optional(read)
     if origin is Literal:
         return _choice({choice: choice for choice in parts})

@@ -1,0 +1,262 @@
+"""Values from JSON and to JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from typing import Final, NoReturn
+
+import torch
+
+from modpack.core.call_signature import ValueSpec
+from modpack.errors import InputMismatchError
+
+_NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
+_NAMES_OF_ELEMENTS: Final = {bool: "true and false", int: "integers", float: "numbers"}
+_MAX_NESTING = 64
+"""More dimensions than torch supports."""
+
+
+def parse_json(data: bytes | str, limit_depth: int = 100) -> object:
+    """Parse a JSON document without NaN and infinities (RFC 8259).
+
+    Args:
+        data: The document, in UTF-8.
+        limit_depth: Maximum nesting of lists and objects.
+
+    Raises:
+        InputMismatchError: If the document is not valid JSON, or is nested too deeply.
+    """
+    try:
+        text = data.decode("utf-8") if isinstance(data, bytes) else data
+        parsed: object = json.loads(text, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise _too_deep(limit_depth) from None
+    except UnicodeDecodeError as failure:
+        raise InputMismatchError((f"the document is not valid UTF-8: {failure}",)) from None
+    except ValueError as failure:
+        raise InputMismatchError((f"the document is not valid JSON: {failure}",)) from None
+    if text.count("[") + text.count("{") > limit_depth:  # otherwise it cannot be deeper
+        level, depth = [parsed], 0
+        while level:
+            if depth > limit_depth:
+                raise _too_deep(limit_depth)
+            level = [part for each in level for part in _parts(each)]
+            depth += 1
+    return parsed
+
+
+def _parts(value: object) -> list[object]:
+    found = value.values() if isinstance(value, dict) else value
+    if type(value) not in (dict, list):
+        return []
+    return [each for each in found if type(each) is list or type(each) is dict]  # type: ignore[attr-defined]
+
+
+def _too_deep(limit: int) -> InputMismatchError:
+    return InputMismatchError((f"the document is nested more than {limit} levels deep",))
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def decode_value(spec: ValueSpec, data: object) -> object:
+    """Convert a JSON value to the value that a spec describes.
+
+    Tensors are nested lists of numbers; bytes are in base64. A value of unknown type
+    (``"any"``) becomes a tensor if it is a list of numbers: of dtype int64 if all are integers,
+    bool if all are true or false, otherwise torch's default dtype.
+
+    Args:
+        spec: The spec. Its shape is not compared; :func:`.check_inputs` does that.
+        data: The parsed JSON.
+
+    Raises:
+        InputMismatchError: If the value does not fit. The error names its position: ``x[3][1]``.
+
+    >>> decode_value(ValueSpec("x", ("x",), "tensor", "float32", (2,)), [1, 2.5])
+    tensor([1.0000, 2.5000])
+    """
+    if spec.type == "tensor":
+        return _decode_tensor(spec.name, data, dtype_of(spec))
+    if spec.type == "any":
+        return _decode_any(spec.name, data)
+    if spec.type == "object":
+        raise _wrong(spec.name, "expected an object of a Python class, which JSON cannot describe")
+    if spec.type == "none":
+        if data is not None:
+            raise _wrong(spec.name, f"expected null, got {_show(data)}")
+        return None
+    if spec.type == "bytes":
+        try:
+            return base64.b64decode(str(data), validate=True) if type(data) is str else _fail()
+        except ValueError:
+            raise _wrong(spec.name, f"expected bytes in base64, got {_show(data)}") from None
+    kind = {"bool": bool, "int": int, "float": float, "str": str}[spec.type]
+    if type(data) is int and kind is float:
+        data = _to_float(spec.name, data)
+    if type(data) is not kind:
+        raise _wrong(spec.name, f"expected {_NAMES[kind]}, got {_show(data)}")
+    if isinstance(data, float) and not math.isfinite(data):
+        raise _wrong(spec.name, "the number is too large for float64")
+    return data
+
+
+def dtype_of(spec: ValueSpec) -> torch.dtype:
+    """Return the dtype that a spec names.
+
+    Raises:
+        InputMismatchError: If this version of torch has no such dtype.
+    """
+    dtype = getattr(torch, spec.dtype or "", None)
+    if not isinstance(dtype, torch.dtype):
+        raise _wrong(spec.name, f"torch has no dtype {spec.dtype!r:.60}")
+    return dtype
+
+
+def _fail() -> NoReturn:
+    raise ValueError
+
+
+def _wrong(position: str, problem: str) -> InputMismatchError:
+    return InputMismatchError((f"input {position}: {problem}",))
+
+
+def _show(data: object) -> str:
+    """Return a JSON value for an error, shortened."""
+    if isinstance(data, (list, dict)):
+        return "a list" if isinstance(data, list) else "an object"
+    try:
+        text = json.dumps(data)
+    except ValueError:  # an integer with thousands of digits
+        text = "a very large integer"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _to_float(position: str, number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise _wrong(position, "the number is too large for float64") from None
+
+
+def _position(name: str, index: int, shape: list[int]) -> str:
+    """Return the position of an element, from its index among all elements at its depth."""
+    steps: list[int] = []
+    for size in reversed(shape):
+        index, step = divmod(index, size)
+        steps.insert(0, step)
+    return name + "".join(f"[{step}]" for step in steps)
+
+
+def _flatten(name: str, data: object) -> tuple[list[int], list[object]]:
+    """Return the shape of nested lists, and all elements."""
+    shape: list[int] = []
+    level: list[object] = [data]
+    while level and isinstance(level[0], list):
+        size = len(level[0])
+        below: list[object] = []
+        for index, each in enumerate(level):
+            if not isinstance(each, list):
+                found = _show(each)
+                raise _wrong(
+                    _position(name, index, shape), f"expected a list of {size}, got {found}"
+                )
+            if len(each) != size:
+                text = f"expected a list of {size} as before it, got a list of {len(each)}"
+                raise _wrong(_position(name, index, shape), text)
+            below += each
+        shape.append(size)
+        if len(shape) > _MAX_NESTING:
+            raise _wrong(name, f"the lists are nested more than {_MAX_NESTING} levels deep")
+        level = below
+    return shape, level
+
+
+def _decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
+    shape, elements = _flatten(name, data)
+    if dtype.is_complex:
+        raise _wrong(name, f"JSON has no {_dtype_name(dtype)} numbers")
+    kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
+    accepted = {int, float} if kind is float else {kind}
+    if not set(map(type, elements)) <= accepted:
+        index = next(i for i, each in enumerate(elements) if type(each) not in accepted)
+        text = f"expected {_NAMES_OF_ELEMENTS[kind]} for {_dtype_name(dtype)}"
+        raise _wrong(_position(name, index, shape), f"{text}, got {_show(elements[index])}")
+    try:
+        tensor = torch.tensor(elements, dtype=dtype)
+        fits = kind is bool or _fits(tensor, elements, dtype)
+    except (OverflowError, RuntimeError, ValueError):
+        fits = False
+    if not fits:
+        index = next(i for i, each in enumerate(elements) if not _fits_alone(each, dtype))
+        text = f"{_show(elements[index])} is out of range for {_dtype_name(dtype)}"
+        raise _wrong(_position(name, index, shape), text)
+    return tensor.reshape(shape)
+
+
+def _fits(tensor: torch.Tensor, elements: list[object], dtype: torch.dtype) -> bool:
+    if dtype.is_floating_point:
+        return bool(torch.isfinite(tensor.to(torch.float64)).all())
+    bounds = torch.iinfo(dtype)
+    numbers: list[int] = elements  # type: ignore[assignment]
+    return not numbers or (min(numbers) >= bounds.min and max(numbers) <= bounds.max)
+
+
+def _fits_alone(element: object, dtype: torch.dtype) -> bool:
+    try:
+        return _fits(torch.tensor([element], dtype=dtype), [element], dtype)
+    except (OverflowError, RuntimeError, ValueError):
+        return False
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _decode_any(name: str, data: object) -> object:
+    if not isinstance(data, list):
+        return data
+    kinds = set(map(type, _elements(data)))
+    if not kinds or (not kinds <= {int, float} and kinds != {bool}):
+        return data
+    dtype = torch.bool if kinds == {bool} else torch.get_default_dtype()
+    return _decode_tensor(name, data, torch.int64 if kinds == {int} else dtype)
+
+
+def _elements(data: list[object]) -> list[object]:
+    """Return the elements of nested lists, ragged or not."""
+    level = data
+    while any(isinstance(each, list) for each in level):
+        level = [x for each in level for x in (each if isinstance(each, list) else [each])]
+    return level
+
+
+def encode_value(value: object) -> object:
+    """Convert an output to JSON. Numbers that are not finite become null, as in JavaScript.
+
+    Bytes become strings in base64. An object becomes the name of its type, in angle brackets.
+
+    >>> encode_value(torch.tensor([[1.5], [float("nan")]]))
+    [[1.5], [None]]
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        items = tensor.tolist()
+        is_exact = not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
+        return items if is_exact else _without_infinities(items)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return f"<{type(value).__qualname__}>"
+
+
+def _without_infinities(items: object) -> object:
+    if isinstance(items, list):
+        return [_without_infinities(each) for each in items]
+    return items if math.isfinite(items) else None  # type: ignore[arg-type]

@@ -1,0 +1,206 @@
+"""Named values: checked against a call signature, and converted to arguments and from results."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast
+
+import torch
+
+from modpack.core.call_signature import (
+    CallSignature,
+    Step,
+    ValueSpec,
+    describe_unknown,
+    flatten_values,
+    format_tensor,
+    name_values,
+)
+from modpack.errors import InputMismatchError
+
+_PLAIN_TYPES: Final[dict[str, type]] = {
+    **{"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes, "none": type(None)}
+}
+_MAX_PROBLEMS = 20
+
+
+def signature_of(model: Any, resource: tuple[str, str]) -> CallSignature:
+    """Return a call signature that knows only the names of an object's arguments.
+
+    Args:
+        model: The object.
+        resource: Its package and resource.
+    """
+    called = model.forward if isinstance(model, torch.nn.Module) else model
+    try:
+        parameters = inspect.signature(called).parameters.values()
+    except (TypeError, ValueError):  # a function in C
+        parameters = {}.values()
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    signature = describe_unknown(
+        resource, [p.name for p in named], [p.default is p.empty for p in named]
+    )
+    return signature._replace(positional=sum(p.kind is not p.KEYWORD_ONLY for p in named))
+
+
+def check_inputs(signature: CallSignature, values: Mapping[str, object]) -> None:
+    """Check named values against a call signature.
+
+    Args:
+        signature: The call signature.
+        values: The values by name: tensors and plain values.
+
+    Raises:
+        InputMismatchError: If a name is unknown or missing, or a type, dtype, or shape differs.
+            The error lists all problems.
+    """
+    problems = list(_find_problems(signature, values))
+    if problems:
+        more = len(problems) - _MAX_PROBLEMS
+        problems[_MAX_PROBLEMS:] = [f"and {more} more problems"] if more > 0 else []
+        raise InputMismatchError(tuple(problems))
+
+
+def _find_problems(signature: CallSignature, values: Mapping[str, object]) -> Iterator[str]:
+    specs = {spec.name: spec for spec in signature.inputs}
+    for name in values:
+        if name not in specs:
+            yield f"input {name!r:.100}: unknown name. {_suggest(name, list(specs))}"
+    # An optional argument may be omitted, but not a part of it.
+    started = {spec.path[0] for name, spec in specs.items() if name in values}
+    sizes: dict[str, tuple[int, str]] = {}
+    for name, spec in specs.items():
+        if name not in values:
+            if spec.required or spec.path[0] in started:
+                yield f"input {name!r}: missing; expected {spec}"
+            continue
+        problem = _value_problem(spec, values[name])
+        if problem is not None:
+            yield f"input {name!r}: {problem}"
+        elif spec.shape is not None:
+            yield from _size_problems(spec, cast(torch.Tensor, values[name]), sizes)
+
+
+def _suggest(name: str, known: Sequence[str]) -> str:
+    similar = difflib.get_close_matches(name, known, n=1)
+    if similar:
+        return f"Did you mean {similar[0]!r}?"
+    return (
+        f"The inputs are {', '.join(map(repr, known[:10]))}." if known else "There are no inputs."
+    )
+
+
+def _value_problem(spec: ValueSpec, value: object) -> str | None:
+    """Return the problem of one value apart from varying dimensions, or None."""
+    if spec.type in ("any", "object"):
+        return None
+    if spec.type == "tensor":
+        if isinstance(value, torch.Tensor) and _fits(spec, value):
+            return None
+    else:
+        accepted = (int, float) if spec.type == "float" else (_PLAIN_TYPES[spec.type],)
+        if type(value) in accepted:
+            return None
+    return f"expected {spec}, got {describe(value)}"
+
+
+def _fits(spec: ValueSpec, tensor: torch.Tensor) -> bool:
+    shape = spec.shape or ()
+    return (
+        dtype_name(tensor) == spec.dtype
+        and tensor.dim() == len(shape)
+        and all(type(e) is str or e == size for e, size in zip(shape, tensor.shape, strict=True))
+    )
+
+
+def _size_problems(
+    spec: ValueSpec, tensor: torch.Tensor, sizes: dict[str, tuple[int, str]]
+) -> Iterator[str]:
+    """Yield problems with the varying dimensions of a tensor, whose sizes are collected."""
+    for dimension, size in zip(spec.shape or (), tensor.shape, strict=True):
+        if isinstance(dimension, int):
+            continue
+        known, name = sizes.setdefault(dimension, (size, spec.name))
+        if size != known:
+            yield (
+                f"input {spec.name!r}: expected {dimension} = {known} as in {name!r}, got "
+                f"{describe(tensor)}"
+            )
+        elif size == 0:
+            yield f"input {spec.name!r}: expected {spec} with {dimension} from 1, got 0"
+
+
+def describe(value: object) -> str:
+    """Return a value's type as error messages show it.
+
+    >>> describe(torch.zeros(2, 3)), describe(3), describe(None)
+    ('float32 (2, 3)', 'int', 'None')
+    """
+    if isinstance(value, torch.Tensor):
+        return format_tensor(dtype_name(value), tuple(value.shape))
+    return "None" if value is None else type(value).__name__
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """Return a tensor's dtype without ``torch.``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def build_arguments(
+    signature: CallSignature, values: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return positional and keyword arguments from checked values.
+
+    After an optional argument that is omitted, the arguments are passed by name.
+
+    Args:
+        signature: The call signature.
+        values: The values by name, as :func:`check_inputs` accepts them.
+    """
+    by_path = {spec.path: values[s] for spec in signature.inputs if (s := spec.name) in values}
+    containers = {container.path: container for container in signature.containers}
+
+    def build(path: tuple[Step, ...]) -> object:
+        container = containers.get(path)
+        if container is None:
+            return by_path[path]
+        parts = [build((*path, key)) for key in container.keys]
+        if container.type == "dict":
+            return dict(zip(container.keys, parts, strict=True))
+        return tuple(parts) if container.type == "tuple" else parts
+
+    # An argument that is an empty container has no values.
+    given = {path[0] for path in by_path}
+    described = {spec.path[0] for spec in signature.inputs}
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
+    for number, name in enumerate(signature.parameters):
+        if name in given or name not in described:
+            if number < signature.positional and len(args) == number:
+                args.append(build((name,)))
+            else:
+                kwargs[name] = build((name,))
+    return tuple(args), kwargs
+
+
+def flatten_result(signature: CallSignature | None, result: object) -> dict[str, object]:
+    """Return the parts of a return value by name. Tensors are moved to the CPU.
+
+    Args:
+        signature: The call signature, whose names are used for the outputs that it describes.
+        result: The return value of a call.
+
+    >>> list(flatten_result(None, (torch.zeros(1), {"a": 1})))
+    ['output.0', 'output.1.a']
+    """
+    values = flatten_values(result, objects=True).values
+    names = name_values(values)
+    if signature is not None:
+        names.update({s.path: s.name for s in signature.outputs if s.path in names})
+    return {names[path]: _to_cpu(value) for path, value in values.items()}
+
+
+def _to_cpu(value: object) -> object:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value
