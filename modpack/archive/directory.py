@@ -74,7 +74,7 @@ def find_directory(source: ByteSource) -> EndRecord:
 
     Raises:
         NotAPackageError: If the file is not a zip archive.
-        ArchiveError: If the end record is damaged or ambiguous, or has a comment.
+        ArchiveError: If the end record is damaged or ambiguous, or declares a comment.
     """
     tail = source.read_at(max(0, source.size - _TAIL_BYTES), min(source.size, _TAIL_BYTES))
     start = len(tail) - END.size
@@ -84,7 +84,10 @@ def find_directory(source: ByteSource) -> EndRecord:
     if disk or first_disk or on_disk != count:
         raise ArchiveError(source.label, "the end record describes a multi-disk archive")
     if comment:
-        raise ArchiveError(source.label, "the end record has a comment")
+        reason = (
+            f"the end record declares a comment of {comment} bytes, but the file ends before it"
+        )
+        raise ArchiveError(source.label, reason, hint="Copy or download it again.")
     end, end_offset = EndRecord(count, size, offset), source.size - END.size
     locator_start = start - END64_LOCATOR.size
     if locator_start >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_start):
@@ -103,7 +106,9 @@ def _no_end(source: ByteSource) -> ArchiveError:
         last = min(source.size, _LONGEST_COMMENT)
         tail = source.read_at(source.size - last, last)
         if 0 <= tail.find(END_SIGNATURE) <= len(tail) - END.size:
-            return ArchiveError(source.label, "there is data after the end record")
+            return ArchiveError(
+                source.label, "there is a comment or other data after the end record"
+            )
         reason = "the end of the zip archive was not found; the file is probably truncated"
         return ArchiveError(source.label, reason, hint="Copy or download it again.")
     from modpack.archive.other_files import START_BYTES, identify_file

@@ -203,7 +203,7 @@ def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     try:
         document = parse_json(content, max_bytes, unique_keys=True)
     except ValueError as error:
-        reason = f"the record is not valid JSON: {error}"
+        reason = f"the record cannot be read as JSON: {error}"
         raise ArchiveError(path, reason, layout.MANIFEST) from error
     if not isinstance(document, dict):
         raise ArchiveError(path, "the record is not a JSON object", layout.MANIFEST)

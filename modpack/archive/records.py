@@ -73,7 +73,7 @@ def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> 
         verify: The package's manifest, to check the content against.
 
     Raises:
-        ValueError: If the record is not valid JSON, or its value needs too much memory.
+        ValueError: If the record is not valid JSON, is nested too deeply, or needs too much memory.
         RecordNotFoundError: If the record does not exist.
         ArchiveError: If the record is damaged or does not match the manifest.
     """
@@ -350,7 +350,7 @@ def read_specs(archive: Archive, record: str) -> tuple[HookSpec, ...]:
     try:
         parsed = read_json(archive, specs_record)
     except ValueError as failure:
-        reason = f"the record is not valid JSON ({failure})"
+        reason = f"the record cannot be read as JSON: {failure}"
         raise ArchiveError(archive.path, reason, specs_record) from failure
     from modpack.core.hookspec import specs_from_json
 

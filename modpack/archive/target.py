@@ -179,8 +179,9 @@ class PathSink(Sink):
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        if not os.path.basename(target) or "\0" in target:
-            raise TargetError(f"cannot write {target!r}: this is not a file name")
+        problem, hint = _find_path_problem(target)
+        if problem:
+            raise TargetError(f"cannot write {target!r}: {problem}", hint=hint)
         self._path = os.path.realpath(target)
         self._folder, self._name = os.path.split(self._path)
         self._mode = _mode_of_target(target, self._path)
@@ -357,6 +358,17 @@ def _is_text(buffer: object) -> bool:
     mode = getattr(buffer, "mode", None)
     opened_as_text = isinstance(mode, str) and "b" not in mode and hasattr(buffer, "encoding")
     return isinstance(buffer, io.TextIOBase) or opened_as_text
+
+
+def _find_path_problem(target: str) -> tuple[str, str]:
+    """Return why a path cannot name a file, and the fix. Both are empty if it can."""
+    if not target:
+        return "the path is empty", "Pass the path of a file."
+    if "\0" in target:
+        return "the path contains a NUL character", "Remove it from the path."
+    if not os.path.basename(target):
+        return "the path ends with a separator", "Append a file name to the path."
+    return "", ""
 
 
 def _mode_of_target(target: str, path: str) -> int | None:

@@ -282,7 +282,10 @@ def public_file(path: str | os.PathLike[str]) -> Path:
 
 def _require_name(path: str | os.PathLike[str]) -> None:
     if Path(path).name in ("", ".."):
-        raise TargetError(f"cannot write {os.fspath(path)!r}: this is not a file name")
+        raise TargetError(
+            f"cannot write {os.fspath(path)!r}: the path does not end with a file name",
+            hint="Append a file name to the path.",
+        )
 
 
 def _make_private_key(secret: Ed25519PrivateKey) -> PrivateKey:

@@ -119,8 +119,15 @@ def test_hidden_bytes_are_rejected(forge, record):
         open_archive(forge(record(b"p/a", b"hello"), before=b"#!/bin/sh\n"))
     with pytest.raises(ArchiveError, match="not end where the next record starts"):
         open_archive(forge(record(b"p/a", b"hello"), between=b"x" * 40)).read("a")
-    with pytest.raises(ArchiveError, match="data after the end record"):
+    with pytest.raises(ArchiveError, match="a comment or other data after the end record"):
         open_archive(forge(record(b"p/a", b"hello"), comment=b"hi"))
+
+
+def test_open_reports_truncated_comment(forge, record):
+    path = forge(record(b"p/a", b"hello"), comment=b"hello")
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ArchiveError, match=r"a comment of 5 bytes, but .*\. Copy or download"):
+        open_archive(path)
 
 
 def test_open_reports_truncated_file(write_package):

@@ -212,9 +212,9 @@ def test_unwritable_target_is_rejected_immediately(tmp_path):
         tmp_path: "this is a folder",
         tmp_path / "missing" / "m.pt": "does not exist",
         tmp_path / "fifo": "not a regular file",
-        "": "not a file name",
-        f"{tmp_path}/": "not a file name",
-        "a\0b": "not a file name",
+        "": "the path is empty",
+        f"{tmp_path}/": "ends with a separator",
+        "a\0b": "contains a NUL character",
     }.items():
         with pytest.raises(TargetError, match=reason):
             ArchiveWriter(bad)

@@ -232,7 +232,7 @@ def test_normalized_is_canonical(alice):
 
 @pytest.mark.parametrize("name", ["", ".", "/", ".."])
 def test_write_pair_rejects_path_without_name(alice, name):
-    with pytest.raises(TargetError, match="not a file name"):
+    with pytest.raises(TargetError, match="does not end with a file name"):
         write_pair(alice, name, overwrite=True)
-    with pytest.raises(TargetError, match="not a file name"):
+    with pytest.raises(TargetError, match="does not end with a file name"):
         require_unused(name)
