@@ -314,7 +314,8 @@ def restore(
     if captured.version != CAPTURE_VERSION:
         raise ModpackError(
             f"hook captures of version {captured.version!r} are not supported, only version "
-            f"{CAPTURE_VERSION}"
+            f"{CAPTURE_VERSION}",
+            hint="Upgrade modpack, or capture the hooks again with this version.",
         )
     check_names(hooks, captured.specs)
     wanted = frozenset(spec.name for spec in captured.specs if selector(hooks)(spec))
