@@ -204,7 +204,7 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
     if package is None:
         return
     if package.format == _OF_TORCH_PACKAGE:
-        text = "torch.package wrote it, which records no rules, versions, licenses, or self-tests"
+        text = "torch.package wrote this package, without rules, versions, licenses, or a self-test"
         yield Diagnostic.from_code("torch-package-archive", package.path, text)
     elif package.self_test is None:
         yield Diagnostic.from_code(

@@ -308,7 +308,7 @@ class _Verification:
         damaged = self._check_readable()
         self._add_check("records", 0, "records", check_texts(archive, damaged))
         self._check_objects(None, PackageMetadata())
-        text = "torch.package wrote it, which records no digests"
+        text = "torch.package wrote this package, without digests of its records"
         self.findings.append(Diagnostic.from_code("torch-package-no-digests", archive.path, text))
         return not damaged
 

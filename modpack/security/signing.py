@@ -246,8 +246,8 @@ def _verified_digest(archive: Archive, workers: int) -> str:
     if manifest is None:
         raise SignatureError(
             archive.path,
-            "torch.package wrote this package. It has no manifest, so a signature would not cover "
-            "its tensors",
+            "torch.package wrote this package. A signature covers the SHA-256 digests of all "
+            "records, but torch.package stores only CRC-32 checksums",
             hint="Export the model with modpack.",
         )
     digest = package_digest(archive)

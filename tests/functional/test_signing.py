@@ -208,7 +208,7 @@ def test_sign_rejects_torch_package_archive(key, tmp_path):
         exporter.save_text("texts", "a.txt", "hello")
     result = run("sign", tmp_path / "old.pt", "--key", key)
     assert result.exit_code == 2
-    assert "torch.package wrote this package" in result.output
+    assert "torch.package stores only CRC-32 checksums" in result.output
 
 
 def test_sign_without_extra_shows_install_command(package, key, tmp_path):
