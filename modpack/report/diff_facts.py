@@ -52,12 +52,12 @@ class Values(str, Enum):
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A value that differs between the packages.
+    """A property of a module, tensor, hook, or other compared item, whose value differs.
 
     Attributes:
-        name: Name of the value.
-        before: The value in the first package, or None.
-        after: The value in the second package, or None.
+        name: Name of the property, for example ``version`` or ``dtype``.
+        before: Its value in the first package, or None if it has none there.
+        after: Its value in the second package, or None if it has none there.
     """
 
     name: str
