@@ -39,9 +39,15 @@ def measured_with(rows: Sequence[Measured], rounds: int, share: int = 1) -> str:
     repeats = f"{rounds} rounds" if runs == 1 else f"{runs} runs of {rounds} rounds"
     text = (
         f"Measured with Python {platform.python_version()}, {_versions()} on {platform.system()}, "
-        f"{os.cpu_count()} cores, in {repeats}. {met} of {len(outcomes)} goals are met. "
-        f"{noisy or 'No'} {'verdict is' if noisy == 1 else 'verdicts are'} noisy."
+        f"{os.cpu_count()} cores, in {repeats}. modpack meets {met} of {len(outcomes)} performance "
+        "goals."
     )
+    if noisy:
+        verdicts = "verdict is" if noisy == 1 else "verdicts are"
+        text += (
+            f" {noisy} {verdicts} noisy: a single round differs from the result by more than the "
+            "goal does."
+        )
     if share != 1:
         text += f"\n\n**Smoke test: all sizes are divided by {share}.**"
     return text
@@ -233,8 +239,8 @@ HIGHLIGHTS = (
     Highlight("save-objects", "save 200,000 small objects", "saving", _SAVED),
     Highlight("walk-sympy", "export sympy, per module", "per module", (*_SAVED[:2], "")),
     Highlight("walk-sympy", "export sympy, per module, warm scan cache", "per module", _WARM),
-    Highlight("import-3000", "import 3,000 packaged modules, repeated", "importing", _LATER),
-    Highlight("round-trip", "save and load 1 MB, repeated", "later", _SAVED),
+    Highlight("import-3000", "import 3,000 packaged modules, cached bytecode", "importing", _LATER),
+    Highlight("round-trip", "save and load 1 MB, after the first time", "later", _SAVED),
 )
 
 
