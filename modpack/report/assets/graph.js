@@ -309,7 +309,7 @@ const graph = (() => {
     cy.zoom({ level: cy.zoom() * factor, renderedPosition: { x: cy.width() / 2, y: cy.height() / 2 } });
   }
 
-  /* Handle a click: show a module, or open a closed package. */
+  /* Handle a click: show a module, or open a closed box. */
   function act(branch) {
     if (isLeaf(branch)) location.hash = addressOf(branch.module);
     else {
