@@ -267,7 +267,7 @@ def find_unsafe_name(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def fold(name: str) -> str:
-    """Return a name with case and Unicode form folded, as some file systems do.
+    """Return the form in which a case-insensitive file system compares a name.
 
     >>> fold("pkg/README") == fold("PKG/readme")
     True

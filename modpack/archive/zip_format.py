@@ -186,7 +186,7 @@ def end_records(count: int, size: int, offset: int) -> bytes:
 
 
 def descriptors(crc: int, compressed: int, size: int) -> Iterator[bytes]:
-    """Yield the allowed forms of a data descriptor, which follows a record's data."""
+    """Yield the allowed data descriptors of a record: with 32-bit sizes if they fit, and 64-bit."""
     if max(compressed, size) <= MAX32:
         yield DESCRIPTOR.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)
     yield DESCRIPTOR64.pack(DESCRIPTOR_SIGNATURE, crc, compressed, size)

@@ -78,9 +78,9 @@ def is_stdlib(module: str) -> bool:
 
 
 def is_everywhere(module: str) -> bool:
-    """Return whether every loading environment has a module: Python's, torch's, or modpack's.
+    """Return whether a module belongs to the standard library, torch, or modpack.
 
-    This includes ``__main__``.
+    Every loading environment has these modules. ``__main__`` counts too.
 
     >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
     (True, True, False)

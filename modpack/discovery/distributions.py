@@ -221,10 +221,10 @@ class LazyDistribution:
         return listed in (self._folders if is_folder else self._listed)
 
     def has_published(self, file: str, content: bytes) -> bool:
-        """Return whether a file is unchanged since it was installed from an index.
+        """Return whether a package index distributes a file with exactly this content.
 
-        Distributions from other sources have an origin file (PEP 610), and RECORD has the digests
-        of unchanged files.
+        RECORD lists the digest of each file at installation. A distribution from another source
+        than an index has an origin file (PEP 610).
         """
         has_origin = self._may_have_origin and self.text(ORIGIN)
         if has_origin or not file.startswith(self._prefix):

@@ -98,7 +98,7 @@ class Portability:
         return len(self._reasons) > before
 
     def is_optional(self, module: Location, importer: Location) -> bool:
-        """Return whether an importer's distribution does not require that of a module."""
+        """Return whether the importer's distribution is known not to require the module's."""
         return requires(self._index, importer, module) is False
 
     def _mark_requirements(self, distribution: InstalledDistribution) -> None:

@@ -175,11 +175,11 @@ class PlanFacts:
 
 
 class MainResource(NamedTuple):
-    """The object that :func:`modpack.load` loads.
+    """The name, ``PACKAGE/RESOURCE``, of the object that :func:`modpack.load` loads.
 
     Attributes:
-        package: Package of the resource.
-        resource: Name of the resource.
+        package: First part of the name.
+        resource: Second part of the name.
     """
 
     package: str

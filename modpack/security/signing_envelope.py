@@ -149,7 +149,7 @@ class EnvelopeSignature(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """The unverified content of an envelope.
+    """The unverified content of a DSSE envelope.
 
     Attributes:
         payload: The signed statement.

@@ -325,7 +325,7 @@ class MissingResourceMonitor:
                 os.unlink(path)
 
     def is_placeholder(self, module: str) -> bool:
-        """Return whether a module exists only as a placeholder and must be requested."""
+        """Return whether a module's file is a placeholder, and its content must be requested."""
         return not self._placeholders.isdisjoint(self._candidate_paths(module))
 
     def _candidate_paths(self, module: str) -> tuple[str, str, str]:

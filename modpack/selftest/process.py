@@ -337,10 +337,12 @@ def _describe_exit(process: subprocess.Popen[bytes]) -> str:
 def find_hidden_modules(
     plan: Plan, installed: DistributionIndex, scripts: Sequence[str] = ()
 ) -> HiddenModules:
-    """Return the parts of a plan to hide, to test whether the package is self-contained.
+    """Return the modules, distributions, and files to hide from the self-test.
 
-    If any module of a root is extern, that root must be installed in the loading environment, so
-    nothing of it is hidden. Neither are torch, modpack, and the distributions that they require.
+    These are the interned ones: a self-contained package loads without the originals. If any
+    module below a top-level name is extern, that library must be installed in the loading
+    environment, so none of its modules is hidden. torch, modpack, and the distributions that they
+    require are not hidden either.
 
     Args:
         plan: The plan.

@@ -69,7 +69,7 @@ class Example:
 
 
 def as_example(model: object, inputs: object, kwargs: object = None) -> Example | None:
-    """Convert example inputs, as :func:`torch.export.export` accepts them, to an example.
+    """Convert example inputs, in the form of :func:`torch.export.export`, to call arguments.
 
     Args:
         model: The object to call.
@@ -78,7 +78,7 @@ def as_example(model: object, inputs: object, kwargs: object = None) -> Example 
         kwargs: Arguments by name.
 
     Returns:
-        The example, or None if no arguments were given.
+        The arguments, or None if none were given.
 
     Raises:
         TypeError: If the arguments are ambiguous or the model is not callable.
