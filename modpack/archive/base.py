@@ -344,7 +344,7 @@ class FileBytes(ByteSource):
 
     def read_at(self, offset: int, length: int) -> bytes:
         if self._closed:
-            raise ArchiveError(self.label, "the archive is closed")
+            raise ArchiveError(self.label, "the archive is closed", hint="Open the package again.")
         # One call reads at most 2 GiB on Linux, and may be interrupted.
         parts: list[bytes] = []
         try:
@@ -406,7 +406,7 @@ class BufferBytes(ByteSource):
     def view_at(self, offset: int, length: int) -> memoryview:
         """Return what :meth:`read_at` returns, without a copy."""
         if self._view is None:
-            raise ArchiveError(self.label, "the archive is closed")
+            raise ArchiveError(self.label, "the archive is closed", hint="Open the package again.")
         if offset + length > self.size:
             raise ArchiveError(self.label, "the buffer ends too early")
         return self._view[offset : offset + length]

@@ -344,7 +344,8 @@ def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
         folder = root.decode()
         names = [raw_name[len(root) :].decode() for raw_name in raw_names]
     except UnicodeDecodeError as error:
-        raise ArchiveError(label, "a record name is not valid UTF-8") from error
+        name = _decode(error.object)
+        raise ArchiveError(label, "the record name is not valid UTF-8", name) from error
     problem = find_unsafe_name([folder[:-1]]) or find_name_problem(names)
     if problem is not None:
         raise ArchiveError(label, problem[1], problem[0])

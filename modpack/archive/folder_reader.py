@@ -68,7 +68,7 @@ class FolderArchive(Archive):
 
     def _path(self, name: str) -> str:
         if self._closed:
-            raise ArchiveError(self.path, "the archive is closed")
+            raise ArchiveError(self.path, "the archive is closed", hint="Open the package again.")
         path = self._paths.get(name)
         if path is None:
             raise self._missing(name)
@@ -212,7 +212,7 @@ class ReaderArchive(Archive):
 
     def _require(self, name: str) -> RecordReader:
         if self._reader is None:
-            raise ArchiveError(self.path, "the archive is closed")
+            raise ArchiveError(self.path, "the archive is closed", hint="Open the package again.")
         if not self.has(name):
             raise self._missing(name)
         return self._reader

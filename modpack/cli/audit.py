@@ -138,19 +138,19 @@ def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
     if subject is None or (":" in subject and not Path(subject).exists()):
         options = read_plan_options(ctx, subject)
         return audit_plan(options.target.text, plan_target(options))
-    for name in _TARGET_OPTIONS:
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = f"--{name.replace('_', '-')}"
-            raise click.UsageError(
-                f"{option} applies to a model (MODULE:ATTR or FILE.py:ATTR), and {subject!r} is "
-                "not one.",
-                ctx,
-            )
     if not Path(subject).exists():
         raise click.UsageError(
             f"{subject}: the file does not exist. A model has the form MODULE:ATTR or "
             "FILE.py:ATTR.",
             ctx,
         )
+    for name in _TARGET_OPTIONS:
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = f"--{name.replace('_', '-')}"
+            raise click.UsageError(
+                f"{option} applies to a model (MODULE:ATTR or FILE.py:ATTR), but {subject!r} is a "
+                "package. Remove the option.",
+                ctx,
+            )
     with working(f"Reading {subject}"):
         return audit_package(subject)

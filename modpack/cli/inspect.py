@@ -106,7 +106,9 @@ def _record_of(archive: Archive, module: str) -> str:
     if archive.has(package) or archive.has(plain):
         return package if archive.has(package) else plain
     reason, hint = _explain_missing_source(archive, module)
-    raise ModpackError(f"{archive.path}: no source of {module!r}: {reason}", hint=hint)
+    raise ModpackError(
+        f"{archive.path}: the source of {module!r} cannot be shown: {reason}", hint=hint
+    )
 
 
 def _explain_missing_source(archive: Archive, module: str) -> tuple[str, str]:

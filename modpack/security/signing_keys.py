@@ -311,7 +311,11 @@ def _private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
 def _require_passphrase(path: str, passphrase: str | Callable[[], str] | None) -> bytes:
     given = passphrase() if callable(passphrase) else passphrase
     if not given:
-        raise KeyFileError(path, "the key is encrypted", hint="Pass its passphrase.")
+        raise KeyFileError(
+            path,
+            "the key is encrypted",
+            hint="Pass its passphrase, or set MODPACK_KEY_PASSPHRASE for the command line.",
+        )
     return _encode(given)
 
 
