@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from modpack.archive.layout import is_internal
+from modpack.archive.layout import CALL_SIGNATURE, is_internal
+from modpack.archive.manifest import canonical_json
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
@@ -60,6 +61,7 @@ from modpack.options import select_options, takes_options
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from modpack.core.call_signature import CallSignature
     from modpack.exporting.hook_saver import HookOptions
     from modpack.hooks.report import HookReport
     from modpack.selftest.reference import Case, Example, ExampleSaver
@@ -185,6 +187,7 @@ class PackageExporter:
         self._plans_only = f is None
         self._self_test = options["self_test"]
         self._examples: ExampleSaver | None = None
+        self._call_signatures: dict[tuple[str, str], CallSignature] = {}
         self._unique_ids = 0
         self._closed = False
 
@@ -456,13 +459,18 @@ class PackageExporter:
 
         require_optimizer(optimizer)
         example = self._example(model, options["example_inputs"], options["example_kwargs"])
+        target = (package, resource)
+        described = self._describe_call(target, model, example, options["dynamic"])
         global_hooks, protocol = options["global_hooks"], options["pickle_protocol"]
         hooks = HookOptions(
             options["hooks"], global_hooks, extra_roots(optimizer), options["reset_hook_state"]
         )
         since = self._objects.generation
         self._save(package, resource, model, options["dependencies"], protocol, hooks)
-        if example is None:
+        if described is None or example is None:
+            return
+        self._call_signatures[target] = described
+        if not self._self_test:
             return
         if self._examples is None:
             from modpack.selftest.reference import ExampleSaver
@@ -470,8 +478,7 @@ class PackageExporter:
             self._examples = ExampleSaver(self._objects, self._writer, self._planner)
         records = self._examples.save_arguments(example, protocol)
         if not self._plans_only:
-            target = (package, resource)
-            self._examples.record(records, target, model, example, since, global_hooks)
+            self._examples.record(records, target, model, example, since, global_hooks, described)
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text in UTF-8 as a resource of a Python package.
@@ -594,6 +601,11 @@ class PackageExporter:
                     raise
             else:
                 self._builder.write(plan, self._namespace(plan))
+            if self._call_signatures:
+                from modpack.core.call_signature import call_signatures_to_json
+
+                document = call_signatures_to_json(self._call_signatures.values())
+                self._writer.write(CALL_SIGNATURE, canonical_json(document))
             self._writer.commit()
             return plan
         finally:
@@ -606,6 +618,7 @@ class PackageExporter:
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
         self_test = SelfTest(self._writer, plan, cases, self._builder, planner, installed, scripts)
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
+        self._call_signatures.update({c.resource: c for c in self_test.call_signatures})
         new = (note for note in tested.warnings() if note not in plan.notes)
         _warn(note for note in new if note.code not in _TESTED)
         _warn(warnings)
@@ -674,13 +687,28 @@ class PackageExporter:
         return local
 
     def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
-        """Return the example for the self-test, or None without example or self-test."""
+        """Return the example, or None if there is none."""
         if inputs is None and kwargs is None:
             return None
         from modpack.selftest.reference import as_example
 
-        example = as_example(model, inputs, kwargs)
-        return example if self._self_test else None
+        return as_example(model, inputs, kwargs)
+
+    def _describe_call(
+        self,
+        resource: tuple[str, str],
+        model: object,
+        example: Example | None,
+        dynamic: Mapping[str, Mapping[int, str]] | None,
+    ) -> CallSignature | None:
+        """Return the call signature of an example, without outputs, or None without example."""
+        if example is None:
+            if dynamic is not None:
+                raise ValueError("dynamic describes example inputs: pass example_inputs, too")
+            return None
+        from modpack.selftest.call_description import describe_call
+
+        return describe_call(resource, model, example, dynamic)
 
 
 def require_target(f: object, argument: str = "f") -> None:

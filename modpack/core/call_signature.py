@@ -214,6 +214,60 @@ def name_values(paths: Iterable[tuple[Step, ...]]) -> dict[tuple[Step, ...], str
     return names
 
 
+def build_arguments(
+    signature: CallSignature, values: Mapping[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return positional and keyword arguments from checked values.
+
+    After an optional argument that is omitted, the arguments are passed by name.
+
+    Args:
+        signature: The call signature.
+        values: The values by name, as :func:`modpack.running.values.check_inputs` accepts them.
+    """
+    by_path = {spec.path: values[s] for spec in signature.inputs if (s := spec.name) in values}
+    containers = {container.path: container for container in signature.containers}
+
+    def build(path: tuple[Step, ...]) -> object:
+        container = containers.get(path)
+        if container is None:
+            return by_path[path]
+        parts = [build((*path, key)) for key in container.keys]
+        if container.type == "dict":
+            return dict(zip(container.keys, parts, strict=True))
+        return tuple(parts) if container.type == "tuple" else parts
+
+    # An argument that is an empty container has no values.
+    given = {path[0] for path in by_path}
+    described = {spec.path[0] for spec in signature.inputs}
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
+    for number, name in enumerate(signature.parameters):
+        if name in given or name not in described:
+            if number < signature.positional and len(args) == number:
+                args.append(build((name,)))
+            else:
+                kwargs[name] = build((name,))
+    return tuple(args), kwargs
+
+
+def name_arguments(
+    signature: CallSignature, args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the values of the example's arguments by name.
+
+    Args:
+        signature: The call signature that describes them.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+    arguments = {**dict(zip(signature.parameters, args, strict=False)), **kwargs}
+    by_path: dict[tuple[Step, ...], object] = {}
+    for name, value in arguments.items():
+        by_path.update(flatten_values(value, (name,), objects=False).values)
+    return {spec.name: by_path[spec.path] for spec in signature.inputs}
+
+
 def describe_unknown(
     resource: tuple[str, str], names: Sequence[str], required: Sequence[bool]
 ) -> CallSignature:

@@ -4,9 +4,10 @@ There is no ``from __future__ import annotations`` here, because the annotations
 Types that are expensive to import are quoted.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
 
+from modpack.core.json_values import require_type
 from modpack.discovery.importers import Importer, sys_importer
 from modpack.options import Option, ProgressOptions
 
@@ -18,6 +19,26 @@ Preset = Literal["none", "pinned", "hermetic"]
 
 DEFAULT_PROTOCOL = 3
 """The pickle protocol that torch.package writes."""
+
+
+def _require_dynamic(dynamic: object, argument: str) -> None:
+    """Check that an argument maps names to dimensions, and those to names.
+
+    Raises:
+        TypeError: If it does not.
+    """
+    expected = "a mapping such as {'x': {0: 'batch'}}"
+    if dynamic is None:
+        return
+    require_type(dynamic, Mapping, argument, expected)
+    for name, dimensions in cast("Mapping[object, object]", dynamic).items():
+        require_type(name, str, f"a key of {argument}", "the name of an argument")
+        require_type(dimensions, Mapping, f"{argument}[{name!r}]", "a mapping such as {0: 'batch'}")
+        for dimension, label in cast("Mapping[object, object]", dimensions).items():
+            require_type(dimension, int, f"a key of {argument}[{name!r}]", "a dimension (int)")
+            require_type(label, str, f"{argument}[{name!r}][{dimension}]", "a name (str)")
+            if not str(label).isidentifier():
+                raise ValueError(f"{argument}[{name!r}][{dimension}] is not a name: {label!r}")
 
 
 class ExporterOptions(TypedDict, total=False):
@@ -71,6 +92,17 @@ class ModelOptions(TypedDict, total=False):
         ),
     ]
     example_kwargs: Annotated[object, Option(None, "Additional keyword arguments of that call.")]
+    dynamic: Annotated[
+        Mapping[str, Mapping[int, str]] | None,
+        Option(
+            None,
+            "Names of dimensions of the inputs that may vary, by argument and dimension: "
+            "``{'x': {0: 'batch', 1: 'length'}}``. Dimensions with the same name have the same "
+            "size. The self-test finds the batch dimension without this option if all tensors "
+            "share their first dimension.",
+            _require_dynamic,
+        ),
+    ]
     pickle_protocol: Annotated[
         int,
         Option(DEFAULT_PROTOCOL, "Pickle protocol, from 2 to 5. torch.package reads 3 and 4."),

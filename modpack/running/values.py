@@ -11,13 +11,13 @@ import torch
 
 from modpack.core.call_signature import (
     CallSignature,
-    Step,
     ValueSpec,
     describe_unknown,
     flatten_values,
     format_tensor,
     name_values,
 )
+from modpack.core.call_signature import build_arguments as build_arguments
 from modpack.errors import InputMismatchError
 
 _PLAIN_TYPES: Final[dict[str, type]] = {
@@ -146,43 +146,6 @@ def describe(value: object) -> str:
 def dtype_name(tensor: torch.Tensor) -> str:
     """Return a tensor's dtype without ``torch.``."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def build_arguments(
-    signature: CallSignature, values: Mapping[str, object]
-) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return positional and keyword arguments from checked values.
-
-    After an optional argument that is omitted, the arguments are passed by name.
-
-    Args:
-        signature: The call signature.
-        values: The values by name, as :func:`check_inputs` accepts them.
-    """
-    by_path = {spec.path: values[s] for spec in signature.inputs if (s := spec.name) in values}
-    containers = {container.path: container for container in signature.containers}
-
-    def build(path: tuple[Step, ...]) -> object:
-        container = containers.get(path)
-        if container is None:
-            return by_path[path]
-        parts = [build((*path, key)) for key in container.keys]
-        if container.type == "dict":
-            return dict(zip(container.keys, parts, strict=True))
-        return tuple(parts) if container.type == "tuple" else parts
-
-    # An argument that is an empty container has no values.
-    given = {path[0] for path in by_path}
-    described = {spec.path[0] for spec in signature.inputs}
-    args: list[object] = []
-    kwargs: dict[str, object] = {}
-    for number, name in enumerate(signature.parameters):
-        if name in given or name not in described:
-            if number < signature.positional and len(args) == number:
-                args.append(build((name,)))
-            else:
-                kwargs[name] = build((name,))
-    return tuple(args), kwargs
 
 
 def flatten_result(signature: CallSignature | None, result: object) -> dict[str, object]:

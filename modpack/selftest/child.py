@@ -6,19 +6,28 @@ Nothing here may import torch, or anything outside modpack and the standard libr
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
 import sys
+import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from modpack.archive.layout import RUNTIME_MODULE
+from modpack.core.call_signature import (
+    CallSignature,
+    build_arguments,
+    call_signatures_to_json,
+    name_arguments,
+)
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of
@@ -31,6 +40,7 @@ from modpack.selftest.child_surroundings import (
     MissingResourceMonitor,
 )
 from modpack.selftest.process import (
+    VARIATION_SECONDS,
     Difference,
     Failure,
     Job,
@@ -44,6 +54,8 @@ _OWN_FRAMES = 32
 """Stack frames that the self-test itself needs. The recursion limit is raised by this number, so
 that an import chain that loads elsewhere also loads in the self-test."""
 _MAX_FRAMES = 12
+_MAX_VARIED_SECONDS = VARIATION_SECONDS / 10
+"""Varying dimensions are only searched for if one case takes less time than this."""
 _MAX_CAUSES = 4
 
 
@@ -129,8 +141,12 @@ def main(job: dict[str, Json], handle: int) -> None:
     connection = Connection(handle)
     isolation = HostIsolation(known.hidden)
     isolation.install()
-    result = _JobRunner(known, connection, isolation).run()
+    runner = _JobRunner(known, connection, isolation)
+    result = runner.run()
     connection.send_bytes(_encode("result", result))
+    if known.call_signatures and result.failure is None:
+        varied = call_signatures_to_json(runner.vary_calls())
+        connection.send_bytes(json.dumps(varied).encode("ascii"))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # without waiting for threads that the package started
@@ -150,6 +166,7 @@ class _JobRunner:
         self._importer: IncrementalImporter | None = None
         self._modules_before: frozenset[str] = frozenset()
         self._monitor: MissingResourceMonitor | None = None
+        self._seconds: dict[int, float] = {}
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
@@ -174,6 +191,25 @@ class _JobRunner:
             tuple(self._unfilled_tables()),
         )
 
+    def vary_calls(self) -> list[CallSignature]:
+        """Return the job's call signatures with the dimensions that may vary."""
+        from modpack.selftest.variations import find_varying_dimensions
+
+        known = {each.resource: each for each in self._job.call_signatures}
+        for case in self._job.cases:
+            seconds = self._seconds.get(case.number, 0.0)
+            if self._importer is not None and seconds < _MAX_VARIED_SECONDS:
+                signature = known[case.resource]
+                with contextlib.suppress(BaseException):  # packaged code may raise SystemExit
+                    prepared = _prepared_case(self._importer, case)
+                    with prepared as (model, example):
+                        known[case.resource] = find_varying_dimensions(
+                            signature,
+                            name_arguments(signature, example.args, example.kwargs),
+                            partial(_call_with, signature, model),
+                        )
+        return list(known.values())
+
     def _differences(self) -> Iterator[tuple[int, Difference]]:
         import torch  # noqa: F401  # its own imports are not the package's
 
@@ -187,8 +223,10 @@ class _JobRunner:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
             self._monitor.install()
         for case in job.cases:
+            started = time.monotonic()
             for difference in _case_differences(self._importer, case):
                 yield case.number, difference
+            self._seconds[case.number] = time.monotonic() - started
 
     def _request(self, request: ResourceRequest) -> ResolvedResources:
         self._connection.send_bytes(_encode("request", request))
@@ -235,18 +273,27 @@ class _JobRunner:
 
 def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list[Difference]:
     from modpack.selftest.compare import compare, flatten_output
-    from modpack.selftest.conditions import apply_conditions
 
-    def read(record: str) -> bytes:
-        return importer.load_binary("", record)
+    with _prepared_case(importer, case) as (model, example):
+        found = flatten_output(example.call(model))
+    read = partial(importer.load_binary, "")
+    return compare(_reference().read_leaves(read, CaseRecordNames(case.number)), found)
+
+
+@contextlib.contextmanager
+def _prepared_case(importer: IncrementalImporter, case: SelfTestCase) -> Iterator[tuple[Any, Any]]:
+    """Return a case's newly loaded model and its example, under the recorded conditions."""
+    from modpack.selftest.conditions import apply_conditions
 
     records = CaseRecordNames(case.number)
     model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
-    with apply_conditions(json.loads(read(records.conditions))):
-        output = _reference().Example(args, kwargs).call(model)
-        found = flatten_output(output)
-    return compare(_reference().read_leaves(read, records), found)
+    with apply_conditions(json.loads(importer.load_binary("", records.conditions))):
+        yield model, _reference().Example(args, kwargs)
+
+
+def _call_with(signature: CallSignature, model: Any, values: Mapping[str, object]) -> object:
+    return _reference().Example(*build_arguments(signature, values)).call(model)
 
 
 def _reference() -> Any:

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from modpack.core.call_signature import CallSignature, call_signatures_from_json
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
@@ -49,6 +50,8 @@ sys.path[:] = job["path"]
 from modpack.selftest.child import main
 main(job, int(sys.argv[2]))
 """
+VARIATION_SECONDS = 60.0
+"""Time limit of the calls that find varying dimensions."""
 _POLL_SECONDS = 0.5
 _LOG_LINES = 15
 
@@ -93,6 +96,7 @@ class Job(NamedTuple):
         operators: Schemas of operators to declare first.
         tables: Tables that name a class of the model in the parent.
         policy: The trust policy. None allows everything.
+        call_signatures: Calls whose varying dimensions are wanted.
     """
 
     package: str
@@ -105,6 +109,7 @@ class Job(NamedTuple):
     operators: tuple[str, ...] = ()
     tables: tuple[UnfilledTable, ...] = ()
     policy: TrustPolicy | None = None
+    call_signatures: tuple[CallSignature, ...] = ()
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -189,6 +194,8 @@ class RunResult(NamedTuple):
         mock_events: Uses of mocked modules.
         imported: Modules imported from outside the package, each with its first importer.
         unfilled: Tables that name a class of the model in the parent but not in the child.
+        call_signatures: Those of the job, with varying dimensions. Empty if they were not wanted
+            or the interpreter exited.
         log: The end of stdout and stderr.
         seconds: The duration in seconds.
     """
@@ -201,6 +208,7 @@ class RunResult(NamedTuple):
     mock_events: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
+    call_signatures: tuple[CallSignature, ...] = ()
     log: str = ""
     seconds: float = 0.0
 
@@ -252,13 +260,15 @@ def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
         (folder / "cwd").mkdir()
         document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
         (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        result = _communicate(folder, respond, timeout)
+        result = _communicate(folder, respond, timeout, bool(job.call_signatures))
         log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
         return result._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _communicate(folder: Path, respond: Responder, timeout: float) -> RunResult:
+def _communicate(
+    folder: Path, respond: Responder, timeout: float, wants_variations: bool
+) -> RunResult:
     """Start the child in the folder of its job, handle its requests, and return its result."""
     deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
@@ -274,7 +284,10 @@ def _communicate(folder: Path, respond: Responder, timeout: float) -> RunResult:
                 if isinstance(message, Failure):
                     return RunResult(message)
                 if "result" in message:
-                    return from_json(RunResult, message["result"], "the result")
+                    result = from_json(RunResult, message["result"], "the result")
+                    if wants_variations and result.failure is None:
+                        return _add_variations(result, ours, process)
+                    return result
                 request = from_json(ResourceRequest, message["request"], "the request")
                 response = json.dumps(record_to_json(respond(request))).encode("ascii")
                 with contextlib.suppress(OSError):  # the next read reports that the child exited
@@ -282,6 +295,19 @@ def _communicate(folder: Path, respond: Responder, timeout: float) -> RunResult:
         finally:
             process.kill()
             process.wait()
+
+
+def _add_variations(
+    result: RunResult, connection: Connection, process: subprocess.Popen[bytes]
+) -> RunResult:
+    """Return a result with the call signatures that the child sends after it.
+
+    The calls that they need may crash the child or never return, which is not a failure.
+    """
+    message = _receive(connection, process, time.monotonic() + VARIATION_SECONDS)
+    if message is None or isinstance(message, Failure):
+        return result
+    return result._replace(call_signatures=call_signatures_from_json(message))
 
 
 def _start(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 
 from modpack.archive.writer import ArchiveWriter
+from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.process import phase
@@ -37,6 +38,7 @@ from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
+from modpack.selftest.call_description import describe_outputs
 from modpack.selftest.compare import PytreeLeaf, compare, flatten_output
 from modpack.selftest.conditions import (
     RestoreTensors,
@@ -194,6 +196,7 @@ class Case(NamedTuple):
         global_hooks: Whether process-wide hooks were saved with the object.
         restore_saved: Function that restores the saved tensors after a run.
         versions: Version counters of the model's tensors after the run, to detect later changes.
+        call_signature: Descriptions of the arguments and of the output.
     """
 
     resource: tuple[str, str]
@@ -206,6 +209,7 @@ class Case(NamedTuple):
     global_hooks: bool
     restore_saved: RestoreTensors
     versions: list[int]
+    call_signature: CallSignature
 
     def compare_with_rerun(self) -> list[Difference]:
         """Run the live model again with the same random numbers and return the differences.
@@ -274,6 +278,7 @@ class ExampleSaver:
         example: Example,
         since: int,
         global_hooks: bool,
+        call_signature: CallSignature,
     ) -> None:
         """Run the live model on an example, restore it, and save the output.
 
@@ -287,6 +292,7 @@ class ExampleSaver:
             example: Its arguments.
             since: The number of objects saved before the model.
             global_hooks: Whether process-wide hooks were saved with it.
+            call_signature: Description of the arguments.
 
         Raises:
             ExampleError: If the live model fails on the example.
@@ -299,6 +305,7 @@ class ExampleSaver:
             output = _call_model(model, example, resource)
             seconds = time.perf_counter() - started
             leaves = flatten_output(output)
+            described = describe_outputs(call_signature, output)
             conditions = drop_unused_generators(conditions)
         case = Case(
             resource,
@@ -311,6 +318,7 @@ class ExampleSaver:
             global_hooks,
             restore_saved,
             tensor_versions(model),
+            described,
         )
         _write_leaves(self._writer, records, leaves)
         self._writer.write(records.conditions, _json(conditions), compress=True)

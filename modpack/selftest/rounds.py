@@ -114,6 +114,9 @@ class SelfTest:
         planner: Decides which missing resources are added.
         installed: The installed distributions.
         scripts: Files of scripts whose definitions are included.
+
+    Attributes:
+        call_signatures: Those of the cases. A run that passes adds varying dimensions.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class SelfTest:
         self._locate = planner.walker.locate
         self._operators: list[str] = []
         self._reruns: dict[int, list[Difference]] = {}
+        self.call_signatures = tuple(case.call_signature for case in cases)
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
@@ -249,10 +253,13 @@ class SelfTest:
                 probe_level,
                 tuple(self._operators),
                 tuple(self._tables),
+                call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
             )
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
         passes = self._passes(result)
+        if passes and result.call_signatures:
+            self.call_signatures = result.call_signatures
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,

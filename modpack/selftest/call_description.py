@@ -1,0 +1,172 @@
+"""Call signatures of live objects: described from one call, with the dimensions that may vary."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from modpack.core.call_signature import (
+    CallSignature,
+    ContainerSpec,
+    FlatValues,
+    Step,
+    ValueSpec,
+    ValueType,
+    flatten_values,
+    name_values,
+)
+
+if TYPE_CHECKING:
+    from modpack.selftest.reference import Example
+
+Dynamic = Mapping[str, Mapping[int, str]]
+
+_PLAIN_TYPES: Final[dict[type, ValueType]] = {
+    **{bool: "bool", int: "int", float: "float", str: "str", bytes: "bytes", type(None): "none"}
+}
+
+
+def describe_call(
+    resource: tuple[str, str], model: Any, example: Example, dynamic: Dynamic | None = None
+) -> CallSignature:
+    """Return the call signature of an example's arguments, without outputs.
+
+    Args:
+        resource: Package and resource of the model.
+        model: The live model.
+        example: The arguments.
+        dynamic: Names of dimensions that may vary, by input and dimension.
+
+    Raises:
+        ValueError: If ``dynamic`` does not fit the arguments.
+    """
+    parameters = _parameters(model)
+    names, required = _name_positional(parameters, len(example.args))
+    by_name = {p.name: p.default is p.empty for p in parameters}
+    named = [name for name in by_name if name in example.kwargs]
+    named += [name for name in example.kwargs if name not in by_name]  # of **kwargs
+    required += [by_name.get(name, True) for name in named]
+    names += named
+    values: dict[tuple[Step, ...], object] = {}
+    containers: list[ContainerSpec] = []
+    for name, value in zip(names, (*example.args, *map(example.kwargs.get, named)), strict=True):
+        flat = flatten_values(value, (name,), objects=False)
+        values.update(flat.values)
+        containers += flat.containers
+    needed = dict(zip(names, required, strict=True))
+    inputs = [each._replace(required=needed[str(each.path[0])]) for each in _specs(values)]
+    signature = CallSignature(
+        resource, tuple(names), len(example.args), tuple(inputs), (), tuple(containers)
+    )
+    return signature if dynamic is None else _name_dimensions(signature, dynamic)
+
+
+def describe_outputs(signature: CallSignature, output: object) -> CallSignature:
+    """Return a call signature with the outputs of a return value.
+
+    Args:
+        signature: The call signature.
+        output: The return value of the call.
+    """
+    try:
+        flat = flatten_values(output, objects=True)
+    except Exception:  # properties and mappings of user-defined classes may raise
+        flat = FlatValues({(): output}, ())
+    return signature._replace(outputs=tuple(_specs(flat.values)), output_containers=flat.containers)
+
+
+def _specs(values: Mapping[tuple[Step, ...], object]) -> Iterator[ValueSpec]:
+    for path, name in name_values(values).items():
+        value = values[path]
+        if isinstance(value, torch.Tensor) and _is_dense(value):
+            dtype = str(value.dtype).removeprefix("torch.")
+            yield ValueSpec(name, path, "tensor", dtype, tuple(value.shape))
+        else:
+            yield ValueSpec(name, path, _PLAIN_TYPES.get(type(value), "object"))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
+        return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+
+
+def _parameters(model: Any) -> list[inspect.Parameter]:
+    """Return the parameters of a model's call, or none if they are not known."""
+    from modpack.hooks.ddp import unwrap  # imports torch.distributed
+
+    called = model = unwrap(model)  # the wrapped module is saved
+    if isinstance(model, torch.nn.Module) and type(model).__call__ is torch.nn.Module.__call__:
+        called = model.forward
+    schema = getattr(called, "schema", None)  # of a TorchScript method
+    if schema is not None and hasattr(schema, "arguments"):
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        own = [each for each in schema.arguments if each.name != "self"]
+        empty = inspect.Parameter.empty
+        return [
+            inspect.Parameter(each.name, kind, default=None if each.has_default_value() else empty)
+            for each in own
+        ]
+    try:
+        return list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):  # a function in C
+        return []
+
+
+def _name_positional(
+    parameters: Sequence[inspect.Parameter], count: int
+) -> tuple[list[str], list[bool]]:
+    """Return names of positional arguments, and whether each is required."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    known = [p for p in parameters if p.kind in kinds][:count]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    more = count - len(known)
+    names = [*(p.name for p in known), *(f"{rest}.{index}" for index in range(more))]
+    return names, [*(p.default is p.empty for p in known), *[True] * more]
+
+
+def _name_dimensions(signature: CallSignature, dynamic: Dynamic) -> CallSignature:
+    shapes: dict[str, list[int | str]] = {
+        spec.name: list(spec.shape) for spec in signature.inputs if spec.shape is not None
+    }
+    sizes: dict[str, tuple[int | str, str]] = {}
+    for name, dimensions in dynamic.items():
+        chosen = [s for s in signature.inputs if s.name == name or s.path[0] == name]
+        if not chosen:
+            known = [spec.name for spec in signature.inputs]
+            similar = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {similar[0]!r}?" if similar else f"Inputs: {', '.join(known)}."
+            raise ValueError(f"dynamic: {name!r} is not an input of the example. {hint}")
+        tensors = [(spec, spec.shape) for spec in chosen if spec.shape is not None]
+        if not tensors:
+            raise ValueError(f"dynamic: the input {name!r} is not a tensor, but {chosen[0]}")
+        for spec, shape in tensors:
+            for dimension, label in dimensions.items():
+                if not -len(shape) <= dimension < len(shape):
+                    raise ValueError(
+                        f"dynamic: {spec.name!r} has no dimension {dimension}; it is {spec}"
+                    )
+                size, first = sizes.setdefault(label, (shape[dimension], spec.name))
+                if size != shape[dimension]:
+                    raise ValueError(
+                        f"dynamic: the dimension {label!r} has size {size} in {first!r} and size "
+                        f"{shape[dimension]} in {spec.name!r}"
+                    )
+                shapes[spec.name][dimension] = label
+    inputs = tuple(
+        spec._replace(shape=tuple(shapes[spec.name])) if spec.name in shapes else spec
+        for spec in signature.inputs
+    )
+    return signature._replace(inputs=inputs, batch=shared_batch(inputs))
+
+
+def shared_batch(inputs: Sequence[ValueSpec]) -> str | None:
+    """Return the name of the first dimension that all input tensors have in common, or None."""
+    shapes = [spec.shape for spec in inputs if spec.shape is not None]
+    labels = {shape[0] if shape else None for shape in shapes}
+    label = labels.pop() if len(labels) == 1 else None
+    is_first_only = isinstance(label, str) and all(label not in shape[1:] for shape in shapes)
+    return label if isinstance(label, str) and is_first_only else None
