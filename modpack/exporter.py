@@ -605,7 +605,7 @@ class PackageExporter:
                 from modpack.core.call_signature import call_signatures_to_json
 
                 document = call_signatures_to_json(self._call_signatures.values())
-                self._writer.write(CALL_SIGNATURE, canonical_json(document))
+                self._writer.write(CALL_SIGNATURE, canonical_json(document), compress=True)
             self._writer.commit()
             return plan
         finally:

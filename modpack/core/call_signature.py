@@ -105,7 +105,13 @@ class CallSignature(NamedTuple):
     batching: Batching = "untested"
 
     def __str__(self) -> str:
-        """Return the call on one line: ``(x: float32 (batch, 4)) -> output: float32 (batch,)``."""
+        """Return the call on one line.
+
+        >>> x = ValueSpec("x", ("x",), "tensor", "float32", ("batch", 4))
+        >>> y = ValueSpec("output", (), "tensor", "float32", ("batch",))
+        >>> str(CallSignature(("net", "model.pkl"), ("x",), 1, (x,), (y,)))
+        '(x: float32 (batch, 4)) -> output: float32 (batch,)'
+        """
         inputs = ", ".join(_format_input(each) for each in self.inputs)
         outputs = ", ".join(f"{each.name}: {each}" for each in self.outputs)
         return f"({inputs}) -> {outputs}" if outputs else f"({inputs})"

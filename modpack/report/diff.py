@@ -191,6 +191,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
         "byteorder": side.read_text(layout.BYTEORDER),
         "main resource": "/".join(facts.main_resource) if facts.main_resource else None,
         "namespace": facts.namespace,
+        "call": "; ".join(map(str, facts.call_signatures)) or None,
     }
 
 
@@ -320,6 +321,7 @@ def _explained(found: PackageDifferences) -> Iterator[str]:
         (layout.ENVIRONMENT, (*found.package, *found.distributions)),
         (layout.EXTERN_MODULES, found.modules),
         (layout.PYTHON_VERSION, found.package),
+        (layout.CALL_SIGNATURE, (each for each in found.package if each.name == "call")),
         (layout.BYTEORDER, found.package),
         (layout.ENTRY, (*found.package, *found.resources)),
         (layout.TENSORS, (*found.tensors, *found.sharing)),

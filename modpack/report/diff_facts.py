@@ -306,7 +306,7 @@ class PackageDifferences:
     Attributes:
         before: The first package.
         after: The second package.
-        package: Changes of format, Python, torch, platform and main resource.
+        package: Changes of format, Python, torch, platform, main resource and call.
         distributions: Distributions that differ.
         modules: Modules that differ.
         imports: Imports that only one package has.

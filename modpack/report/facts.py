@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
@@ -208,6 +209,7 @@ class PackageFacts:
         notes: Hazards and remarks that were recorded at export.
         namespace: Namespace in which :func:`modpack.load` loads it.
         self_test: The self-test at export, or None.
+        call_signatures: Arguments and outputs of the saved objects that have example inputs.
     """
 
     path: str
@@ -226,6 +228,7 @@ class PackageFacts:
     notes: tuple[Diagnostic, ...] = ()
     namespace: str = "private"
     self_test: SelfTestRecord | None = None
+    call_signatures: tuple[CallSignature, ...] = ()
 
     @property
     def made_with(self) -> str:

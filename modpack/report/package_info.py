@@ -18,6 +18,7 @@ from modpack.archive.manifest import Manifest, package_digest, read_manifest, ve
 from modpack.archive.reader import open_archive
 from modpack.archive.records import (
     object_records,
+    read_call_signatures,
     read_environment,
     read_externs,
     read_objects,
@@ -157,6 +158,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         notes=plan.notes,
         namespace=objects.namespace,
         self_test=read_self_test(archive, manifest),
+        call_signatures=read_call_signatures(archive, manifest),
     )
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import root_of
@@ -50,6 +52,11 @@ _ADDED = {
     "metadata": "metadata of ",
 }
 """Labels of the additions of a self-test; modules are counted."""
+_ROWS: Final[Mapping[Batching, str]] = {
+    "independent": "; rows are independent",
+    "dependent": "; rows influence each other",
+    "untested": "",
+}
 _MAX_NAMES = 8
 """Limit of the names that are listed as recorded. Larger numbers are counted only."""
 _COLORS = {
@@ -123,6 +130,7 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("exported with", facts.made_with or "not recorded"),
         ("digest", facts.digest),
         ("main resource", _main_resource(facts)),
+        *_calls(facts),
         *_self_test(facts),
     ]
     columns = table(("dim", "left"), ("", "left"))
@@ -134,6 +142,14 @@ def _head(facts: PackageFacts) -> RenderableType:
 def _main_resource(facts: PackageFacts) -> str:
     entry = facts.main_resource
     return "/".join(entry) if entry else "none"
+
+
+def _calls(facts: PackageFacts) -> Iterator[tuple[str, str]]:
+    """Yield a row for the call of each object that was saved with example inputs."""
+    for call in facts.call_signatures:
+        is_only = call.resource == facts.main_resource or len(facts.call_signatures) == 1
+        text = str(call) if is_only else f"{'/'.join(call.resource)}{call}"
+        yield "call", text + (_ROWS[call.batching] if call.batch is not None else "")
 
 
 def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
@@ -331,6 +347,7 @@ def package_html(facts: PackageFacts) -> str:
         ("format", facts.format),
         ("exported with", facts.made_with or "not recorded"),
         ("main resource", _main_resource(facts)),
+        *_calls(facts),
         ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
         ("digest", facts.digest),
     ]

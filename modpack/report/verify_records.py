@@ -25,6 +25,7 @@ from modpack.archive.records import (
     Objects,
     decoding,
     object_records,
+    read_call_signatures,
     read_document,
     read_environment,
     read_externs,
@@ -35,6 +36,7 @@ from modpack.archive.records import (
     read_specs,
     read_tensors,
 )
+from modpack.core.call_signature import CallSignature
 from modpack.core.core_metadata import parse_headers
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import CodeKind
@@ -98,7 +100,7 @@ _OF_THE_FORMAT: Final = frozenset(
     {
         *(layout.MANIFEST, layout.MANIFEST_DIGEST, layout.GRAPH, layout.ENVIRONMENT),
         *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
-        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID),
+        *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
     }
 )
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
@@ -181,6 +183,7 @@ class PackageMetadata:
         objects: The saved objects.
         saved: The records of the saved objects.
         self_test: The self-test. None also if the package has none.
+        call_signatures: The call signatures of saved objects.
         tensors: The named tensors by object. None also if the package does not record them.
         specs: The hook specs by saved object.
         outputs: The tensors in recorded outputs, by record.
@@ -193,6 +196,7 @@ class PackageMetadata:
     objects: Objects | None = None
     saved: tuple[str, ...] = ()
     self_test: SelfTestRecord | None = None
+    call_signatures: tuple[CallSignature, ...] | None = ()
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[SelfTestTensor, ...]] = field(default_factory=dict)
@@ -252,6 +256,9 @@ def read_own_records(
     own.environment = read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
     own.objects = read_needed(layout.ENTRY, decode_objects)
     own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
+    own.call_signatures = read(
+        layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest)
+    )
     own.tensors = read(layout.TENSORS, partial(read_tensors, archive, manifest))
     for record in own.saved:
         specs = read(hook_records(record)[0], partial(read_specs, archive, record))
@@ -430,7 +437,7 @@ def _check_hooks(
 def _check_self_tests(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Check that each self-test has its inputs and outputs."""
+    """Check that self-tests and calls belong to saved objects, and have inputs and outputs."""
     self_test = own.self_test
     known: set[str] = set()
     saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
@@ -438,6 +445,10 @@ def _check_self_tests(
         if case.resource not in saved:
             text = f"{'/'.join(case.resource)!r} has a self-test, but is not a saved object"
             yield _inconsistent(layout.SELF_TEST, text)
+    for call in own.call_signatures or ():
+        if call.resource not in saved:
+            text = f"{'/'.join(call.resource)!r:.80} has a call, but is not a saved object"
+            yield _inconsistent(layout.CALL_SIGNATURE, text)
     for records in self_test.records if self_test is not None else ():
         names = (records.inputs, records.conditions, records.output)
         known.update(names)
