@@ -245,7 +245,7 @@ def encode_value(value: object) -> object:
     if isinstance(value, torch.Tensor):
         tensor = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         items = tensor.tolist()
-        is_exact = not tensor.is_floating_point() or bool(tensor.float().isfinite().all())
+        is_exact = not tensor.is_floating_point() or bool(tensor.double().isfinite().all())
         return items if is_exact else _without_infinities(items)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
