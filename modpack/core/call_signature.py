@@ -181,8 +181,9 @@ def flatten_values(value: object, path: tuple[Step, ...] = (), *, objects: bool)
 def _split(value: object, objects: bool) -> tuple[ContainerType, list[tuple[Step, object]]] | None:
     """Return the type and the parts of a container, or None for another value."""
     kind: ContainerType
-    if type(value) is tuple or type(value) is list:
-        kind = "tuple" if type(value) is tuple else "list"
+    parts: list[tuple[Step, object]]
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        kind = "tuple" if isinstance(value, tuple) else "list"
         parts = list(enumerate(value))
     elif type(value) is dict or (objects and isinstance(value, Mapping)):
         kind, parts = "dict", list(value.items())
@@ -191,7 +192,8 @@ def _split(value: object, objects: bool) -> tuple[ContainerType, list[tuple[Step
         if len({str(key) for key, _ in parts}) < len(parts):  # 1 and "1"
             return None
     elif objects and isinstance(value, tuple) and hasattr(type(value), "_fields"):
-        kind, parts = "object", list(zip(type(value)._fields, value, strict=False))
+        names: Sequence[str] = getattr(type(value), "_fields")  # noqa: B009
+        kind, parts = "object", list(zip(names, value, strict=False))
     elif objects and dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         kind, parts = "object", [(n, getattr(value, n)) for n in names if hasattr(value, n)]

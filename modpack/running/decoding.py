@@ -40,18 +40,17 @@ def parse_json(data: bytes | str, limit_depth: int = 100) -> object:
     if text.count("[") + text.count("{") > limit_depth:  # otherwise it cannot be deeper
         level, depth = [parsed], 0
         while level:
+            depth += 1
             if depth > limit_depth:
                 raise _too_deep(limit_depth)
-            level = [part for each in level for part in _parts(each)]
-            depth += 1
+            level = [part for each in level for part in _containers(each)]
     return parsed
 
 
-def _parts(value: object) -> list[object]:
-    found = value.values() if isinstance(value, dict) else value
-    if type(value) not in (dict, list):
-        return []
-    return [each for each in found if type(each) is list or type(each) is dict]  # type: ignore[attr-defined]
+def _containers(value: object) -> list[object]:
+    """Return the lists and objects in a list or object."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [each for each in parts if isinstance(each, (list, dict))]
 
 
 def _too_deep(limit: int) -> InputMismatchError:

@@ -133,8 +133,8 @@ class Predictor:
                 continue
             key = self._group_key(values)
             groups.setdefault(index if key is None else key, []).append((index, values))
-        for key, group in groups.items():
-            results.update(self._run_group(group, max_rows, can_join=isinstance(key, tuple)))
+        for shared, group in groups.items():
+            results.update(self._run_group(group, max_rows, can_join=isinstance(shared, tuple)))
         return [results[index] for index in range(len(calls))]
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ def test_call_signature_as_text_names_types_and_optional_values():
     "changes, problem",
     [
         ({"positional": 4}, "more positional arguments than arguments"),
-        ({"parameters": ["x"]}, "'scale' is part of no container"),
+        ({"parameters": ["x"], "positional": 1}, "'scale' is part of no container"),
         ({"containers": []}, "'state.0' is part of no container"),
         ({"inputs": [as_json()["calls"][0]["inputs"][0]] * 2}, "two values have the same name"),
         ({"outputs": [{**as_json()["calls"][0]["outputs"][0], "type": "int"}]}, "'output' needs"),

@@ -53,7 +53,7 @@ def test_decode_value_reads_tensors(dtype, data):
         ("float32", "text", 'x: expected numbers for float32, got "text"'),
         ("float32", [1.0, 1e39], "x[1]: 1e+39 is out of range for float32"),
         ("float16", [1.0, 1e5], "x[1]: 100000.0 is out of range for float16"),
-        ("float32", [0, 10**400], "x[1]: a very large integer is out of range for float32"),
+        ("float32", [0, 10**400], f"x[1]: 1{'0' * 56}... is out of range for float32"),
         ("float64", [float("inf")], "x[0]: Infinity is out of range for float64"),
         ("int64", [1, 2.0], "x[1]: expected integers for int64, got 2.0"),
         ("int64", [1, 2**63], "x[1]: 9223372036854775808 is out of range for int64"),
