@@ -25,6 +25,20 @@ if TYPE_CHECKING:
     from modpack.core.plan import Plan
 
 
+def _read_dynamic(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, dict[int, str]] | None:
+    """Read ``tokens:1=length``."""
+    dynamic: dict[str, dict[int, str]] = {}
+    for text in values:
+        place, _, name = text.partition("=")
+        argument, _, dimension = place.rpartition(":")
+        if not argument or not dimension.lstrip("-").isdecimal() or not name.isidentifier():
+            raise click.BadParameter(f"{text!r} is not INPUT:DIM=NAME, such as tokens:1=length")
+        dynamic.setdefault(argument, {})[int(dimension)] = name
+    return dynamic or None
+
+
 @command(
     "export",
     cls=RulesCommand,
@@ -40,6 +54,14 @@ if TYPE_CHECKING:
     help="Test the package with these inputs before writing it: MODULE:ATTR or FILE.py:ATTR of a "
     "tuple of arguments, a mapping of keyword arguments, one argument, or a function that returns "
     "it.",
+)
+@click.option(
+    "--dynamic",
+    metavar="INPUT:DIM=NAME",
+    multiple=True,
+    callback=_read_dynamic,
+    help="Name a dimension of an example input that may vary, such as tokens:1=length. Dimensions "
+    "with the same name have the same size.",
 )
 @click.option(
     "--self-test/--no-self-test",
@@ -69,6 +91,7 @@ def export_command(
     target: str | None,
     output: str | None,
     example_inputs: str | None,
+    dynamic: dict[str, dict[int, str]] | None,
     self_test: bool,
     package: str,
     resource: str,
@@ -109,6 +132,8 @@ def export_command(
         resource_record(package, resource)
     except ValueError as failure:
         raise click.UsageError(str(failure), ctx) from failure
+    if dynamic is not None and example_inputs is None:
+        raise click.UsageError("--dynamic needs --example-inputs.", ctx)
     options = read_plan_options(ctx, target)
     output = None if dry_run else output if output is not None else options.output
     if output is None and not dry_run:
@@ -130,7 +155,9 @@ def export_command(
                 if inputs is None:
                     exporter.save_pickle(package, resource, model)
                 else:
-                    exporter.save_model(package, resource, model, example_inputs=inputs)
+                    exporter.save_model(
+                        package, resource, model, example_inputs=inputs, dynamic=dynamic
+                    )
             plan, has_problems = close_exporter(exporter)
     warn_unreported(plan, collected)
     written = None if has_problems else output
