@@ -48,6 +48,7 @@ class ProgressUnit(Enum):
     BYTES = "bytes"
     MODULES = "modules"
     RECORDS = "records"
+    ROWS = "rows"
 
 
 class Phase:
@@ -58,9 +59,10 @@ class Phase:
         unit: Unit of the progress; None if it is not counted.
         total: Amount of work, if known beforehand.
         done: Amount of finished work.
+        started: Start on the clock of :func:`time.monotonic`.
     """
 
-    __slots__ = ("done", "text", "total", "unit")
+    __slots__ = ("done", "started", "text", "total", "unit")
 
     def __init__(
         self, text: str, unit: ProgressUnit | None = None, total: int | None = None
@@ -69,6 +71,7 @@ class Phase:
         self.unit = unit
         self.total = total
         self.done = 0
+        self.started = time.monotonic()
 
     def advance(self, by: int = 1) -> None:
         """Add to the amount of finished work."""

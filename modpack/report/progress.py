@@ -202,6 +202,20 @@ def _parts(phase: Phase) -> tuple[str, str]:
         done, total = human_size(phase.done), human_size(phase.total or 0)
     else:
         done, total = f"{phase.done:,}", f"{phase.total or 0:,} {phase.unit.value}"
+    rate = _rate(phase) if phase.unit is ProgressUnit.ROWS else ""
     if phase.total:
-        return text, f"{done} of {total}"
+        return text, f"{done} of {total}{rate}"
+    if rate:
+        return text, f"{done} {phase.unit.value}{rate}"
     return text, done if phase.unit is ProgressUnit.BYTES else f"{done} {phase.unit.value}"
+
+
+def _rate(phase: Phase) -> str:
+    """Return the speed of a phase, and the time left if its end is known."""
+    seconds = time.monotonic() - phase.started
+    speed = phase.done / max(seconds, 0.001)
+    text = f"  {speed:,.{0 if speed >= 10 else 1}f} rows/s"
+    if phase.total and speed:
+        left = int(max(phase.total - phase.done, 0) / speed)
+        text += f"  {left // 60}:{left % 60:02} left"
+    return text
