@@ -14,6 +14,7 @@ from typing import ClassVar
 __all__ = [
     "ArchiveError",
     "CacheError",
+    "DataError",
     "DeviceNotFoundError",
     "DisallowedModuleError",
     "EnvironmentMismatchError",
@@ -21,6 +22,7 @@ __all__ = [
     "ExampleError",
     "ExternNotFoundError",
     "InputMismatchError",
+    "IsolationError",
     "KeyFileError",
     "ModpackError",
     "ModpackWarning",
@@ -475,6 +477,53 @@ class InputMismatchError(ModpackError, ValueError):
     def __init__(self, problems: tuple[str, ...]) -> None:
         self.problems = problems
         super().__init__("\n".join(problems))
+
+
+class DataError(ModpackError, ValueError):
+    """A file of inputs or outputs cannot be used, or a row of it.
+
+    Args:
+        path: The file, as the user named it.
+        reason: The problem.
+        row: Number of the row in the file, from 1, if the problem concerns a single one.
+        line: Line of a text file, from 1, if known.
+        hint: How to fix it.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        reason: str,
+        *,
+        row: int | None = None,
+        line: int | None = None,
+        hint: str = "",
+    ) -> None:
+        self.path = path
+        self.reason = reason
+        self.row = row
+        self.line = line
+        location = path if line is None else f"{path}:{line}"
+        place = location if row is None else f"{location}: row {row}"
+        super().__init__(f"{place}: {reason}", hint=hint)
+
+
+class IsolationError(ModpackError):
+    """The virtual environment of ``--isolated`` cannot be created.
+
+    Args:
+        path: The package, as the user named it.
+        reason: The problem.
+        log: The end of the installer's output.
+        hint: How to fix it.
+    """
+
+    def __init__(self, path: str, reason: str, log: str = "", *, hint: str = "") -> None:
+        self.path = path
+        self.reason = reason
+        self.log = log
+        lines = [f"{path}: {reason}", *(f"  {line}" for line in log.splitlines())]
+        super().__init__("\n".join(lines), hint=hint)
 
 
 class SelfTestError(ModpackError):

@@ -35,6 +35,7 @@ from modpack.report.json_output import (
     KeygenDocument,
     PackageDocument,
     ReportDocument,
+    RunDocument,
     SelfTestDocument,
     SignDocument,
 )
@@ -51,6 +52,7 @@ DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "keygen": KeygenDocument,
     "report": ReportDocument,
     "requirements": RequirementsDocument,
+    "run": RunDocument,
     "self-test": SelfTestDocument,
     "sign": SignDocument,
     "suggest": SuggestDocument,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from click.exceptions import Exit
 
 from modpack.cli._common import FILE, collect_warnings, command, warn, write, write_json
 from modpack.report.progress import working
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     "or the trust policy rejects it.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
+@click.option(
+    "--isolated",
+    is_flag=True,
+    help="Run in a virtual environment that contains the package's requirements and nothing else.",
+)
 @click.option(
     "--on-mismatch",
     type=click.Choice(["warn", "error", "ignore"]),
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 )
 def self_test_command(
     file: str,
+    isolated: bool,
     on_mismatch: OnMismatch,
     policy: str | None,
     verify: VerifyLevel,
@@ -52,15 +59,25 @@ def self_test_command(
     A package that was exported with example inputs contains them and the model's output. A clean
     interpreter loads the package, runs it on these inputs, and compares the outputs.
 
+    --isolated proves that the file and its requirements are enough: modpack first creates a virtual
+    environment that has nothing else.
+
     This command executes the package's code. Only use it for packages that you trust.
 
     \b
     Examples:
       modpack self-test model.modpack
       modpack self-test model.modpack --on-mismatch error
+      modpack self-test model.modpack --isolated
       modpack self-test model.modpack --policy trust.toml
     """
     from modpack.core.policy import TrustPolicy
+
+    if isolated:
+        from modpack.cli._running import repeat_isolated
+
+        allowed = None if policy is None else TrustPolicy.from_toml(policy)
+        raise Exit(repeat_isolated(file, allowed, verify))
     from modpack.selftest.self_test import self_test
 
     with working(f"Running the self-test of {file}"), collect_warnings() as collected:

@@ -230,6 +230,59 @@ class SelfTestDocument(NamedTuple):
     recorded: SelfTestRecord
 
 
+class SkippedRow(NamedTuple):
+    """A row that could not be run.
+
+    Attributes:
+        path: File of the row, as the user named it.
+        row: Number of the row in the file, from 1.
+        line: Line of a text file where the row starts, from 1; null for other files.
+        reason: The problem.
+    """
+
+    path: str
+    row: int
+    line: int | None
+    reason: str
+
+
+class OutputFacts(NamedTuple):
+    """One output of all rows.
+
+    Attributes:
+        name: Its name in the call signature.
+        type: The dtype of a tensor, or the type of a plain value.
+        shape: Dimensions of a tensor, the rows first. Null if they differ between rows, and for
+            plain values.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...] | None
+
+
+class RunDocument(NamedTuple):
+    """A run of a package on files.
+
+    Attributes:
+        path: The package, as the user named it.
+        output_path: The file of outputs. Null if none was written.
+        device: Device of the inputs.
+        rows: Number of rows that were run.
+        skipped: Rows that were skipped.
+        outputs: The outputs.
+        seconds: Duration in seconds.
+    """
+
+    path: str
+    output_path: str | None
+    device: str
+    rows: int
+    skipped: tuple[SkippedRow, ...]
+    outputs: tuple[OutputFacts, ...]
+    seconds: float
+
+
 class KeygenDocument(NamedTuple):
     """A key for signing packages.
 

@@ -1,0 +1,217 @@
+"""``modpack run``: run a package on files."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.exceptions import Exit
+
+from modpack.cli._common import FILE, collect_warnings, command, warn, write, write_json
+from modpack.cli._running import read_trust, repeat_isolated
+from modpack.report.progress import working
+
+if TYPE_CHECKING:
+    from modpack.options import OnMismatch, VerifyLevel
+    from modpack.running.batches import OnError
+    from modpack.running.job import RunResult
+
+_LISTED_ROWS = 10
+_TERMINATED = 143
+"""The exit status of a process that SIGTERM ended: 128 + SIGTERM, as in shells."""
+
+
+@command(
+    "run",
+    epilog="Exit status: 0 if all rows were run, 1 if rows were skipped, 2 if the command failed; "
+    "the output file is then unchanged.",
+)
+@click.argument("package", metavar="PACKAGE", type=FILE)
+@click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=FILE)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=FILE,
+    help="Write the outputs to FILE, in the format of its suffix.  [default: print a summary]",
+)
+@click.option(
+    "--batch-size",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Run at most N rows in one call.  [default: 32, or all if rows influence each other]",
+)
+@click.option("--device", metavar="DEVICE", help="Run on DEVICE, for example cuda:0 or cpu.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
+@click.option(
+    "--on-error",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="Stop at the first bad row, or skip bad rows and list them at the end.",
+)
+@click.option(
+    "--resize", is_flag=True, help="Resize images to the height and width of the call signature."
+)
+@click.option(
+    "--isolated",
+    is_flag=True,
+    help="Run in a virtual environment that contains the package's requirements and nothing else.",
+)
+@click.option("--package", "module", metavar="NAME", help="Run the saved object of this package.")
+@click.option("--resource", metavar="NAME", help="Run the saved object with this resource name.")
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(["warn", "error", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
+)
+@click.option(
+    "--key",
+    "keys",
+    metavar="PUB",
+    multiple=True,
+    type=FILE,
+    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
+    "signature is enough.",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=FILE,
+    help="Reject a package that requires more than this trust policy allows (a TOML file).",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["code", "full"]),
+    default="code",
+    show_default=True,
+    help="Verify the digests of all records (full), or of all but tensors (code).",
+)
+def run_command(
+    package: str,
+    inputs: tuple[str, ...],
+    output: str | None,
+    batch_size: int | None,
+    device: str | None,
+    compiled: bool,
+    on_error: OnError,
+    resize: bool,
+    isolated: bool,
+    module: str | None,
+    resource: str | None,
+    on_mismatch: OnMismatch,
+    keys: tuple[str, ...],
+    policy: str | None,
+    verify: VerifyLevel,
+    as_json: bool,
+) -> bool:
+    """Run a package's model on files of inputs.
+
+    INPUT is a .npy, .npz, .pt, .safetensors, .json, .jsonl, .csv, or .parquet file, an image, a
+    folder or pattern of images, or - for JSON on stdin. modpack joins the rows of several files of
+    one format. NAME=FILE gives an input of the call its own file. modpack reads inputs in batches,
+    and the output file appears when all rows are done.
+
+    This command executes the package's code. Only use it for packages that you trust.
+
+    \b
+    Examples:
+      modpack run net.modpack rows.csv
+      modpack run net.modpack part1.jsonl part2.jsonl -o scores.parquet --on-error skip
+      modpack run net.modpack image=photos/ scale=scale.npy -o out.npz --device cuda:0
+      echo '{"x": [[1.0, 2.0]]}' | modpack run net.modpack - -o out.json
+    """
+    from modpack.running.inputs import format_of, require_other_output, resolve_inputs
+
+    if (module is None) != (resource is None):
+        raise click.UsageError("--package and --resource must be given together.")
+    files = resolve_inputs(inputs)
+    kind = None if output is None else format_of(output, "output")
+    if output is not None:
+        require_other_output(files, package, output)
+    trusted = read_trust(policy, keys)
+    if isolated:
+        formats = [*(each.format for each in files), *([kind] if kind is not None else [])]
+        raise Exit(repeat_isolated(package, trusted, verify, formats))
+    started = time.monotonic()
+    with _terminable(), working(f"Running {package}"), collect_warnings() as collected:
+        from modpack.running.job import run_package
+
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the report
+            result = run_package(
+                package,
+                files,
+                None if output is None or kind is None else (output, kind),
+                batch_size=batch_size,
+                device=device,
+                compile=compiled,
+                on_error=on_error,
+                resize=resize,
+                package=module,
+                resource=resource,
+                on_mismatch=on_mismatch,
+                policy=trusted,
+                verify=verify,
+            )
+    for text in collected:
+        warn(text)
+    _report_skipped(result)
+    if as_json:
+        from modpack.running.job import run_document
+
+        write_json(run_document(package, output, result, time.monotonic() - started))
+    else:
+        write(_format(result, output))
+    return bool(result.skipped)
+
+
+def _report_skipped(result: RunResult) -> None:
+    from modpack.core.text import counted, printable
+
+    if not result.skipped:
+        return
+    shown = [str(each.place.error(each.reason)) for each in result.skipped[:_LISTED_ROWS]]
+    more = len(result.skipped) - len(shown)
+    lines = [*shown, f"and {more} more; --json lists all"] if more else shown
+    warn(f"skipped {counted(len(result.skipped), 'row')}:")
+    for line in lines:
+        click.echo(f"  {printable(line)}", err=True)
+
+
+def _format(result: RunResult, output: str | None) -> str:
+    from modpack.core.text import counted, printable
+
+    rows = counted(result.summary.rows, "row")
+    if output is None:
+        text = f"{rows}\n{result.summary.text(result.is_single)}"
+    elif not result.summary.rows:
+        text = "No file was written: modpack skipped all rows.\n"
+    else:
+        names: Sequence[str] = [each.name for each in result.summary.facts(result.is_single)]
+        text = f"Wrote {output}: {rows} of {', '.join(names)}\n"
+    return printable(text, keep="\n")
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """End the block with an exception on SIGTERM, so that it removes its temporary files."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(_TERMINATED)
+
+    try:
+        before = signal.signal(signal.SIGTERM, end)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

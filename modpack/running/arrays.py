@@ -1,0 +1,270 @@
+"""Inputs from files of arrays: .npy, .npz, .pt, and .safetensors; and whole arguments in JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from modpack.core.call_signature import CallSignature
+from modpack.errors import DataError, InputMismatchError
+from modpack.running.batches import BadRow, Chunk, Layout, Place
+from modpack.running.decoding import decode_value, parse_json
+from modpack.running.inputs import reading, require_library
+from modpack.running.values import check_inputs, describe
+
+_ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
+
+
+class StoredArray(NamedTuple):
+    """An array that is read in parts.
+
+    Attributes:
+        dtype: Its dtype.
+        shape: Its dimensions.
+        read: Returns the rows from the first number to the second. Without numbers, everything.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    read: Callable[..., torch.Tensor]
+
+    @property
+    def outline(self) -> torch.Tensor:
+        """A tensor with this dtype and shape, and without contents."""
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+def _stored(tensor: torch.Tensor) -> StoredArray:
+    def read(*bounds: int) -> torch.Tensor:
+        return tensor[slice(*bounds)] if bounds else tensor
+
+    return StoredArray(tensor.dtype, tuple(tensor.shape), read)
+
+
+class ArraySource:
+    """Values that are stored as a whole, with a first dimension of rows or without.
+
+    Args:
+        file: The file, for messages.
+        layout: The layout of the call.
+        values: Stored arrays and plain values by name.
+
+    Raises:
+        DataError: If the values do not fit the call signature.
+    """
+
+    def __init__(self, file: str, layout: Layout, values: Mapping[str, object]) -> None:
+        self._file, self._layout, self._values = file, layout, values
+        self._arrays = {n: v for n, v in values.items() if isinstance(v, StoredArray)}
+        outlines = {
+            name: value.outline if isinstance(value, StoredArray) else value
+            for name, value in values.items()
+        }
+        self.is_whole = False
+        try:
+            check_inputs(layout.signature, outlines)
+            rows = {n: a for n, a in self._arrays.items() if n in layout.rows and a.shape}
+            self.is_whole = not rows
+        except InputMismatchError as failure:
+            rows = {} if layout.rows else self._arrays
+            if not self._are_single_calls(outlines):
+                raise DataError(file, "; ".join(failure.problems)) from failure
+        self._rows = rows
+        counts = {array.shape[0]: name for name, array in rows.items()}
+        if len(counts) > 1:
+            listed = ", ".join(f"{count} in {name!r}" for count, name in counts.items())
+            raise DataError(file, f"the inputs have different numbers of rows: {listed}")
+        self.total: int | None = next(iter(counts), 1)
+
+    def _are_single_calls(self, outlines: Mapping[str, object]) -> bool:
+        """Return whether the first dimension counts calls, of a model without a batch dimension."""
+        if self._layout.rows or not self._arrays:
+            return False
+        if not all(array.shape and array.shape[0] for array in self._arrays.values()):
+            return False
+        firsts = {
+            name: value[0] if isinstance(value, torch.Tensor) else value
+            for name, value in outlines.items()
+        }
+        try:
+            check_inputs(self._layout.signature, firsts)
+        except InputMismatchError:
+            return False
+        return True
+
+    def chunks(self) -> Iterator[Chunk | BadRow]:
+        total, size = self.total or 0, self._layout.size or max(self.total or 0, 1)
+        if not self._layout.rows:
+            size = 1
+        fixed = {
+            name: value.read() if isinstance(value, StoredArray) else value
+            for name, value in self._values.items()
+            if name not in self._rows
+        }
+        for start in range(0, total, size):
+            stop = min(start + size, total)
+            values = dict(fixed)
+            for name, array in self._rows.items():
+                part = array.read(start, stop)
+                values[name] = part if self._layout.rows else part[0]
+            named = {name: values[name] for name in self._values}
+            yield Chunk(named, [Place(self._file, row + 1) for row in range(start, stop)])
+
+
+def open_npy(file: str, layout: Layout) -> ArraySource:
+    """Open a .npy file, which stays on disk until its rows are read."""
+    numpy = require_library("numpy", ".npy files")
+    with reading(file):
+        array = numpy.load(file, mmap_mode="r", allow_pickle=False)
+        if not hasattr(array, "dtype"):
+            raise ValueError("the file is an .npz archive; rename it")
+    return _named(file, layout, {"": _numpy_array(file, array)})
+
+
+def open_npz(file: str, layout: Layout) -> ArraySource:
+    """Open an .npz file, whose arrays are read completely."""
+    numpy = require_library("numpy", ".npz files")
+    with reading(file), numpy.load(file, allow_pickle=False) as archive:
+        if not hasattr(archive, "files"):
+            raise ValueError("the file contains one array; rename it to .npy")
+        values: dict[str, object] = {name: archive[name] for name in archive.files}
+    return _named(file, layout, {n: _numpy_array(file, a) for n, a in values.items()})
+
+
+def open_pt(file: str, layout: Layout) -> ArraySource:
+    """Open a file of ``torch.save``: a tensor, or a dict. Only tensors and plain values load."""
+    with reading(file):
+        try:
+            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError:  # the format before torch 1.6 cannot be mapped
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    values = flatten_named(layout.signature, loaded) if isinstance(loaded, dict) else {"": loaded}
+    stored = {n: _stored(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+    return _named(file, layout, stored)
+
+
+def open_safetensors(file: str, layout: Layout) -> ArraySource:
+    """Open a .safetensors file, which stays on disk until its rows are read."""
+    library = require_library("safetensors", ".safetensors files")
+    with reading(file):
+        opened = library.safe_open(file, framework="pt")
+        values = {name: _safe_slice(opened, name) for name in opened.keys()}  # noqa: SIM118
+    return _named(file, layout, values)
+
+
+def _safe_slice(opened: Any, name: str) -> StoredArray:
+    part = opened.get_slice(name)
+    shape = tuple(part.get_shape())
+
+    def read(*bounds: int) -> torch.Tensor:
+        tensor: torch.Tensor = part[slice(*bounds)] if bounds else opened.get_tensor(name)
+        return tensor
+
+    first = part[0:0] if shape else opened.get_tensor(name)
+    return StoredArray(first.dtype, shape, read)
+
+
+def _numpy_array(file: str, array: Any) -> object:
+    numpy = require_library("numpy", ".npy files")
+    if array.dtype.kind in "SU" and not array.shape:
+        return str(array)
+    native = array.dtype.newbyteorder("=")
+    try:
+        dtype = torch.from_numpy(numpy.empty(0, native)).dtype
+    except TypeError as failure:
+        raise DataError(file, f"torch has no dtype for NumPy's {array.dtype}") from failure
+
+    def read(*bounds: int) -> torch.Tensor:
+        part = array[slice(*bounds)] if bounds else array
+        return torch.from_numpy(numpy.array(part, dtype=native))
+
+    return StoredArray(dtype, tuple(array.shape), read)
+
+
+def open_arguments(file: str, layout: Layout, data: object) -> ArraySource:
+    """Return the arguments of one call in JSON: an object with a value for each input.
+
+    Raises:
+        DataError: If a value does not fit the call signature.
+    """
+    values: dict[str, object] = {}
+    specs = layout.specs
+    problems: list[str] = []
+    for name, item in name_json(layout.signature, data).items():
+        try:
+            value = decode_value(specs[name], item) if name in specs else item
+        except InputMismatchError as failure:
+            problems += failure.problems
+            continue
+        values[name] = _stored(value) if isinstance(value, torch.Tensor) else value
+    if problems:
+        raise DataError(file, "; ".join(problems))
+    return ArraySource(file, layout, values)
+
+
+def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
+    """Return a plain value from the JSON document that contains it."""
+    try:
+        return decode_value(layout.specs[name], parse_json(content))
+    except InputMismatchError as failure:
+        raise DataError(file, "; ".join(failure.problems)) from failure
+
+
+def name_json(signature: CallSignature, data: object) -> dict[str, object]:
+    """Return parsed JSON by the names of inputs.
+
+    An object has the inputs, or the containers of several, by name. Another value is that of the
+    only input.
+    """
+    single = only_input(signature)
+    if not isinstance(data, dict):
+        return {single or "": data}
+    known = {spec.name for spec in signature.inputs}
+    if single is not None and single not in data and signature.inputs[0].type == "any":
+        return data
+    return flatten_named(signature, data) if not known.issuperset(data) else data
+
+
+def flatten_named(signature: CallSignature, data: Mapping[str, object]) -> dict[str, object]:
+    """Return values by name, with the parts of containers as values of their own."""
+    containers = {".".join(map(str, each.path)) for each in signature.containers}
+    known = {spec.name for spec in signature.inputs} - containers
+    found: dict[str, object] = {}
+
+    def add(name: str, value: object) -> None:
+        if name in containers and name not in known and isinstance(value, (dict, list, tuple)):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in parts:
+                add(f"{name}.{key}", part)
+        else:
+            found[name] = value
+
+    for name, value in data.items():
+        add(str(name), value)
+    return found
+
+
+def only_input(signature: CallSignature) -> str | None:
+    """Return the name of the only input, or of the only required one. None if there are several."""
+    required = [spec.name for spec in signature.inputs if spec.required]
+    if len(signature.inputs) == 1:
+        return signature.inputs[0].name
+    return required[0] if len(required) == 1 else None
+
+
+def _named(file: str, layout: Layout, values: Mapping[str, object]) -> ArraySource:
+    """Return a source whose single, unnamed array is the only input."""
+    known = {spec.name for spec in layout.signature.inputs}
+    if len(values) == 1 and not known.issuperset(values):
+        ((name, value),) = values.items()
+        single = only_input(layout.signature)
+        if single is not None and (not name or len(known) == 1):
+            values = {single: value}
+        elif not name:
+            inputs = ", ".join(map(repr, sorted(known)))
+            found = value.outline if isinstance(value, StoredArray) else value
+            reason = f"the file contains one value, {describe(found)}; the inputs are {inputs}"
+            raise DataError(file, reason, hint=f"To pass several, {_ONE_ARRAY}.")
+    return ArraySource(file, layout, values)

@@ -1,0 +1,197 @@
+"""The formats of inputs: a source for each file, and several files as one source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Final
+
+from modpack.errors import DataError, InputMismatchError
+from modpack.running.arrays import (
+    open_arguments,
+    open_npy,
+    open_npz,
+    open_pt,
+    open_safetensors,
+    read_plain,
+)
+from modpack.running.batches import BadRow, Chunk, Layout, Source, merge
+from modpack.running.decoding import parse_json
+from modpack.running.images import ImageSource
+from modpack.running.inputs import IMAGE, STDIN, InputFile, reading
+from modpack.running.rows import open_csv, open_jsonl, open_list
+from modpack.running.tables import ParquetSource
+
+_OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
+    ".csv": open_csv,
+    ".jsonl": open_jsonl,
+    ".npy": open_npy,
+    ".npz": open_npz,
+    ".parquet": ParquetSource,
+    ".pt": open_pt,
+    ".safetensors": open_safetensors,
+}
+_NEEDS_TYPES: Final = (".csv", ".parquet")
+"""Formats whose values have no meaning without a call signature."""
+
+
+def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = False) -> Source:
+    """Open the inputs of a command as one source of rows.
+
+    Args:
+        files: The files: all with the name of an input, or none.
+        layout: The layout of the call.
+        resize: Whether to resize images.
+
+    Raises:
+        DataError: If a file cannot be read, or its contents do not fit the call signature.
+        ModpackError: If a library is missing.
+    """
+    named: dict[str | None, list[InputFile]] = {}
+    for file in files:
+        named.setdefault(file.name, []).append(file)
+    if None in named:
+        return _Joined(_sources(named[None], layout, resize))
+    known = [spec.name for spec in layout.signature.inputs]
+    for name, own in named.items():
+        if name not in known:
+            inputs = ", ".join(map(repr, known))
+            raise DataError(own[0].label, f"there is no input {name!r}; the inputs are {inputs}")
+    missing = [s.name for s in layout.signature.inputs if s.required and s.name not in named]
+    if missing:
+        expected = layout.specs[missing[0]]
+        raise DataError(
+            files[0].label,
+            f"no file for the input {missing[0]!r}, which is {expected}",
+            hint=f"Add {missing[0]}=FILE.",
+        )
+    sources: dict[str, Source] = {}
+    plain: dict[str, object] = {}
+    for name, own in named.items():
+        if name is None:
+            continue
+        if layout.specs[name].type not in ("tensor", "any") and own[0].format == ".json":
+            plain[name] = read_plain(own[0].label, _content(own[0]), layout, name)
+        else:
+            source = _Joined(_sources(own, layout.only(name), resize))
+            if source.is_whole and layout.rows:
+                plain.update(next(source.chunks()).values)  # type: ignore[union-attr]
+            else:
+                sources[name] = source
+    return _Zipped(sources, plain, layout)
+
+
+def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[Source]:
+    sources: list[Source] = []
+    for kind, group in groupby(files, lambda each: each.format):
+        if kind == IMAGE:
+            sources.append(ImageSource([each.path for each in group], layout, resize))
+        else:
+            sources += [_open(each, layout) for each in group]
+    return sources
+
+
+def _open(file: InputFile, layout: Layout) -> Source:
+    unknown = [spec.name for spec in layout.signature.inputs if spec.type == "any"]
+    if unknown and file.format in _NEEDS_TYPES:
+        raise DataError(
+            file.label,
+            "the package has no call signature, so the types of its inputs are unknown",
+            hint="Export it with example_inputs, or pass a file of arrays.",
+        )
+    if file.format != ".json":
+        return _OPENERS[file.format](file.path, layout)
+    try:
+        data = parse_json(_content(file))
+    except InputMismatchError as failure:
+        reason = "; ".join(failure.problems)
+        is_nan = reason.endswith("is not a JSON number")
+        hint = "Pass such numbers in a .npy or .parquet file." if is_nan else ""
+        raise DataError(file.label, reason, hint=hint) from failure
+    if isinstance(data, list) and not unknown:
+        if layout.rows or all(isinstance(each, dict) for each in data):
+            return open_list(file.label, layout, data)
+    return open_arguments(file.label, layout, data)
+
+
+def _content(file: InputFile) -> bytes:
+    with reading(file.label):
+        return sys.stdin.buffer.read() if file.path == STDIN else Path(file.path).read_bytes()
+
+
+class _Joined:
+    """Several sources, one after the other."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        totals = [source.total for source in sources]
+        known = [total for total in totals if total is not None]
+        self.total: int | None = sum(known) if len(known) == len(totals) else None
+        self.is_whole = len(sources) == 1 and sources[0].is_whole
+
+    def chunks(self) -> Iterator[Chunk | BadRow]:
+        for source in self._sources:
+            yield from source.chunks()
+
+
+class _Zipped:
+    """One source for each input. Their rows belong together.
+
+    Args:
+        sources: The sources by input.
+        plain: Values of other inputs, which all rows have in common.
+        layout: The layout of the call.
+    """
+
+    def __init__(
+        self, sources: Mapping[str, Source], plain: Mapping[str, object], layout: Layout
+    ) -> None:
+        self._sources, self._plain, self._layout = sources, plain, layout
+        self.total: int | None = next((s.total for s in sources.values()), 1)
+        self.is_whole = all(source.is_whole for source in sources.values())
+
+    def chunks(self) -> Iterator[Chunk | BadRow]:
+        if not self._sources:
+            raise DataError(
+                "inputs", "no input has rows", hint="Pass a JSON object with all inputs."
+            )
+        layout = self._layout
+        varying = {
+            size
+            for spec in layout.signature.inputs
+            for size in (spec.shape or ())
+            if type(size) is str
+        }
+        if varying - {layout.signature.batch}:
+            layout = layout._replace(size=1)  # rows of different lengths are not joined
+        streams = {
+            name: merge(source.chunks(), layout.only(name))
+            for name, source in self._sources.items()
+        }
+        while True:
+            parts = {name: _next(stream) for name, stream in streams.items()}
+            ended = [name for name, part in parts.items() if part is None]
+            if len(ended) == len(parts):
+                return
+            counts = {name: len(part.places) if part else 0 for name, part in parts.items()}
+            if len(set(counts.values())) > 1:
+                first = next(part for part in parts.values() if part is not None)
+                shown = ", ".join(f"{count} in {name!r}" for name, count in counts.items())
+                raise first.places[0].error(f"the inputs have different numbers of rows: {shown}")
+            chunks = [part for part in parts.values() if part is not None]
+            values = {name: value for part in chunks for name, value in part.values.items()}
+            yield Chunk({**values, **self._plain}, chunks[0].places)
+
+
+def _next(stream: Iterator[Chunk | BadRow]) -> Chunk | None:
+    """Return the next rows of one input.
+
+    Raises:
+        DataError: If a row is bad. It cannot be skipped without the rows of the other inputs.
+    """
+    item = next(stream, None)
+    if isinstance(item, BadRow):
+        raise item.place.error(item.reason)
+    return item

@@ -1,0 +1,136 @@
+"""Inputs from image files, through Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from modpack.errors import DataError, InputMismatchError
+from modpack.running.arrays import only_input
+from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk
+from modpack.running.decoding import dtype_of
+from modpack.running.inputs import require_library
+
+_MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Pillow's modes by the number of channels."""
+
+
+class Picture(NamedTuple):
+    """The form in which a call takes images.
+
+    Attributes:
+        name: The input.
+        channels: Number of channels.
+        axis: The dimension of the channels in one row; None if there is none.
+        height: Height in pixels; None if it may vary.
+        width: Width in pixels; None if it may vary.
+        dtype: uint8, or a floating-point dtype for values from 0 to 1.
+    """
+
+    name: str
+    channels: int
+    axis: int | None
+    height: int | None
+    width: int | None
+    dtype: torch.dtype
+
+
+def picture_of(file: str, layout: Layout) -> Picture:
+    """Return the form in which the only input takes images.
+
+    Raises:
+        DataError: If the call takes no images.
+    """
+    name = only_input(layout.signature)
+    if name is None:
+        inputs = ", ".join(repr(spec.name) for spec in layout.signature.inputs)
+        raise DataError(
+            file, f"the inputs are {inputs}", hint="Pass NAME=FOLDER for the one that takes images."
+        )
+    spec = layout.specs[name]
+    if spec.type == "any":
+        raise DataError(
+            file,
+            "the package has no call signature, so the form of its images is unknown",
+            hint="Export it with example_inputs, or pass a file of arrays.",
+        )
+    shape = (spec.shape or ())[1:] if name in layout.rows else spec.shape or ()
+    axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
+    if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
+        raise DataError(file, f"the input {name!r} takes no images: it is {spec}")
+    dtype = dtype_of(spec)
+    if dtype is not torch.uint8 and not dtype.is_floating_point:
+        raise DataError(file, f"images cannot be converted to {spec.dtype}, the dtype of {name!r}")
+    sides = [size for index, size in enumerate(shape) if index != axis]
+    height, width = (size if isinstance(size, int) else None for size in sides)
+    channels = 1 if axis is None else int(shape[axis])
+    return Picture(name, channels, axis, height, width, dtype)
+
+
+class ImageSource:
+    """Rows of image files, one file each.
+
+    Args:
+        files: The files.
+        layout: The layout of the call.
+        resize: Whether to resize the images to the height and width of the call signature.
+    """
+
+    is_whole = False
+
+    def __init__(self, files: Sequence[str], layout: Layout, resize: bool) -> None:
+        self._files, self._layout, self._resize = files, layout, resize
+        self._library = require_library("PIL.Image", "images")
+        self._picture = picture_of(files[0], layout)
+        self.total: int | None = len(files)
+        fixed = self._picture.height and self._picture.width
+        if resize and not fixed:
+            raise DataError(files[0], "--resize requires a fixed height and width of the input")
+
+    def chunks(self) -> Iterator[Chunk | BadRow]:
+        for file in self._files:
+            place = Place(file, 1)
+            try:
+                value = self._read(file)
+                yield row_chunk(self._layout, {self._picture.name: value}, place)
+            except InputMismatchError as failure:
+                yield BadRow(place, "; ".join(failure.problems))
+
+    def _read(self, file: str) -> torch.Tensor:
+        """Return an image as a tensor of one row.
+
+        Raises:
+            InputMismatchError: If the file is not an image, or has another size.
+        """
+        picture = self._picture
+        operations = require_library("PIL.ImageOps", "images")
+        try:
+            with self._library.open(file) as opened:
+                image = operations.exif_transpose(opened).convert(_MODES[picture.channels])
+        except Exception as failure:  # Pillow's plugins raise anything for a damaged file
+            reason = " ".join(str(failure).split()) or type(failure).__name__
+            raise InputMismatchError((f"the image cannot be read: {reason:.200}",)) from failure
+        if self._resize:
+            image = image.resize((picture.width, picture.height), self._library.Resampling.BILINEAR)
+        self._check_size(image)
+        numpy = require_library("numpy", "images")
+        pixels = torch.from_numpy(numpy.array(image))  # height, width, and perhaps channels
+        if picture.axis is not None and pixels.dim() == 2:
+            pixels = pixels[..., None]
+        if picture.axis == 0:
+            pixels = pixels.permute(2, 0, 1).contiguous()
+        if picture.dtype is torch.uint8:
+            return pixels
+        return pixels.to(picture.dtype) / 255
+
+    def _check_size(self, image: Any) -> None:
+        width, height = image.size
+        expected = (self._picture.height or height, self._picture.width or width)
+        if expected != (height, width):
+            text = (
+                f"expected an image of {expected[0]} x {expected[1]} pixels (height x width), got "
+                f"{height} x {width}; --resize resizes it"
+            )
+            raise InputMismatchError((text,))

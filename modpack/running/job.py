@@ -1,0 +1,129 @@
+"""One run of a package on files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from modpack.core.process import ProgressUnit, phase
+from modpack.errors import DataError
+from modpack.report.json_output import RunDocument, SkippedRow
+from modpack.running.batches import BadRow, Chunk, OnError, Outputs, layout_of, merge, run_rows
+from modpack.running.formats import open_source
+from modpack.running.inputs import InputFile, describe_inputs
+from modpack.running.outputs import OutputFile
+from modpack.running.predictor import Predictor
+from modpack.running.summary import OutputSummary
+
+if TYPE_CHECKING:
+    from modpack.core.call_signature import CallSignature
+
+
+class RunResult(NamedTuple):
+    """The result of a run.
+
+    Attributes:
+        summary: Names, types, and first values of the outputs.
+        skipped: The skipped rows.
+        is_single: Whether the run was one call without a dimension of rows.
+        device: The device of the inputs.
+    """
+
+    summary: OutputSummary
+    skipped: list[BadRow]
+    is_single: bool
+    device: str
+
+
+def run_package(
+    path: str,
+    files: Sequence[InputFile],
+    output: tuple[str, str] | None,
+    *,
+    batch_size: int | None,
+    on_error: OnError,
+    resize: bool,
+    **options: Any,
+) -> RunResult:
+    """Run a package on files, and write the outputs.
+
+    Args:
+        path: The package.
+        files: The files of inputs.
+        output: The file of outputs and its format, or None.
+        batch_size: Maximum number of rows in one call; None for the default.
+        on_error: Whether to stop at the first bad row, or to skip bad rows.
+        resize: Whether to resize images.
+        options: Options of :class:`.Predictor`.
+
+    Raises:
+        DataError: If an input or output cannot be used.
+        ModpackError: If the package cannot be loaded.
+    """
+    written = OutputFile(*output) if output is not None else None  # fails before a long load
+    try:
+        with Predictor(path, **options) as predictor:
+            return _run(predictor, files, written, batch_size, on_error, resize)
+    finally:
+        if written is not None:
+            written.discard()
+
+
+def _run(
+    predictor: Predictor,
+    files: Sequence[InputFile],
+    written: OutputFile | None,
+    batch_size: int | None,
+    on_error: OnError,
+    resize: bool,
+) -> RunResult:
+    signature: CallSignature = predictor.signature  # type: ignore[assignment]
+    layout = layout_of(signature, batch_size)
+    source = open_source(files, layout, resize=resize)
+    is_single = source.is_whole and not layout.rows
+    summary = OutputSummary()
+
+    def write(outputs: Outputs) -> None:
+        summary.add(outputs)
+        if written is not None:
+            written.write(outputs)
+
+    with phase("rows", ProgressUnit.ROWS, source.total, is_major=True):
+        items = _not_empty(merge(source.chunks(), layout), files)
+        skipped = run_rows(predictor.predict, items, layout, write, on_error)
+    if written is not None and summary.rows:
+        written.finish(is_single)
+    return RunResult(summary, skipped, is_single, predictor.device)
+
+
+def _not_empty(
+    items: Iterator[Chunk | BadRow], files: Sequence[InputFile]
+) -> Iterator[Chunk | BadRow]:
+    """Yield the items.
+
+    Raises:
+        DataError: If there are none.
+    """
+    first = next(items, None)
+    if first is None:
+        raise DataError(describe_inputs(files), "there are no rows")
+    yield first
+    yield from items
+
+
+def run_document(
+    package: str, output: str | None, result: RunResult, seconds: float
+) -> RunDocument:
+    """Return the JSON document of a run."""
+    skipped = (
+        SkippedRow(place.file, place.row, place.line, reason) for place, reason in result.skipped
+    )
+    return RunDocument(
+        package,
+        output if result.summary.rows else None,
+        result.device,
+        result.summary.rows,
+        tuple(skipped),
+        result.summary.facts(result.is_single),
+        seconds,
+    )

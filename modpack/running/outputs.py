@@ -1,0 +1,373 @@
+"""Outputs in a file, in the format of its suffix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import torch
+
+from modpack.archive.target import Sink, open_sink
+from modpack.errors import DataError
+from modpack.running.batches import Outputs
+from modpack.running.decoding import encode_value
+from modpack.running.inputs import require_library
+from modpack.running.summary import shape_text
+from modpack.running.values import dtype_name
+
+_HEADER_BYTES: Final = 192
+"""Size of the header of a .npy file, which is written last because it has the number of rows."""
+
+
+class Writer(Protocol):
+    """Writes outputs in one format."""
+
+    def write(self, outputs: Outputs) -> None:
+        """Add the outputs of the next rows."""
+
+    def finish(self, is_single: bool) -> None:
+        """Write what remains.
+
+        Args:
+            is_single: Whether the outputs are those of one call without a dimension of rows.
+        """
+
+
+class OutputFile:
+    """A file of outputs that appears when it is complete.
+
+    Args:
+        path: The file.
+        kind: Its format.
+
+    Raises:
+        TargetError: If the file cannot be written.
+        ModpackError: If a library is missing.
+    """
+
+    def __init__(self, path: str, kind: str) -> None:
+        self._sink = open_sink(path)
+        self._writer = _WRITERS[kind](path, self._sink)
+
+    def write(self, outputs: Outputs) -> None:
+        """Add the outputs of the next rows."""
+        self._writer.write(outputs)
+
+    def finish(self, is_single: bool) -> None:
+        """Complete the file and replace the target.
+
+        Raises:
+            TargetError: If the file cannot be written. An existing file is then unchanged.
+        """
+        self._sink.begin()
+        self._writer.finish(is_single)
+        self._sink.publish()
+
+    def discard(self) -> None:
+        """Discard what was written, unless the file is complete."""
+        self._sink.discard()
+
+
+class _SinkStream(io.RawIOBase):
+    """A sink as a binary file that libraries write to."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink, self._size = sink, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._sink.write(bytes(view))
+        self._size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self._size
+
+
+class _NpyWriter:
+    """Rows of one output, as they come; the header is written last."""
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        require_library("numpy", ".npy files")
+        self._path, self._sink = path, sink
+        self._dtype, self._shape, self._rows = "", (0,), 0
+
+    def write(self, outputs: Outputs) -> None:
+        name, tensor = _only_tensor(self._path, outputs)
+        array = to_numpy(self._path, name, tensor)
+        kind, shape = array.dtype.newbyteorder("<").str, tuple(array.shape[1:])
+        if not self._rows:
+            self._dtype, self._shape = kind, shape
+            self._sink.write(bytes(_HEADER_BYTES))
+        elif (kind, shape) != (self._dtype, self._shape):
+            raise _differing_shapes(self._path, name)
+        self._sink.write(array.astype(kind, copy=False).tobytes())
+        self._rows += len(array)
+
+    def finish(self, is_single: bool) -> None:
+        if not self._rows:
+            raise DataError(self._path, "there are no outputs to write")
+        shape = self._shape if is_single else (self._rows, *self._shape)
+        text = repr({"descr": self._dtype, "fortran_order": False, "shape": shape})
+        header = f"{text.ljust(_HEADER_BYTES - 11)}\n".encode("latin-1")
+        size = len(header).to_bytes(2, "little")
+        self._sink.patch(0, b"\x93NUMPY\x01\x00" + size + header)
+
+
+class _WholeWriter:
+    """All outputs in one document, kept in memory until the end.
+
+    Args:
+        path: The file.
+        sink: Receives the document.
+    """
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        self._path, self._sink = path, sink
+        self._parts: dict[str, list[torch.Tensor | list[object]]] = {}
+        self._whole: dict[str, object] = {}
+
+    def write(self, outputs: Outputs) -> None:
+        for name, value in outputs.rows.items():
+            self._parts.setdefault(name, []).append(value)
+        self._whole.update(outputs.whole)
+
+    def finish(self, is_single: bool) -> None:
+        values = {name: self._joined(name, parts) for name, parts in self._parts.items()}
+        if is_single:
+            values = {name: value[0] for name, value in values.items()}  # type: ignore[index]
+        self.write_values({**values, **self._whole})
+
+    def _joined(self, name: str, parts: Sequence[torch.Tensor | list[object]]) -> object:
+        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+        if len(tensors) < len(parts):
+            return [each for part in parts for each in part]
+        if len({part.shape[1:] for part in tensors}) > 1:
+            return self.join_ragged(name, tensors)
+        return torch.cat(tensors)
+
+    def join_ragged(self, name: str, parts: Sequence[torch.Tensor]) -> object:
+        """Return the values of rows whose other dimensions differ.
+
+        Raises:
+            DataError: If the format has no such values.
+        """
+        raise _differing_shapes(self._path, name)
+
+    def write_values(self, values: Mapping[str, object]) -> None:
+        """Write all outputs."""
+        raise NotImplementedError
+
+
+class _JsonWriter(_WholeWriter):
+    def join_ragged(self, name: str, parts: Sequence[torch.Tensor]) -> object:
+        return [row for part in parts for row in part]
+
+    def write_values(self, values: Mapping[str, object]) -> None:
+        document = {name: _encode(value) for name, value in values.items()}
+        self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+
+
+class _PtWriter(_WholeWriter):
+    def join_ragged(self, name: str, parts: Sequence[torch.Tensor]) -> object:
+        return [row.clone() for part in parts for row in part]
+
+    def write_values(self, values: Mapping[str, object]) -> None:
+        plain = (torch.Tensor, bool, int, float, str, bytes, type(None), list)
+        for name, value in values.items():
+            if not isinstance(value, plain):
+                raise _no_tensor(self._path, name, value)
+        torch.save(dict(values), _SinkStream(self._sink))  # type: ignore[arg-type]
+
+
+class _NpzWriter(_WholeWriter):
+    def write_values(self, values: Mapping[str, object]) -> None:
+        numpy = require_library("numpy", ".npz files")
+        arrays = {name: to_numpy(self._path, name, value) for name, value in values.items()}
+        numpy.savez(_SinkStream(self._sink), **arrays)
+
+
+class _SafetensorsWriter(_WholeWriter):
+    def write_values(self, values: Mapping[str, object]) -> None:
+        library = require_library("safetensors.torch", ".safetensors files")
+        tensors = {n: _require_tensor(self._path, n, v).contiguous() for n, v in values.items()}
+        self._sink.write(library.save({name: each.clone() for name, each in tensors.items()}))
+
+
+class _JsonlWriter:
+    """A JSON object for each row."""
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        self._path, self._sink = path, sink
+
+    def write(self, outputs: Outputs) -> None:
+        _refuse_whole(self._path, outputs)
+        columns = [_encode(value) for value in outputs.rows.values()]
+        for row in zip(*columns, strict=True):
+            document = dict(zip(outputs.rows, row, strict=True))
+            self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
+
+    def finish(self, is_single: bool) -> None:
+        pass
+
+
+class _CsvWriter:
+    """A line for each row. Elements of a vector have columns of their own."""
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        self._path, self._sink = path, sink
+        self._header: list[str] = []
+
+    def write(self, outputs: Outputs) -> None:
+        _refuse_whole(self._path, outputs)
+        header: list[str] = []
+        columns: list[Sequence[object]] = []
+        for name, value in outputs.rows.items():
+            if isinstance(value, torch.Tensor) and value.dim() == 2:
+                header += [f"{name}.{number}" for number in range(value.shape[1])]
+                columns += [_cells(column) for column in value.unbind(1)]
+            elif isinstance(value, torch.Tensor) and value.dim() > 2:
+                raise DataError(
+                    self._path,
+                    f"a cell cannot contain the output {name!r} of {shape_text(value.shape)}",
+                    hint="Write .jsonl, .parquet, or .npy.",
+                )
+            else:
+                header.append(name)
+                columns.append(_cells(value))
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        if not self._header:
+            self._header = header
+            lines.writerow(header)
+        if header != self._header:
+            raise DataError(self._path, "the numbers of values differ between rows")
+        lines.writerows(zip(*columns, strict=True))
+        self._sink.write(text.getvalue().encode())
+
+    def finish(self, is_single: bool) -> None:
+        pass
+
+
+class _ParquetWriter:
+    """A row group for each batch. Dimensions of a tensor become nested lists."""
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        self._arrow = require_library("pyarrow", ".parquet files")
+        self._library = require_library("pyarrow.parquet", ".parquet files")
+        self._path, self._stream = path, _SinkStream(sink)
+        self._opened: Any = None
+
+    def write(self, outputs: Outputs) -> None:
+        _refuse_whole(self._path, outputs)
+        try:
+            columns = {name: self._column(name, value) for name, value in outputs.rows.items()}
+            table = self._arrow.table(columns)
+            if self._opened is None:
+                self._opened = self._library.ParquetWriter(self._stream, table.schema)
+            self._opened.write_table(table.cast(self._opened.schema))
+        except (self._arrow.ArrowInvalid, self._arrow.ArrowTypeError, ValueError) as failure:
+            reason = " ".join(str(failure).split())
+            raise DataError(self._path, f"cannot contain the outputs: {reason:.200}") from failure
+
+    def _column(self, name: str, value: torch.Tensor | list[object]) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return self._arrow.array(value)
+        column = self._arrow.array(to_numpy(self._path, name, value).reshape(-1))
+        for size in reversed(value.shape[1:]):
+            count = math.prod(value.shape) and len(column) // size
+            offsets = [index * size for index in range(count + 1)]
+            column = self._arrow.ListArray.from_arrays(
+                self._arrow.array(offsets, self._arrow.int32()), column
+            )
+        return column
+
+    def finish(self, is_single: bool) -> None:
+        if self._opened is None:
+            raise DataError(self._path, "there are no outputs to write")
+        self._opened.close()
+
+
+_WRITERS: Final[Mapping[str, Callable[[str, Sink], Writer]]] = {
+    ".csv": _CsvWriter,
+    ".json": _JsonWriter,
+    ".jsonl": _JsonlWriter,
+    ".npy": _NpyWriter,
+    ".npz": _NpzWriter,
+    ".parquet": _ParquetWriter,
+    ".pt": _PtWriter,
+    ".safetensors": _SafetensorsWriter,
+}
+
+
+def _encode(value: object) -> object:
+    return [_encode(each) for each in value] if isinstance(value, list) else encode_value(value)
+
+
+def _cells(value: torch.Tensor | list[object]) -> Sequence[object]:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype in (torch.float32, torch.float16, torch.bfloat16):
+        return [f"{each:.9g}" for each in value.tolist()]  # the digits that float32 has
+    return list(value.tolist())
+
+
+def _refuse_whole(path: str, outputs: Outputs) -> None:
+    for name in outputs.whole:
+        raise DataError(
+            path, f"the output {name!r} has no value for each row", hint="Write .json or .pt."
+        )
+
+
+def _only_tensor(path: str, outputs: Outputs) -> tuple[str, torch.Tensor]:
+    values: dict[str, object] = {**outputs.rows, **outputs.whole}
+    if len(values) != 1 or outputs.whole:
+        names = ", ".join(map(repr, values))
+        raise DataError(
+            path, f"a .npy file contains one output with rows, not {names}", hint="Write .npz."
+        )
+    ((name, value),) = values.items()
+    return name, _require_tensor(path, name, value)
+
+
+def _require_tensor(path: str, name: str, value: object) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise _no_tensor(path, name, value)
+    return value
+
+
+def _no_tensor(path: str, name: str, value: object) -> DataError:
+    kind = type(value[0] if isinstance(value, list) and value else value).__name__
+    return DataError(path, f"the output {name!r} is {kind}, not a tensor", hint="Write .json.")
+
+
+def to_numpy(path: str, name: str, value: object) -> Any:
+    """Return a tensor as a NumPy array.
+
+    Raises:
+        DataError: If it is not a tensor, or NumPy has no such dtype.
+    """
+    tensor = _require_tensor(path, name, value).resolve_conj().resolve_neg()
+    try:
+        return tensor.numpy(force=True)
+    except TypeError as failure:
+        raise DataError(
+            path,
+            f"NumPy has no dtype for the output {name!r}, which is {dtype_name(tensor)}",
+            hint="Write .pt or .safetensors.",
+        ) from failure
+
+
+def _differing_shapes(path: str, name: str) -> DataError:
+    return DataError(
+        path,
+        f"the dimensions of the output {name!r} differ between rows",
+        hint="Write .jsonl or .pt.",
+    )

@@ -1,0 +1,254 @@
+"""Inputs from tables: the columns of each input, and .parquet files."""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from modpack.core.text import listed
+from modpack.errors import DataError, InputMismatchError, ModpackWarning
+from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
+from modpack.running.decoding import decode_value, dtype_of
+from modpack.running.inputs import reading, require_library
+from modpack.running.values import check_inputs
+
+_ROWS_READ: Final = 1024
+"""Rows that are read at once if all rows form one batch."""
+
+
+class Assignment(NamedTuple):
+    """The columns of one input.
+
+    Attributes:
+        name: The input.
+        columns: Numbers of the columns, from 0.
+        is_vector: Whether the columns are the elements of a tensor; otherwise it is one column with
+            the value.
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    is_vector: bool
+
+
+def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[Assignment, ...]:
+    """Return the columns of each input.
+
+    A column with the name of an input contains its values. Columns ``x.0``, ``x.1``, ... are the
+    elements of the input ``x``. If there is only one input, and no column has such a name, all
+    columns in their order are its elements. Other columns are ignored, with a warning.
+
+    Raises:
+        DataError: If a column is missing or named twice, or the number of columns does not fit.
+    """
+    twice = [column for column, times in Counter(columns).items() if times > 1]
+    if twice:
+        raise DataError(file, f"the column {twice[0]!r} occurs twice")
+    found: list[Assignment] = []
+    missing: list[str] = []
+    places = {column: index for index, column in enumerate(columns)}
+    for spec in layout.signature.inputs:
+        if spec.name in places:
+            found.append(Assignment(spec.name, (places[spec.name],), False))
+            continue
+        pattern = re.compile(rf"{re.escape(spec.name)}\.(\d+)")
+        numbered = {int(m[1]): i for c, i in places.items() if (m := pattern.fullmatch(c))}
+        if numbered and sorted(numbered) == list(range(len(numbered))):
+            indexes = tuple(numbered[number] for number in range(len(numbered)))
+            found.append(Assignment(spec.name, indexes, True))
+        elif spec.required:
+            missing.append(spec.name)
+    if missing and not found and len(missing) == 1:
+        found, missing = [Assignment(missing[0], tuple(range(len(columns))), True)], []
+    if missing:
+        shown = listed([repr(column) for column in columns], 10)
+        raise DataError(
+            file,
+            f"no column for the input {missing[0]!r}; the columns are {shown}",
+            hint=f"Name the column {missing[0]!r}, or the columns of its elements "
+            f"'{missing[0]}.0', '{missing[0]}.1', ...",
+        )
+    for each in found:
+        _check_count(file, layout, each)
+    used = {index for each in found for index in each.columns}
+    ignored = [repr(column) for index, column in enumerate(columns) if index not in used]
+    if ignored:
+        warnings.warn(
+            f"{file}: ignored columns {listed(ignored, 10)}", ModpackWarning, stacklevel=2
+        )
+    return tuple(found)
+
+
+def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
+    spec, name = layout.specs[assigned.name], assigned.name
+    shape = spec.shape[1:] if spec.shape and name in layout.rows else spec.shape
+    if not assigned.is_vector or shape is None:
+        if assigned.is_vector and spec.type != "any":
+            raise DataError(file, f"the input {name!r} is one {spec}, not several columns")
+        return
+    sizes = [size for size in shape if isinstance(size, int)]
+    count, varying = len(assigned.columns), len(shape) - len(sizes)
+    if varying > 1 or (not varying and math.prod(sizes) != count) or not shape:
+        raise DataError(
+            file,
+            f"the input {name!r} is {spec}, which {count} columns do not fit",
+            hint=f"Expected {math.prod(sizes)} columns." if shape and not varying else "",
+        )
+
+
+def fold(value: object, spec: Any) -> object:
+    """Return the elements of a row in the shape of the input, in row-major order."""
+    if not isinstance(value, torch.Tensor) or spec.shape is None or len(spec.shape) < 2:
+        return value
+    try:
+        return value.reshape([size if isinstance(size, int) else -1 for size in spec.shape])
+    except RuntimeError:
+        return value  # the check of the shape explains it
+
+
+class ParquetSource:
+    """Rows of a .parquet file, which are read in batches.
+
+    Args:
+        file: The file.
+        layout: The layout of the call.
+    """
+
+    is_whole = False
+
+    def __init__(self, file: str, layout: Layout) -> None:
+        library = require_library("pyarrow.parquet", ".parquet files")
+        self._file, self._layout = file, layout
+        with reading(file):
+            self._opened = library.ParquetFile(file, memory_map=True)
+        self.total: int | None = self._opened.metadata.num_rows
+        self._columns: list[str] = self._opened.schema_arrow.names
+        self._assigned = assign_columns(file, layout, self._columns)
+
+    def chunks(self) -> Iterator[Chunk | BadRow]:
+        used = [self._columns[index] for each in self._assigned for index in each.columns]
+        size = self._layout.size or _ROWS_READ
+        batches = self._opened.iter_batches(size, columns=used)
+        done = 0
+        while True:
+            with reading(self._file):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            values = self._joint_values(batch) if self._layout.rows else None
+            places = [Place(self._file, done + row + 1) for row in range(batch.num_rows)]
+            if values is not None:
+                yield Chunk(values, places)
+            else:
+                for row, place in enumerate(places):
+                    yield self._row(batch.slice(row, 1), place)
+            done += batch.num_rows
+
+    def _joint_values(self, batch: Any) -> dict[str, object] | None:
+        """Return the values of all rows at once, or None if they must be converted one by one."""
+        values: dict[str, object] = {}
+        for each in self._assigned:
+            if each.name not in self._layout.rows:
+                return None
+            tensor = self._tensor(batch, each)
+            if tensor is None:
+                return None
+            values[each.name] = tensor
+        try:
+            check_inputs(self._layout.signature, values)
+        except InputMismatchError:
+            return None
+        return values
+
+    def _tensor(self, batch: Any, assigned: Assignment) -> torch.Tensor | None:
+        spec = self._layout.specs[assigned.name]
+        if spec.type != "tensor":
+            return None
+        dtype = dtype_of(spec)
+        parts = []
+        for index in assigned.columns:
+            part = column_tensor(batch.column(self._columns[index]))
+            converted = None if part is None else convert(part, dtype)
+            if converted is None:
+                return None
+            parts.append(converted)
+        if not assigned.is_vector:
+            return parts[0]
+        if any(part.dim() != 1 for part in parts):
+            return None
+        stacked = torch.stack(parts, 1)
+        tail = (spec.shape or ())[1:]
+        sizes = [size if isinstance(size, int) else -1 for size in tail]
+        return stacked.reshape(len(stacked), *sizes) if len(stacked) else stacked
+
+    def _row(self, row: Any, place: Place) -> Chunk | BadRow:
+        """Return one row, whose values may be of any type."""
+        values: dict[str, object] = {}
+        try:
+            for each in self._assigned:
+                tensor = self._tensor(row, each)
+                if tensor is not None:
+                    values[each.name] = tensor[0]
+                    continue
+                spec = row_spec(self._layout, each.name)
+                cells = [row.column(self._columns[index])[0].as_py() for index in each.columns]
+                value = decode_value(spec, cells if each.is_vector else cells[0])
+                values[each.name] = fold(value, spec) if each.is_vector else value
+            return row_chunk(self._layout, values, place)
+        except InputMismatchError as failure:
+            return BadRow(place, "; ".join(failure.problems))
+
+
+def column_tensor(column: Any) -> torch.Tensor | None:
+    """Return a column of numbers, or of lists of equal lengths, as a tensor.
+
+    Returns:
+        The tensor; None if the column has other values, missing ones, or ragged lists.
+    """
+    arrow = require_library("pyarrow", ".parquet files")
+    compute = require_library("pyarrow.compute", ".parquet files")
+    types, shape = arrow.types, [len(column)]
+    while _is_list(types, column.type):
+        lengths = compute.list_value_length(column)
+        if column.null_count or len(lengths.unique()) != 1:
+            return None
+        shape.append(lengths[0].as_py())
+        column = column.flatten()
+    kind = column.type
+    is_number = types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)
+    if column.null_count or not is_number:
+        return None
+    numpy = require_library("numpy", ".parquet files")
+    array = column.to_numpy(zero_copy_only=False)
+    return torch.from_numpy(numpy.array(array)).reshape(shape)
+
+
+def _is_list(types: Any, kind: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return numbers in another dtype, or None if a number does not fit.
+
+    Floating-point numbers are rounded. They do not become integers, and numbers do not become
+    truth values.
+    """
+    if tensor.dtype == dtype:
+        return tensor
+    if (tensor.dtype is torch.bool) != (dtype is torch.bool):
+        return None
+    if tensor.is_floating_point():
+        if not dtype.is_floating_point:
+            return None
+        converted = tensor.to(dtype)
+        return converted if bool((converted.isfinite() == tensor.isfinite()).all()) else None
+    converted = tensor.to(dtype)
+    if not dtype.is_floating_point and not bool((converted.to(tensor.dtype) == tensor).all()):
+        return None
+    return converted

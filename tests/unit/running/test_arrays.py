@@ -1,0 +1,148 @@
+"""Inputs from .npy, .npz, .pt, and .safetensors files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from modpack.errors import DataError
+
+ROWS = np.arange(15, dtype="float32").reshape(5, 3)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def save(name, **values):
+    single = next(iter(values.values()))
+    if name.endswith(".npy"):
+        np.save(name, single)
+    elif name.endswith(".npz"):
+        np.savez(name, **values)
+    else:
+        tensors = {key: torch.as_tensor(value) for key, value in values.items()}
+        if name.endswith(".pt"):
+            torch.save(tensors, name)
+        else:
+            safetensors.torch.save_file(tensors, name)
+    return name
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+def test_array_is_cut_into_batches(calls, suffix):
+    found = calls.read(calls.layout(size=2), save(f"a{suffix}", x=ROWS))
+    assert [len(batch["x"]) for batch in found.batches] == [2, 2, 1]
+    assert [row for batch in found.batches for row in batch["x"]] == ROWS.tolist()
+    assert found.rows[-1] == (5, None)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_arrays_belong_to_inputs_by_name(calls, suffix):
+    layout = calls.layout(calls.spec("x"), calls.spec("w", "int64", (2,)), size=4)
+    found = calls.read(layout, save(f"a{suffix}", w=np.array([7, 8]), x=ROWS))
+    assert [(len(batch["x"]), batch["w"]) for batch in found.batches] == [(4, [7, 8]), (1, [7, 8])]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors"])
+def test_single_array_of_another_name_is_the_only_input(calls, suffix):
+    found = calls.read(calls.layout(), save(f"a{suffix}", arr_0=ROWS))
+    assert found.batches == [{"x": ROWS.tolist()}]
+
+
+def test_pt_file_may_be_a_tensor(calls):
+    torch.save(torch.from_numpy(ROWS), "a.pt")
+    assert calls.read(calls.layout(), "a.pt").batches == [{"x": ROWS.tolist()}]
+
+
+def test_pt_file_with_other_objects_is_rejected(calls):
+    torch.save({"x": torch.nn.Linear(1, 1)}, "a.pt")
+    with pytest.raises(DataError) as failure:
+        calls.read(calls.layout(), "a.pt")
+    assert str(failure.value) == (
+        "a.pt: contains other objects than tensors and plain values, which can run code"
+    )
+
+
+def test_npy_file_with_objects_is_rejected(calls):
+    np.save("a.npy", np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"a\.npy: cannot be read: "):
+        calls.read(calls.layout(), "a.npy")
+
+
+def test_large_npy_file_is_mapped(calls, monkeypatch):
+    save("a.npy", x=ROWS)
+    modes = []
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda *a, **k: modes.append(k["mmap_mode"]) or load(*a, **k))
+    calls.read(calls.layout(), "a.npy")
+    assert modes == ["r"]
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+@pytest.mark.parametrize(
+    ("array", "got"),
+    [
+        (ROWS.astype("float64"), "float64 (5, 3)"),
+        (ROWS[:, :2].copy(), "float32 (5, 2)"),
+        (ROWS[0].copy(), "float32 (3,)"),
+    ],
+)
+def test_wrong_dtype_or_shape_is_one_line(calls, suffix, array, got):
+    with pytest.raises(DataError) as failure:
+        calls.read(calls.layout(), save(f"a{suffix}", x=array))
+    expected = f"a{suffix}: input 'x': expected float32 (batch, 3), got {got}"
+    assert str(failure.value).startswith(expected)
+    assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+def test_truncated_file_is_one_line(calls, suffix, tmp_path):
+    file = tmp_path / save(f"a{suffix}", x=ROWS)
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(DataError) as failure:
+        calls.read(calls.layout(), f"a{suffix}")
+    assert str(failure.value).startswith(f"a{suffix}: cannot be read: ")
+    assert "\n" not in str(failure.value)
+
+
+def test_one_array_for_several_inputs_is_rejected(calls):
+    layout = calls.layout(calls.spec("x"), calls.spec("y"))
+    with pytest.raises(DataError, match=r"contains one value, float32 \(5, 3\); .*NAME=FILE"):
+        calls.read(layout, save("a.npy", x=ROWS))
+
+
+def test_different_numbers_of_rows_are_rejected(calls):
+    layout = calls.layout(calls.spec("x"), calls.spec("y"))
+    with pytest.raises(DataError, match=r"'y': expected batch = 5"):
+        calls.read(layout, save("a.npz", x=ROWS, y=ROWS[:4]))
+
+
+def test_call_without_batch_dimension_takes_the_whole_array(calls):
+    layout = calls.layout(calls.spec("x", shape=(5, 3)))
+    assert calls.read(layout, save("a.npy", x=ROWS)).batches == [{"x": ROWS.tolist()}]
+
+
+def test_call_without_batch_dimension_runs_for_each_entry(calls):
+    layout = calls.layout(calls.spec("x", shape=(3,)))
+    found = calls.read(layout, save("a.npy", x=ROWS))
+    assert [batch["x"] for batch in found.batches] == ROWS.tolist()
+
+
+def test_unknown_call_takes_the_whole_array_or_batches(calls):
+    save("a.npy", x=ROWS)
+    spec = calls.spec("x", "any")
+    assert len(calls.read(calls.layout(spec), "a.npy").batches) == 1
+    found = calls.read(calls.layout(spec, size=2), "a.npy")
+    assert [len(batch["x"]) for batch in found.batches] == [2, 2, 1]
+
+
+def test_named_arrays_form_one_call(calls):
+    layout = calls.layout(calls.spec("x"), calls.spec("w", shape=(2,)), size=3)
+    save("x.npy", x=ROWS)
+    save("w.npy", w=np.ones(2, "float32"))
+    found = calls.read(layout, "x=x.npy", "w=w.npy")
+    assert [(len(batch["x"]), batch["w"]) for batch in found.batches] == [(3, [1, 1]), (2, [1, 1])]
