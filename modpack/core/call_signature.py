@@ -91,7 +91,8 @@ class CallSignature(NamedTuple):
         batch: Name of the batch dimension: the first dimension of every input tensor, if it may
             vary. None if there is no such dimension.
         batching: Whether the rows of a batch influence each other. If ``"independent"``, the
-            batch dimension is also the first dimension of every output tensor.
+            batch dimension is also the first dimension of every output tensor, and other outputs
+            do not depend on the rows. Otherwise, a batch cannot be split into its rows.
     """
 
     resource: tuple[str, str]

@@ -54,7 +54,7 @@ _ADDED = {
 """Labels of the additions of a self-test; modules are counted."""
 _ROWS: Final[Mapping[Batching, str]] = {
     "independent": "; rows are independent",
-    "dependent": "; rows influence each other",
+    "dependent": "; calls cannot share a batch",
     "untested": "",
 }
 _MAX_NAMES = 8

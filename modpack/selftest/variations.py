@@ -181,7 +181,9 @@ class _Variations:
             row = dict(self._example)
             for name, tensor in tensors:
                 turns, index = divmod(number, len(tensor))
-                part = tensor.detach()[index : index + 1]
+                part = tensor.detach()[
+                    index : index + 1
+                ].clone()  # deep copies copy a whole storage
                 turned = part.reshape(-1).roll(turns).reshape(part.shape) if turns else part
                 row[name] = _like(turned, tensor)
             rows.append(row)

@@ -21,7 +21,7 @@ from tests.warm_python import run_python
 
 SOURCE = """
 import os
-import pathlib
+import time
 import torch
 from torch import nn
 
@@ -37,6 +37,8 @@ class Net(nn.Module):
         if self.end is not None and self.calls > 1:
             if self.end == "exit":
                 os._exit(3)
+            if self.end == "hang":
+                time.sleep(60)
             raise SystemExit(3)
         y = self.layer(x) * scale + state["bias"][0]
         y = self.norm(y[:, None, None])[:, 0, 0]
@@ -156,8 +158,11 @@ def test_export_without_self_test_records_stated_dimensions(net):
     assert model.calls == 0
 
 
-@pytest.mark.parametrize("end", ["exit", "raise"])
-def test_model_that_ends_the_process_in_other_calls_is_packaged(net, tmp_path, end):
+@pytest.mark.parametrize("end", ["exit", "raise", "hang"])
+def test_model_that_fails_in_other_calls_is_packaged(net, tmp_path, monkeypatch, end):
+    monkeypatch.setattr(
+        "modpack.selftest.process.VARIATION_SECONDS", 1.0 if end == "hang" else 60.0
+    )
     path = tmp_path / "net.modpack"
     modpack.save(net.Net(end).eval(), path, example_inputs=net.example())
     call = modpack.call_signature(path)
