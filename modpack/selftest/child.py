@@ -25,7 +25,6 @@ from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.call_signature import (
     CallSignature,
     build_arguments,
-    call_signatures_to_json,
     name_arguments,
 )
 from modpack.core.codec import from_json, record_to_json
@@ -48,6 +47,7 @@ from modpack.selftest.process import (
     ResolvedResources,
     ResourceRequest,
     RunResult,
+    VariedCalls,
 )
 
 _OWN_FRAMES = 32
@@ -145,8 +145,7 @@ def main(job: dict[str, Json], handle: int) -> None:
     result = runner.run()
     connection.send_bytes(_encode("result", result))
     if known.call_signatures and result.failure is None:
-        varied = call_signatures_to_json(runner.vary_calls())
-        connection.send_bytes(json.dumps(varied).encode("ascii"))
+        connection.send_bytes(_encode("varied", runner.vary_calls()))
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)  # without waiting for threads that the package started
@@ -191,11 +190,12 @@ class _JobRunner:
             tuple(self._unfilled_tables()),
         )
 
-    def vary_calls(self) -> list[CallSignature]:
+    def vary_calls(self) -> VariedCalls:
         """Return the job's call signatures with the dimensions that may vary."""
         from modpack.selftest.variations import find_varying_dimensions
 
         known = {each.resource: each for each in self._job.call_signatures}
+        failures: list[str] = []
         for case in self._job.cases:
             seconds = self._seconds.get(case.number, 0.0)
             if self._importer is not None and seconds < _MAX_VARIED_SECONDS:
@@ -203,12 +203,13 @@ class _JobRunner:
                 with contextlib.suppress(BaseException):  # packaged code may raise SystemExit
                     prepared = _prepared_case(self._importer, case)
                     with prepared as (model, example):
-                        known[case.resource] = find_varying_dimensions(
+                        known[case.resource], failed = find_varying_dimensions(
                             signature,
                             name_arguments(signature, example.args, example.kwargs),
                             partial(_call_with, signature, model),
                         )
-        return list(known.values())
+                        failures += map(self._strip_namespace, failed)
+        return VariedCalls(tuple(known.values()), tuple(failures))
 
     def _differences(self) -> Iterator[tuple[int, Difference]]:
         import torch  # noqa: F401  # its own imports are not the package's

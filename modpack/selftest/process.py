@@ -27,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from modpack.core.call_signature import CallSignature, call_signatures_from_json
+from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
@@ -182,6 +182,18 @@ class Failure(NamedTuple):
     has_exited: bool = False
 
 
+class VariedCalls(NamedTuple):
+    """The result of calls with other sizes.
+
+    Attributes:
+        call_signatures: Those of the job, with varying dimensions.
+        failures: Stated dimensions with which a call failed, each with the reason.
+    """
+
+    call_signatures: tuple[CallSignature, ...] = ()
+    failures: tuple[str, ...] = ()
+
+
 class RunResult(NamedTuple):
     """The result of one run in a clean interpreter.
 
@@ -194,8 +206,8 @@ class RunResult(NamedTuple):
         mock_events: Uses of mocked modules.
         imported: Modules imported from outside the package, each with its first importer.
         unfilled: Tables that name a class of the model in the parent but not in the child.
-        call_signatures: Those of the job, with varying dimensions. Empty if they were not wanted
-            or the interpreter exited.
+        varied: The result of calls with other sizes. Empty if they were not wanted or the
+            interpreter exited.
         log: The end of stdout and stderr.
         seconds: The duration in seconds.
     """
@@ -208,7 +220,7 @@ class RunResult(NamedTuple):
     mock_events: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
-    call_signatures: tuple[CallSignature, ...] = ()
+    varied: VariedCalls = VariedCalls()
     log: str = ""
     seconds: float = 0.0
 
@@ -300,14 +312,14 @@ def _communicate(
 def _add_variations(
     result: RunResult, connection: Connection, process: subprocess.Popen[bytes]
 ) -> RunResult:
-    """Return a result with the call signatures that the child sends after it.
+    """Return a result with that of the calls with other sizes, which the child sends after it.
 
     The calls that they need may crash the child or never return, which is not a failure.
     """
     message = _receive(connection, process, time.monotonic() + VARIATION_SECONDS)
     if message is None or isinstance(message, Failure):
         return result
-    return result._replace(call_signatures=call_signatures_from_json(message))
+    return result._replace(varied=from_json(VariedCalls, message["varied"], "the calls"))
 
 
 def _start(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:

@@ -142,6 +142,7 @@ class SelfTest:
         self._operators: list[str] = []
         self._reruns: dict[int, list[Difference]] = {}
         self.call_signatures = tuple(case.call_signature for case in cases)
+        self._call_failures: tuple[str, ...] = ()
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
@@ -175,7 +176,7 @@ class SelfTest:
         write_record(self._writer, layout.SELF_TEST, record)
         runs = counted(record.rounds, "run")
         outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
-        warnings = tuple(_warnings(source, failure, record))
+        warnings = (*_warnings(source, failure, record), *_failed_calls(self._call_failures))
         return replace(self._plan, self_test_summary=outcome), warnings
 
     def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
@@ -258,8 +259,8 @@ class SelfTest:
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
         passes = self._passes(result)
-        if passes and result.call_signatures:
-            self.call_signatures = result.call_signatures
+        if passes and result.varied.call_signatures:
+            self.call_signatures, self._call_failures = result.varied
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
@@ -379,6 +380,17 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
     if record.operators:
         operators = ", ".join(record.operators)
         yield f"{source}: the package needs operators. Declare them before loading: {operators}"
+
+
+def _failed_calls(failures: Sequence[str]) -> Iterator[str]:
+    """Yield a warning if the model fails with other sizes of stated dimensions."""
+    if failures:
+        shown = listed(failures, _MAX_PLACES)
+        yield with_hint(
+            f"the self-test passed, but the model fails with another size of a dimension that "
+            f"'dynamic' names: {shown}",
+            "Remove the dimension from 'dynamic' if its size is fixed.",
+        )
 
 
 def _caught_mock_uses(events: Sequence[MockEvent]) -> Iterator[str]:

@@ -39,8 +39,8 @@ class _Run(NamedTuple):
 
 def find_varying_dimensions(
     signature: CallSignature, example: Values, call: Callable[[Values], object]
-) -> CallSignature:
-    """Return a call signature with the dimensions that may vary.
+) -> tuple[CallSignature, tuple[str, ...]]:
+    """Find the dimensions that may vary.
 
     The inputs' first dimension is tried with sizes 1, 2, and another one, if all input tensors
     share it. Each stated dimension is tried with one other size, to see which dimensions of the
@@ -50,8 +50,13 @@ def find_varying_dimensions(
         signature: The call signature of the example.
         example: The values of the example.
         call: Function that calls the object.
+
+    Returns:
+        The call signature with these dimensions, and a sentence for each stated dimension with
+        which the call failed.
     """
-    return _Variations(signature, example, call).find()
+    variations = _Variations(signature, example, call)
+    return variations.find(), tuple(variations.failures)
 
 
 class _Variations:
@@ -61,6 +66,7 @@ class _Variations:
         self._signature = signature
         self._example = example
         self._call = call
+        self.failures: list[str] = []
         self._base = {
             label: cast(torch.Tensor, example[spec.name]).shape[dimension]
             for spec in signature.inputs
@@ -121,12 +127,20 @@ class _Variations:
             output = self._call(values)
             described = describe_outputs(self._signature, output)
             flat = flatten_values(output, objects=True).values
-        except Exception:
+        except Exception as failure:
+            self._report(sizes, f"{type(failure).__name__}: {failure}".partition("\n")[0])
             return None
         kinds = [_kind(spec) for spec in self._signature.outputs]
         if [_kind(spec) for spec in described.outputs] != kinds:
+            self._report(sizes, "the outputs have another structure")
             return None
         return _Run(sizes, described.outputs, flat)
+
+    def _report(self, sizes: Mapping[str, int], reason: str) -> None:
+        """Report that a call failed, if the user stated that the dimension varies."""
+        for label, size in sizes.items():
+            if label in self._base:
+                self.failures.append(f"dimension {label!r} with size {size}: {reason}")
 
     def _run_resized(self, label: str) -> _Run | None:
         """Call the object with another size of a stated dimension."""

@@ -188,6 +188,19 @@ def test_other_calls_request_no_missing_resources(project, tmp_path):
     assert modpack.call_signature(path).inputs[0].shape == (5, 2)
 
 
+def test_stated_dimension_that_the_model_rejects_is_a_warning(tmp_path):
+    dynamic = {"input": {0: "n", 1: "width"}}
+    with pytest.warns(modpack.ModpackWarning, match="'width' with size 3: RuntimeError") as caught:
+        modpack.save(
+            nn.Linear(4, 2),
+            tmp_path / "a.modpack",
+            example_inputs=torch.ones(2, 4),
+            dynamic=dynamic,
+        )
+    assert len(caught) == 1
+    assert "'n'" not in str(caught[0].message)
+
+
 @pytest.mark.parametrize(
     "options, error, text",
     [
