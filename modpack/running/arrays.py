@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from modpack.core.call_signature import CallSignature
 from modpack.errors import DataError, InputMismatchError
 from modpack.running.batches import BadRow, Chunk, Layout, Place
 from modpack.running.decoding import decode_value, parse_json
-from modpack.running.inputs import reading, require_library
+from modpack.running.inputs import join_problems, reading, require_library
 from modpack.running.values import check_inputs, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
@@ -70,7 +71,7 @@ class ArraySource:
         except InputMismatchError as failure:
             rows = {} if layout.rows else self._arrays
             if not self._are_single_calls(outlines):
-                raise DataError(file, "; ".join(failure.problems)) from failure
+                raise DataError(file, join_problems(failure)) from failure
         self._rows = rows
         counts = {array.shape[0]: name for name, array in rows.items()}
         if len(counts) > 1:
@@ -116,19 +117,26 @@ class ArraySource:
 def open_npy(file: str, layout: Layout) -> ArraySource:
     """Open a .npy file, which stays on disk until its rows are read."""
     numpy = require_library("numpy", ".npy files")
+    _require_magic(file, b"\x93NUMPY")
     with reading(file):
         array = numpy.load(file, mmap_mode="r", allow_pickle=False)
-        if not hasattr(array, "dtype"):
-            raise ValueError("the file is an .npz archive; rename it")
     return _named(file, layout, {"": _numpy_array(file, array)})
+
+
+def _require_magic(file: str, magic: bytes) -> None:
+    """Check the first bytes of a file, which NumPy would otherwise take for a pickle."""
+    with reading(file), Path(file).open("rb") as stream:
+        found = stream.read(len(magic))
+    if found != magic:
+        kind = "a NumPy array" if magic == b"\x93NUMPY" else "an archive of NumPy arrays"
+        raise DataError(file, f"cannot be read: the file is not {kind}")
 
 
 def open_npz(file: str, layout: Layout) -> ArraySource:
     """Open an .npz file, whose arrays are read completely."""
     numpy = require_library("numpy", ".npz files")
+    _require_magic(file, b"PK")
     with reading(file), numpy.load(file, allow_pickle=False) as archive:
-        if not hasattr(archive, "files"):
-            raise ValueError("the file contains one array; rename it to .npy")
         values: dict[str, object] = {name: archive[name] for name in archive.files}
     return _named(file, layout, {n: _numpy_array(file, a) for n, a in values.items()})
 
@@ -209,7 +217,7 @@ def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
     try:
         return decode_value(layout.specs[name], parse_json(content))
     except InputMismatchError as failure:
-        raise DataError(file, "; ".join(failure.problems)) from failure
+        raise DataError(file, join_problems(failure)) from failure
 
 
 def name_json(signature: CallSignature, data: object) -> dict[str, object]:

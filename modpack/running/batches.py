@@ -10,6 +10,7 @@ import torch
 
 from modpack.core.process import advance
 from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.running.inputs import join_problems
 from modpack.running.values import check_inputs
 
 if TYPE_CHECKING:
@@ -279,18 +280,18 @@ def _results(
         yield chunk, result
     else:
         for index in range(len(chunk.places)):
-            yield from _results(predict, take(chunk, index, layout), layout)
+            yield from _results(predict, take(chunk, index, index + 1, layout), layout)
 
 
-def take(chunk: Chunk, index: int, layout: Layout) -> Chunk:
-    """Return one row of a chunk as a chunk."""
+def take(chunk: Chunk, start: int, stop: int, layout: Layout) -> Chunk:
+    """Return some rows of a chunk."""
     values = {
-        name: value[index : index + 1]  # type: ignore[index]
+        name: value[start:stop]  # type: ignore[index]
         if layout.is_row_value(name, value)
         else value
         for name, value in chunk.values.items()
     }
-    return Chunk(values, chunk.places[index : index + 1])
+    return Chunk(values, chunk.places[start:stop])
 
 
 def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> Outputs:
@@ -317,7 +318,7 @@ def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> 
 def explain(failure: Exception) -> str:
     """Return the reason of a failed call, on one line."""
     if isinstance(failure, InputMismatchError):
-        return "; ".join(failure.problems)
+        return join_problems(failure)
     text = " ".join(str(failure).split())
     if isinstance(failure, ModpackError):
         return text

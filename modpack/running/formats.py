@@ -20,13 +20,13 @@ from modpack.running.arrays import (
 from modpack.running.batches import BadRow, Chunk, Layout, Source, merge
 from modpack.running.decoding import parse_json
 from modpack.running.images import ImageSource
-from modpack.running.inputs import IMAGE, STDIN, InputFile, reading
-from modpack.running.rows import open_csv, open_jsonl, open_list
+from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
+from modpack.running.rows import CsvSource, JsonlSource, ListSource
 from modpack.running.tables import ParquetSource
 
 _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
-    ".csv": open_csv,
-    ".jsonl": open_jsonl,
+    ".csv": CsvSource,
+    ".jsonl": JsonlSource,
     ".npy": open_npy,
     ".npz": open_npz,
     ".parquet": ParquetSource,
@@ -106,13 +106,13 @@ def _open(file: InputFile, layout: Layout) -> Source:
     try:
         data = parse_json(_content(file))
     except InputMismatchError as failure:
-        reason = "; ".join(failure.problems)
+        reason = join_problems(failure)
         is_nan = reason.endswith("is not a JSON number")
         hint = "Pass such numbers in a .npy or .parquet file." if is_nan else ""
         raise DataError(file.label, reason, hint=hint) from failure
     if isinstance(data, list) and not unknown:
         if layout.rows or all(isinstance(each, dict) for each in data):
-            return open_list(file.label, layout, data)
+            return ListSource(file.label, layout, data)
     return open_arguments(file.label, layout, data)
 
 

@@ -11,7 +11,7 @@ from modpack.errors import DataError, InputMismatchError
 from modpack.running.arrays import only_input
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk
 from modpack.running.decoding import dtype_of
-from modpack.running.inputs import require_library
+from modpack.running.inputs import join_problems, require_library
 
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""
@@ -96,7 +96,7 @@ class ImageSource:
                 value = self._read(file)
                 yield row_chunk(self._layout, {self._picture.name: value}, place)
             except InputMismatchError as failure:
-                yield BadRow(place, "; ".join(failure.problems))
+                yield BadRow(place, join_problems(failure))
 
     def _read(self, file: str) -> torch.Tensor:
         """Return an image as a tensor of one row.

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from modpack.core.text import listed
-from modpack.errors import DataError, ModpackError
+from modpack.errors import DataError, InputMismatchError, ModpackError
 
 STDIN: Final = "-"
 IMAGE: Final = "image"
@@ -63,6 +63,8 @@ def format_of(path: str, purpose: str) -> str:
     Raises:
         DataError: If the suffix is unknown.
     """
+    if not path:
+        raise DataError(repr(path), "this is not a file name")
     suffix = Path(path).suffix.lower()
     if suffix in _IMAGES and purpose == "input":
         return IMAGE
@@ -107,6 +109,8 @@ def resolve_inputs(texts: Iterable[str]) -> tuple[InputFile, ...]:
 
 
 def _resolve(text: str) -> Sequence[InputFile]:
+    if not text:
+        raise DataError(repr(text), "this is not a file name")
     match = _NAMED.fullmatch(text)
     name, path = (None, text) if match is None or Path(text).exists() else match.groups()
     if path == STDIN:
@@ -195,3 +199,8 @@ def reading(file: str) -> Iterator[None]:
                 file, "contains other objects than tensors and plain values, which can run code"
             ) from failure
         raise DataError(file, f"cannot be read: {reason:.200}") from failure
+
+
+def join_problems(failure: InputMismatchError) -> str:
+    """Return all problems of values on one line."""
+    return "; ".join(problem.rstrip(".") for problem in failure.problems)

@@ -4,49 +4,151 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
+
+import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import DataError, InputMismatchError
 from modpack.running.arrays import name_json
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
-from modpack.running.decoding import decode_value, parse_json
-from modpack.running.inputs import reading
-from modpack.running.tables import Assignment, assign_columns, fold
+from modpack.running.decoding import decode_value, dtype_of, parse_json
+from modpack.running.inputs import join_problems, reading
+from modpack.running.tables import Assignment, assign_columns, convert, fold
+from modpack.running.values import check_inputs
 
 _BLOCK_BYTES: Final = 1 << 20
+_ROWS_READ: Final = 1024
+"""Rows that are converted at once if all rows form one batch."""
 
 
-class RowSource:
-    """Rows that are decoded one by one.
+_Row = TypeVar("_Row")
+
+
+class RowSource(ABC, Generic[_Row]):
+    """Rows that are converted together if all of them are good, and otherwise one by one.
+
+    Together is about 10 times faster.
 
     Args:
         file: The file, for messages.
         layout: The layout of the call.
-        rows: Returns the rows, each with its line and a function that decodes it.
-        total: Number of rows, if known.
+        total: Number of rows, for the progress display only.
     """
 
     is_whole = False
 
-    def __init__(
-        self,
-        file: str,
-        layout: Layout,
-        rows: Callable[[], Iterable[tuple[int | None, Callable[[], dict[str, object]]]]],
-        total: int | None,
-    ) -> None:
-        self._file, self._layout, self._rows, self.total = file, layout, rows, total
+    def __init__(self, file: str, layout: Layout, total: int | None) -> None:
+        self._file, self._layout, self.total = file, layout, total
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
-        for number, (line, decode) in enumerate(self._rows(), 1):
-            place = Place(self._file, number, line)
-            try:
-                yield row_chunk(self._layout, decode(), place)
-            except InputMismatchError as failure:
-                yield BadRow(place, "; ".join(failure.problems))
+        rows = self._rows()
+        while block := list(islice(rows, self._layout.size or _ROWS_READ)):
+            values = self._joint_values([row for _, row in block]) if self._layout.rows else None
+            if values is not None:
+                yield Chunk(values, [place for place, _ in block])
+                continue
+            for place, row in block:
+                try:
+                    yield row_chunk(self._layout, self._decode(row), place)
+                except InputMismatchError as failure:
+                    yield BadRow(place, join_problems(failure))
+
+    def _joint_values(self, rows: Sequence[_Row]) -> dict[str, object] | None:
+        """Return the values of all rows at once, or None if they must be converted one by one."""
+        try:
+            values = self._decode_all(rows)
+            if values is not None:
+                check_inputs(self._layout.signature, values)
+        except InputMismatchError:
+            return None
+        return values
+
+    @abstractmethod
+    def _rows(self) -> Iterator[tuple[Place, _Row]]:
+        """Yield the rows with their places."""
+
+    @abstractmethod
+    def _decode(self, row: _Row) -> dict[str, object]:
+        """Return the values of one row, without a dimension of rows.
+
+        Raises:
+            InputMismatchError: If a value cannot be converted.
+        """
+
+    @abstractmethod
+    def _decode_all(self, rows: Sequence[_Row]) -> dict[str, object] | None:
+        """Return the values of several rows, or None if that is not possible at once.
+
+        Raises:
+            InputMismatchError: If a value cannot be converted.
+        """
+
+
+class ListSource(RowSource[object]):
+    """Rows of a list in JSON.
+
+    Args:
+        file: The file, for messages.
+        layout: The layout of the call.
+        rows: The parsed list.
+    """
+
+    def __init__(self, file: str, layout: Layout, rows: Sequence[object]) -> None:
+        super().__init__(file, layout, len(rows))
+        self._list = rows
+
+    def _rows(self) -> Iterator[tuple[Place, object]]:
+        for number, row in enumerate(self._list, 1):
+            yield Place(self._file, number), row
+
+    def _decode(self, row: object) -> dict[str, object]:
+        return decode_row(self._layout, row)
+
+    def _decode_all(self, rows: Sequence[object]) -> dict[str, object] | None:
+        return _decode_rows(self._layout, rows)
+
+
+class JsonlSource(RowSource[bytes]):
+    """Rows of a file with a JSON document on each line. Blank lines are ignored.
+
+    Args:
+        file: The file.
+        layout: The layout of the call.
+    """
+
+    def __init__(self, file: str, layout: Layout) -> None:
+        super().__init__(file, layout, _count_lines(file))
+
+    def _rows(self) -> Iterator[tuple[Place, bytes]]:
+        number = 0
+        with reading(self._file), Path(self._file).open("rb") as stream:
+            for line, text in enumerate(stream, 1):
+                if row := text.strip():
+                    number += 1
+                    yield Place(self._file, number, line), row
+
+    def _decode(self, row: bytes) -> dict[str, object]:
+        return decode_row(self._layout, parse_json(row))
+
+    def _decode_all(self, rows: Sequence[bytes]) -> dict[str, object] | None:
+        return _decode_rows(self._layout, [parse_json(row) for row in rows])
+
+
+def _decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | None:
+    named = [name_json(layout.signature, row) for row in rows]
+    names = named[0].keys()
+    if not names <= layout.rows or any(each.keys() != names for each in named):
+        return None
+    specs = layout.specs
+    if any(specs[name].type != "tensor" for name in names):
+        return None
+    return {n: decode_value(specs[n], [each[n] for each in named]) for n in names}
 
 
 def decode_row(layout: Layout, data: object) -> dict[str, object]:
@@ -67,50 +169,76 @@ def decode_row(layout: Layout, data: object) -> dict[str, object]:
     return values
 
 
-def open_list(file: str, layout: Layout, rows: Sequence[object]) -> RowSource:
-    """Return the rows of a list in JSON."""
+class CsvSource(RowSource[list[str]]):
+    """Rows of a CSV file whose first line names the columns.
 
-    def read() -> Iterator[tuple[None, Callable[[], dict[str, object]]]]:
-        for row in rows:
-            yield None, lambda row=row: decode_row(layout, row)  # type: ignore[misc]
+    Args:
+        file: The file.
+        layout: The layout of the call.
+    """
 
-    return RowSource(file, layout, read, len(rows))
-
-
-def open_jsonl(file: str, layout: Layout) -> RowSource:
-    """Open a file with a JSON document on each line. Blank lines are ignored."""
-
-    def read() -> Iterator[tuple[int, Callable[[], dict[str, object]]]]:
-        with reading(file), Path(file).open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                if text := line.strip():
-                    yield number, lambda text=text: decode_row(layout, parse_json(text))  # type: ignore[misc]
-
-    return RowSource(file, layout, read, _count_lines(file))
-
-
-def open_csv(file: str, layout: Layout) -> RowSource:
-    """Open a CSV file whose first line names the columns."""
-    with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
-        header = next(csv.reader(stream), None)
-    if not header:
-        raise DataError(file, "the file has no line with names of columns", line=1)
-    assigned = assign_columns(file, layout, header)
-    csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
-
-    def read() -> Iterator[tuple[int, Callable[[], dict[str, object]]]]:
+    def __init__(self, file: str, layout: Layout) -> None:
+        super().__init__(file, layout, max(_count_lines(file) - 1, 0))
         with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
+            header = next(csv.reader(stream), None)
+        if not header:
+            raise DataError(file, "the file has no line with names of columns", line=1)
+        self._header = header
+        self._assigned = assign_columns(file, layout, header)
+        csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
+
+    def _rows(self) -> Iterator[tuple[Place, list[str]]]:
+        with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
             rows = csv.reader(stream, strict=True)
-            line = 1
+            line, number = 1, 0
             try:
                 for row in rows:
                     if row and line > 1:
-                        yield line, lambda row=row: _decode_cells(layout, assigned, header, row)  # type: ignore[misc]
+                        number += 1
+                        yield Place(self._file, number, line), row
                     line = rows.line_num + 1
             except csv.Error as failure:
-                raise DataError(file, f"is not valid CSV: {failure}", line=line) from failure
+                raise DataError(self._file, f"is not valid CSV: {failure}", line=line) from failure
 
-    return RowSource(file, layout, read, max(_count_lines(file) - 1, 0))
+    def _decode(self, row: list[str]) -> dict[str, object]:
+        return _decode_cells(self._layout, self._assigned, self._header, row)
+
+    def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
+        if any(len(row) != len(self._header) for row in rows):
+            return None
+        values: dict[str, object] = {}
+        for each in self._assigned:
+            spec = self._layout.specs[each.name]
+            if each.name not in self._layout.rows or spec.dtype is None:
+                return None
+            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
+            if tensor is None:
+                return None
+            sizes = [size if isinstance(size, int) else -1 for size in (spec.shape or ())[1:]]
+            values[each.name] = tensor.reshape(len(rows), *sizes)
+        return values
+
+
+def _parse_numbers(
+    rows: Sequence[Sequence[str]], columns: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Return some cells of all rows as numbers, or None if one is not a number that fits."""
+    if dtype is torch.bool or dtype.is_complex:
+        return None
+    if list(columns) == list(range(len(rows[0]))):
+        cells: Iterable[str] = chain.from_iterable(rows)
+    else:
+        cells = (row[index] for row in rows for index in columns)
+    try:
+        if dtype.is_floating_point:
+            numbers = torch.frombuffer(array("d", map(float, cells)), dtype=torch.float64)
+        else:
+            numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
+    except (OverflowError, ValueError):
+        return None
+    if not bool(numbers.isfinite().all()):
+        return None
+    return convert(numbers, dtype)
 
 
 def _decode_cells(

@@ -73,6 +73,13 @@ def test_npy_file_with_objects_is_rejected(calls):
         calls.read(calls.layout(), "a.npy")
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_file_of_another_kind_is_one_line(calls, tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x89PNG")
+    with pytest.raises(DataError, match=f"^{name}: cannot be read: the file is not a"):
+        calls.read(calls.layout(), name)
+
+
 def test_large_npy_file_is_mapped(calls, monkeypatch):
     save("a.npy", x=ROWS)
     modes = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from modpack.core.call_signature import ContainerSpec, ValueSpec
 from modpack.errors import DataError, ModpackWarning
+from modpack.running.formats import open_source
+from modpack.running.inputs import resolve_inputs
 
 
 @pytest.fixture
@@ -76,7 +80,7 @@ def test_dependent_rows_form_one_batch(calls, write):
         ('{"x": [1, "b", 3]}', 'input x[1]: expected numbers for float32, got "b"'),
         ('{"x": [1, [2], 3]}', "input x[1]: expected"),
         ('{"x": [1, NaN, 3]}', "the document is not valid JSON: NaN is not a JSON number"),
-        ('{"y": [1, 2, 3]}', "input 'y': unknown name. The inputs are 'x'.; input 'x': missing"),
+        ('{"y": [1, 2, 3]}', "input 'y': unknown name. The inputs are 'x'; input 'x': missing"),
         ('{"x": [1, 2, 3]', "the document is not valid JSON: "),
         ("[" * 5000, "the document is nested"),
         ('{"x": [1, 2, 1e99]}', "input x[2]: 1e+99 is out of range for float32"),
@@ -87,6 +91,23 @@ def test_jsonl_reports_bad_row_with_line_and_continues(calls, write, line, reaso
     assert len(found.bad) == 1 and reason in found.bad[0]
     assert found.bad[0].startswith("a.jsonl:3: row 2: ")
     assert found.rows == [(1, 1), (3, 4)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_file_of_rows_is_not_kept_in_memory(calls, write, name):
+    padding = "0" * 5000
+    row = f"1.{padding},2,3\n"
+    lines = [f"[{row.strip()}]\n" if name == "a.jsonl" else row] * 1000
+    file = write(name, "".join(["" if name == "a.jsonl" else "a,b,c\n", *lines]))
+    del lines
+    chunks = open_source(resolve_inputs([file]), calls.layout()).chunks()
+    tracemalloc.start()
+    try:
+        count = sum(len(chunk.places) for chunk in chunks)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 1000 and peak < 2_500_000  # the file has 5 MB
 
 
 def test_json_file_with_nan_is_rejected(calls, write):
