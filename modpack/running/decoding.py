@@ -30,7 +30,7 @@ def parse_json(data: bytes | str, limit_depth: int = 100) -> object:
     """
     try:
         text = data.decode("utf-8") if isinstance(data, bytes) else data
-        parsed: object = json.loads(text, parse_constant=_refuse_constant)
+        parsed: object = _DECODER.decode(text)
     except RecursionError:
         raise _too_deep(limit_depth) from None
     except UnicodeDecodeError as failure:
@@ -59,6 +59,9 @@ def _too_deep(limit: int) -> InputMismatchError:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def decode_value(spec: ValueSpec, data: object) -> object:
@@ -198,7 +201,9 @@ def _decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
 
 def _fits(tensor: torch.Tensor, elements: list[object], dtype: torch.dtype) -> bool:
     if dtype.is_floating_point:
-        return bool(torch.isfinite(tensor.to(torch.float64)).all())
+        # The sum is finite in nearly all cases, and takes a third of the time.
+        is_sum_finite = math.isfinite(tensor.sum(dtype=torch.float64).item())
+        return is_sum_finite or bool(torch.isfinite(tensor.to(torch.float64)).all())
     bounds = torch.iinfo(dtype)
     numbers: list[int] = elements  # type: ignore[assignment]
     return not numbers or (min(numbers) >= bounds.min and max(numbers) <= bounds.max)
