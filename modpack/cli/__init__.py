@@ -23,7 +23,7 @@ _SECTIONS: Final = {
     "Create packages": ("export", "suggest", "demo"),
     "Inspect packages": ("inspect", "audit", "why", "diff", "report", "requirements", "sbom"),
     "Sign and verify packages": ("keygen", "sign", "verify"),
-    "Run packages": ("run", "self-test"),
+    "Run packages": ("run", "serve", "self-test"),
     "Maintenance": ("cache",),
 }
 """The headings of the help, each with its commands. Each command has a module of its name."""

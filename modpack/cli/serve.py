@@ -1,0 +1,264 @@
+"""``modpack serve``: answer HTTP requests with packages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from modpack.cli._common import FILE, command, require_extra
+from modpack.cli._running import read_trust
+from modpack.errors import ModpackError, PackageNotFoundError
+
+if TYPE_CHECKING:
+    from modpack.options import OnMismatch, VerifyLevel
+
+_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
+    """A size in bytes, with an optional unit: ``32M``."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        found = re.fullmatch(r"(\d{1,9})([kmg]?)(i?b)?", str(value).strip().lower())
+        if found is None or not int(found[1]):
+            self.fail(f"{value!r} is not a size such as 512k, 32M, or 1G", param, ctx)
+        return int(found[1]) * _UNITS[found[2]]
+
+
+@command(
+    "serve",
+    epilog="Exit status: 0 after SIGTERM or Ctrl-C, 2 if a package cannot be loaded or the port "
+    "cannot be opened.",
+    json_help=None,
+)
+@click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=FILE)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Listen on this port; 0 chooses a free one.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 512),
+    default=1,
+    show_default=True,
+    help="Run each model in N processes, which share the weights.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    help="Threads of torch in each worker.  [default: cores divided by workers]",
+)
+@click.option("--device", help="Run the models on this device.  [default: the recorded one]")
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1, 4096),
+    default=8,
+    show_default=True,
+    help="Compute up to N requests together, if the call signature says that rows are independent.",
+)
+@click.option(
+    "--max-wait-ms",
+    type=click.FloatRange(0, 10_000),
+    default=5.0,
+    show_default=True,
+    help="Wait up to this long for the requests of a batch. A lone client never waits.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(1, 100_000),
+    default=256,
+    show_default=True,
+    help="Answer 429 if more requests of a model wait.",
+)
+@click.option(
+    "--max-body",
+    type=_Size(),
+    default="32M",
+    show_default=True,
+    help="Answer 413 if a request's body is larger.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1, 86_400),
+    default=60.0,
+    show_default=True,
+    help="Answer 504 after this many seconds.",
+)
+@click.option(
+    "--shutdown-timeout",
+    type=click.FloatRange(1, 3600),
+    default=30.0,
+    show_default=True,
+    help="Finish accepted requests for up to this many seconds after SIGTERM.",
+)
+@click.option(
+    "--policy",
+    metavar="FILE",
+    type=FILE,
+    help="Reject a package that requires more than this trust policy allows (a TOML file).",
+)
+@click.option(
+    "--key",
+    "keys",
+    metavar="PUB",
+    multiple=True,
+    type=FILE,
+    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
+    "signature is enough.",
+)
+@click.option(
+    "--on-mismatch",
+    type=click.Choice(["warn", "error", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
+)
+@click.option(
+    "--verify",
+    type=click.Choice(["code", "full"]),
+    default="code",
+    show_default=True,
+    help="Verify the digests of all records (full), or of all but tensors (code).",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["json", "text"]),
+    help="Write log lines in this format to stderr.  [default: text at a terminal, else json]",
+)
+def serve_command(
+    packages: tuple[str, ...],
+    host: str,
+    port: int,
+    workers: int,
+    threads: int | None,
+    device: str | None,
+    max_batch: int,
+    max_wait_ms: float,
+    max_queue: int,
+    max_body: int,
+    timeout: float,
+    shutdown_timeout: float,
+    policy: str | None,
+    keys: tuple[str, ...],
+    on_mismatch: OnMismatch,
+    verify: VerifyLevel,
+    log_format: Literal["json", "text"] | None,
+) -> None:
+    """Answer HTTP requests with packages.
+
+    Each PACKAGE is a file, or NAME=FILE. Without a name, the model has the name of its file. POST
+    /predict calls the only model with plain JSON, /models/NAME/predict any model, and
+    /v2/models/NAME/infer speaks the Open Inference Protocol. GET / is a page for people.
+
+    The trust policy and the key are checked before the port is opened, and again when a file is
+    replaced, which takes effect without a restart. There is no authentication: whoever reaches the
+    port can use the models.
+
+    This command executes the packages' code. Only serve packages that you trust.
+
+    \b
+    Examples:
+      modpack serve model.modpack
+      modpack serve model.modpack --workers 4 --max-batch 16
+      modpack serve small=v1.modpack large=v2.modpack --key team.pub
+    """
+    if sys.platform == "win32":
+        raise ModpackError("modpack serve requires Linux or macOS")
+    named = _named(packages)
+    trusted = read_trust(policy, keys)
+    from modpack.core.codec import record_to_json
+    from modpack.serving.settings import LoadOrder, ServerSettings
+
+    libraries = "FastAPI 0.115, uvicorn 0.36, and prometheus-client 0.20"
+    with require_extra("serve", libraries, _MODULES):
+        _require_installed()
+    settings = ServerSettings(
+        host=host,
+        port=port,
+        workers=workers,
+        max_batch=max_batch,
+        max_wait=max_wait_ms / 1000,
+        max_queue=max_queue,
+        max_body=max_body,
+        timeout=timeout,
+        shutdown_timeout=shutdown_timeout,
+        log_format=log_format or ("text" if sys.stderr.isatty() else "json"),
+    )
+    orders = [
+        LoadOrder(
+            name=name,
+            path=path,
+            policy=None if trusted is None else record_to_json(trusted),
+            on_mismatch=on_mismatch,
+            verify=verify,
+            device=device,
+            threads=threads,
+            workers=workers,
+            max_body=max_body,
+            import_path=tuple(sys.path),
+        )
+        for name, path in named.items()
+    ]
+    from modpack.integrations.prometheus import PrometheusMetrics
+    from modpack.serving.log import make_log
+    from modpack.serving.server import ModelServer
+
+    metrics = PrometheusMetrics()
+    # The packages load while this process imports the web framework.
+    server = ModelServer(orders, settings, metrics, make_log(settings.log_format))
+    try:
+        from modpack.integrations.fastapi import make_app
+        from modpack.integrations.uvicorn import run
+
+        metrics.observe(server)
+        run(server, make_app(server, metrics))
+    finally:
+        server.kill()
+
+
+_MODULES: Final = ("fastapi", "uvicorn", "starlette", "prometheus_client")
+
+
+def _require_installed() -> None:
+    """Find the modules of the extra without importing them, before packages are loaded."""
+    from importlib.util import find_spec
+
+    for name in _MODULES:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def _named(packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the files by name of the model.
+
+    Raises:
+        click.UsageError: If a name is invalid or used twice.
+        PackageNotFoundError: If a file does not exist.
+    """
+    named: dict[str, str] = {}
+    for given in packages:
+        name, is_named, path = given.partition("=")
+        if not is_named or Path(given).exists():
+            path = given
+            name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(given).stem).strip("-.")
+        if not _NAME.fullmatch(name):
+            raise click.UsageError(f"{name!r} is not a valid name of a model. Pass NAME={path}.")
+        if name in named:
+            raise click.UsageError(f"two packages have the name {name!r}. Pass OTHER={path}.")
+        if not Path(path).exists():
+            raise PackageNotFoundError(path, "no such file")
+        named[name] = path
+    return named

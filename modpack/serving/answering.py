@@ -1,0 +1,164 @@
+"""Requests answered in a worker: read, computed together, and written, each with its own error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from modpack.core.text import printable
+from modpack.errors import ModpackError
+from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.serving.infer_requests import InferRequest, read_infer_request, write_infer_answer
+from modpack.serving.problems import JSON, RequestError, error_answer
+from modpack.serving.settings import Answer, JobKind
+
+if TYPE_CHECKING:
+    from modpack.core.call_signature import CallSignature
+    from modpack.running.predictor import Predictor
+
+_MAX_DEPTH = 70
+_MAX_MESSAGE = 2000
+_ANY_COMPRESSION = zlib.MAX_WBITS | 32
+"""Accept the headers of gzip and of zlib."""
+
+
+class Received(NamedTuple):
+    """A request as a worker receives it.
+
+    Attributes:
+        kind: The form of the request.
+        encoding: Content encoding of the body, or "".
+        json_length: Length of the JSON before binary tensors, or None.
+        body: The body.
+    """
+
+    kind: JobKind
+    encoding: str
+    json_length: int | None
+    body: memoryview
+
+
+class Answerer:
+    """Answers requests with a loaded package.
+
+    Args:
+        predictor: The loaded package.
+        name: Name of the model.
+        max_body: Size of a decompressed body at most, in bytes.
+    """
+
+    def __init__(self, predictor: Predictor, name: str, max_body: int) -> None:
+        assert predictor.signature is not None
+        self._predictor = predictor
+        self._signature: CallSignature = predictor.signature
+        self._name = name
+        self._max_body = max_body
+
+    def answer(self, received: Sequence[Received]) -> list[Answer]:
+        """Return the answers to requests, in their order."""
+        read = [self._read(each) for each in received]
+        calls = [_values_of(each) for each in read if not isinstance(each, Answer)]
+        results = iter(self._predict(calls))
+        return [
+            one if isinstance(one, Answer) else self._write(each, one, next(results))
+            for each, one in zip(received, read, strict=True)
+        ]
+
+    def _read(self, received: Received) -> InferRequest | dict[str, object] | Answer:
+        try:
+            body = self._decompress(received)
+            if received.kind == "infer":
+                return read_infer_request(body, received.json_length, self._signature)
+            return read_named_values(body, self._signature)
+        except Exception as failure:
+            return self._failed(received, failure)
+
+    def _decompress(self, received: Received) -> memoryview:
+        if not received.encoding:
+            return received.body
+        decompressor = zlib.decompressobj(_ANY_COMPRESSION)
+        try:
+            body = decompressor.decompress(received.body, self._max_body + 1)
+        except zlib.error as failure:
+            raise RequestError(f"the body is not valid {received.encoding}") from failure
+        if len(body) > self._max_body:
+            raise RequestError(f"the decompressed body exceeds {self._max_body} bytes", 413)
+        if not decompressor.eof:
+            raise RequestError(f"the {received.encoding} body is cut off")
+        return memoryview(body)
+
+    def _predict(self, calls: list[Mapping[str, object]]) -> Sequence[Any]:
+        if not calls:
+            return ()
+        try:
+            return self._predictor.predict_many(calls, sys.maxsize)
+        except (Exception, SystemExit) as failure:  # packaged code may call sys.exit()
+            if len(calls) == 1:
+                return (failure,)
+            return [result for call in calls for result in self._predict([call])]
+
+    def _write(
+        self, received: Received, request: InferRequest | dict[str, object], result: Any
+    ) -> Answer:
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            if isinstance(request, InferRequest):
+                return write_infer_answer(request, result, self._name, self._predictor.digest)
+            return Answer(200, JSON, write_named_values(result))
+        except (Exception, SystemExit) as failure:
+            return self._failed(received, failure)
+
+    def _failed(self, received: Received, failure: BaseException) -> Answer:
+        status, text = 400, str(failure)
+        if isinstance(failure, RequestError):
+            status = failure.status
+        elif not (isinstance(failure, ModpackError) and isinstance(failure, ValueError)):
+            status, text = 500, f"the model failed: {type(failure).__name__}: {failure}"
+        shown = printable(text.replace("\n", "; "))
+        if len(shown) > _MAX_MESSAGE:
+            shown = f"{shown[:_MAX_MESSAGE]}..."
+        return error_answer(shown, status, received.kind == "infer")
+
+
+def _values_of(request: InferRequest | dict[str, object]) -> Mapping[str, object]:
+    return request.values if isinstance(request, InferRequest) else request
+
+
+def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, object]:
+    """Read a plain JSON request: an object with a value for each input, by name.
+
+    Raises:
+        RequestError: If the body is not an object.
+        InputMismatchError: If it is not valid JSON, or a value does not fit.
+    """
+    document = parse_json(bytes(body), _MAX_DEPTH)
+    specs = {spec.name: spec for spec in signature.inputs}
+    if not isinstance(document, dict):
+        example = next(iter(specs), "x")
+        raise RequestError(f'the body must be a JSON object such as {{"{example}": [[1, 2]]}}')
+    # Unknown names are reported by the predictor, with all other problems.
+    return {
+        name: decode_value(specs[name], data) if name in specs else data
+        for name, data in document.items()
+    }
+
+
+def write_named_values(values: Mapping[str, object]) -> bytes:
+    """Return outputs as a JSON object. Numbers that are not finite become null."""
+    lists = {name: _as_list(value) for name, value in values.items()}
+    try:
+        return json.dumps(lists, allow_nan=False).encode()
+    except ValueError:  # NaN and infinities are rare, and looking for them takes time
+        document = {name: encode_value(value) for name, value in values.items()}
+        return json.dumps(document, allow_nan=False).encode()
+
+
+def _as_list(value: object) -> object:
+    is_real = isinstance(value, torch.Tensor) and not value.is_complex()
+    return value.tolist() if is_real else encode_value(value)  # type: ignore[attr-defined]

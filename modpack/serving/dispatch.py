@@ -1,0 +1,244 @@
+"""The queue of one model: admission, dynamic batches, time limits, and requests of lost workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from modpack.serving.problems import error_answer
+from modpack.serving.settings import Answer, JobKind, ServerSettings
+
+KILL_AFTER: Final = 1.0
+"""Seconds that a worker has after the time limit of its last request, before it is killed."""
+_MAX_DEATHS: Final = 2
+"""Workers that may die of a request before it is given up."""
+
+
+class Observer(Protocol):
+    """The receiver of figures about a model."""
+
+    def computed(self, model: str, requests: int, seconds: float) -> None:
+        """Count a batch."""
+
+    def worker_lost(self, model: str) -> None:
+        """Count a worker that ended although nobody asked it to."""
+
+    def replaced(self, model: str, succeeded: bool) -> None:
+        """Count an attempt to replace the package."""
+
+
+class Job:
+    """A request on its way to a worker.
+
+    Attributes:
+        kind: The form of the request.
+        encoding: Content encoding of the body, or "".
+        json_length: Length of the JSON before binary tensors, or None.
+        body: The body.
+        answer: The answer, as soon as there is one.
+        batch: Requests that were computed together with it, itself included.
+    """
+
+    __slots__ = (
+        "_timer",
+        "answer",
+        "arrived",
+        "batch",
+        "body",
+        "deadline",
+        "deaths",
+        "encoding",
+        "json_length",
+        "kind",
+    )
+
+    def __init__(
+        self, kind: JobKind, body: bytes, json_length: int | None, encoding: str, timeout: float
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.kind = kind
+        self.encoding = encoding
+        self.json_length = json_length
+        self.body = body
+        self.answer: asyncio.Future[Answer] = loop.create_future()
+        self.arrived = loop.time()
+        self.deadline = self.arrived + timeout
+        self.deaths = 0
+        self.batch = 0
+        self._timer = loop.call_at(
+            self.deadline, self.fail, f"no answer within {timeout:g} seconds", 504
+        )
+
+    def resolve(self, answer: Answer) -> None:
+        """Set the answer, unless there is one already."""
+        self._timer.cancel()
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+    def fail(self, message: str, status: int) -> None:
+        """Answer with an error."""
+        self.resolve(error_answer(message, status, self.kind == "infer"))
+
+
+class JobWorker(Protocol):
+    """A worker as the dispatcher sees it."""
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Send jobs to the worker."""
+
+    def kill(self) -> None:
+        """End the worker at once."""
+
+
+class Dispatcher:
+    """Gives the requests of one model to its idle workers.
+
+    A request is dispatched at once if a worker is idle, except shortly after a batch of several
+    requests: their clients are likely to send the next ones, and the first of those waits up to
+    ``max_wait`` for the others. A lone client never waits.
+
+    Args:
+        name: Name of the model.
+        settings: Limits of batches, waiting, and time.
+        observer: Receives the sizes and durations of batches.
+    """
+
+    def __init__(self, name: str, settings: ServerSettings, observer: Observer) -> None:
+        self._name = name
+        self._settings = settings
+        self._observer = observer
+        self._pending: deque[Job] = deque()
+        self._idle: list[JobWorker] = []
+        self._running: dict[JobWorker, tuple[list[Job], float, asyncio.TimerHandle]] = {}
+        self._admitted = 0
+        self._expected = 0
+        self._finished = 0.0
+        self._wakeup: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that were admitted and not dispatched."""
+        return self._admitted + sum(not job.answer.done() for job in self._pending)
+
+    @property
+    def running(self) -> int:
+        """Workers that compute."""
+        return len(self._running)
+
+    def admit(self) -> bool:
+        """Take a place in the queue before a request's body is read; return whether there is one.
+
+        An admitted request is submitted or withdrawn.
+        """
+        limit = self._settings.max_queue
+        idle = len(self._idle)
+        if self._admitted + len(self._pending) >= limit + idle and self.waiting >= limit + idle:
+            return False
+        self._admitted += 1
+        return True
+
+    def withdraw(self) -> None:
+        """Give back the place of an admitted request."""
+        self._admitted -= 1
+
+    def submit(self, job: Job) -> None:
+        """Queue an admitted request. Its answer arrives in ``job.answer``."""
+        self._admitted -= 1
+        self._pending.append(job)
+        self._dispatch()
+
+    def add(self, worker: JobWorker) -> None:
+        """Add an idle worker."""
+        self._idle.append(worker)
+        self._dispatch()
+
+    def finish(self, worker: JobWorker, answers: Sequence[Answer]) -> None:
+        """Answer the requests that a worker has computed. The worker is not idle until added."""
+        jobs, started, watchdog = self._running.pop(worker)
+        watchdog.cancel()
+        for job, answer in zip(jobs, answers, strict=True):
+            job.resolve(answer)
+        self._finished = asyncio.get_running_loop().time()
+        self._expected = min(self._settings.max_batch, len(jobs) + len(self._pending))
+        self._observer.computed(self._name, len(jobs), time.perf_counter() - started)
+
+    def remove(self, worker: JobWorker) -> None:
+        """Remove a worker that is lost. Its requests go to another one, each on its own."""
+        if worker in self._idle:
+            self._idle.remove(worker)
+        jobs, _, watchdog = self._running.pop(worker, ([], 0.0, None))
+        if watchdog is not None:
+            watchdog.cancel()
+        for job in reversed(jobs):
+            if job.answer.done():
+                continue
+            # A single one of them may be the cause.
+            job.deaths += 1
+            if job.deaths >= _MAX_DEATHS:
+                job.fail("the request ended two workers, and was given up", 500)
+            else:
+                self._pending.appendleft(job)
+        self._dispatch()
+
+    def retire(self, worker: JobWorker) -> bool:
+        """Give no more requests to a worker; return whether it was idle."""
+        if worker not in self._idle:
+            return False
+        self._idle.remove(worker)
+        return True
+
+    def _dispatch(self) -> None:
+        while self._idle:
+            jobs = self._take()
+            if not jobs:
+                return
+            worker = self._idle.pop()
+            loop = asyncio.get_running_loop()
+            deadline = max(job.deadline for job in jobs) + KILL_AFTER
+            watchdog = loop.call_at(deadline, worker.kill)
+            self._running[worker] = (jobs, time.perf_counter(), watchdog)
+            worker.start(jobs)
+
+    def _take(self) -> list[Job]:
+        """Take the next batch from the queue; empty if there is none, or it may grow."""
+        pending = self._pending
+        while pending and pending[0].answer.done():
+            pending.popleft()  # the time limit passed
+        if not pending or self._should_wait(pending[0]):
+            return []
+        jobs: list[Job] = []
+        while pending and len(jobs) < self._settings.max_batch:
+            job = pending[0]
+            if job.deaths and jobs:
+                break
+            pending.popleft()
+            if not job.answer.done():
+                jobs.append(job)
+                if job.deaths:
+                    break
+        for job in jobs:
+            job.batch = len(jobs)
+        if self._wakeup is not None:
+            self._wakeup.cancel()
+            self._wakeup = None
+        return jobs
+
+    def _should_wait(self, first: Job) -> bool:
+        """Return whether the next batch waits for more requests; they or a timer dispatch it."""
+        if len(self._pending) >= self._expected or first.deaths:
+            return False
+        loop = asyncio.get_running_loop()
+        until = first.arrived + self._settings.max_wait
+        if first.arrived - self._finished > self._settings.max_wait or until <= loop.time():
+            return False
+        if self._wakeup is None:
+            self._wakeup = loop.call_at(until, self._stop_waiting)
+        return True
+
+    def _stop_waiting(self) -> None:
+        self._wakeup = None
+        self._expected = 0
+        self._dispatch()

@@ -1,0 +1,94 @@
+"""Frames: the messages between the server and the processes that run its models.
+
+A frame is the length of its header, the length of its payload, the header (JSON), and the payload.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+Header = Mapping[str, Any]
+
+_LENGTHS: Final = struct.Struct(">IQ")
+_CHUNK: Final = 1 << 20
+
+
+def encode_frame(header: Header, parts: Sequence[bytes | memoryview] = ()) -> list[Any]:
+    """Return the pieces of a frame, whose payload is the concatenation of ``parts``."""
+    content = json.dumps(header, separators=(",", ":")).encode()
+    size = sum(map(len, parts))
+    return [_LENGTHS.pack(len(content), size) + content, *parts]
+
+
+class FrameDecoder:
+    """Collects bytes and returns complete frames.
+
+    >>> decoder = FrameDecoder()
+    >>> sent = b"".join(encode_frame({"jobs": 1}, [b"ab", b"c"]))
+    >>> [list(decoder.feed(sent[:5])), list(decoder.feed(sent[5:]))]
+    [[], [({'jobs': 1}, bytearray(b'abc'))]]
+    """
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._needed = _LENGTHS.size
+
+    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytearray]]:
+        """Add bytes, and yield the frames that they complete."""
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= self._needed:
+            header_size, size = _LENGTHS.unpack_from(buffer)
+            start = _LENGTHS.size + header_size
+            self._needed = start + size
+            if len(buffer) < self._needed:
+                return
+            header = json.loads(buffer[_LENGTHS.size : start])
+            payload = buffer[start : self._needed]
+            del buffer[: self._needed]
+            self._needed = _LENGTHS.size
+            yield header, payload
+
+
+class Channel:
+    """A blocking socket that sends and receives frames.
+
+    Args:
+        connection: The socket.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    def send(self, header: Header, parts: Sequence[bytes | memoryview] = ()) -> None:
+        pieces = encode_frame(header, parts)
+        if sum(map(len, pieces)) <= _CHUNK:
+            self.connection.sendall(b"".join(pieces))
+        else:
+            for piece in pieces:
+                self.connection.sendall(piece)
+
+    def receive(self) -> tuple[dict[str, Any], memoryview] | None:
+        """Return the next frame, or None if the other end has closed the socket."""
+        lengths = self._read(_LENGTHS.size)
+        if lengths is None:
+            return None
+        header_size, size = _LENGTHS.unpack(lengths)
+        content = self._read(header_size + size)
+        if content is None:
+            return None
+        return json.loads(bytes(content[:header_size])), content[header_size:]
+
+    def _read(self, size: int) -> memoryview | None:
+        buffer = memoryview(bytearray(size))
+        done = 0
+        while done < size:
+            count = self.connection.recv_into(buffer[done:])
+            if not count:
+                return None
+            done += count
+        return buffer

@@ -1,0 +1,48 @@
+"""Structured log lines on stderr."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextlib import suppress
+from datetime import datetime, timezone
+from typing import Literal
+
+from modpack.core.text import printable
+from modpack.serving.model import Log
+
+
+def make_log(log_format: Literal["json", "text"]) -> Log:
+    """Return a function that writes an event and its fields as one line to stderr."""
+
+    def write(event: str, /, **fields: object) -> None:
+        now = datetime.now(timezone.utc)
+        if log_format == "json":
+            time = now.isoformat(timespec="milliseconds")
+            line = json.dumps({"time": time, "event": event, **fields}, default=str)
+        else:
+            shown = " ".join(f"{name}={_show(value)}" for name, value in fields.items())
+            line = f"{now.astimezone():%H:%M:%S} {event} {shown}"
+        with suppress(OSError, ValueError):  # the reader of the log has ended
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    return write
+
+
+def _show(value: object) -> str:
+    text = printable(str(value).replace("\n", "; "))
+    return repr(text) if " " in text else text
+
+
+class LogHandler(logging.Handler):
+    """Writes the records of a library's logger as log lines."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log("warning", logger=record.name, message=self.format(record))

@@ -1,0 +1,148 @@
+"""A served model: its current package, and the replacement when the file is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from modpack.core.call_signature import CallSignature
+from modpack.core.codec import from_json
+from modpack.errors import ModpackError
+from modpack.serving.dispatch import Dispatcher, Observer
+from modpack.serving.open_inference import version_of
+from modpack.serving.pool import WorkerPool, Zygote
+from modpack.serving.settings import LoadOrder, ServerSettings
+
+Log = Callable[..., None]
+"""Writes a log line: an event, and its fields by keyword."""
+
+_POLL_SECONDS: Final = 1.0
+
+
+class ServedModel:
+    """A model that a server answers with. Loading the package begins at once.
+
+    Args:
+        order: The package, and how to load it.
+        settings: The settings of the server.
+        observer: Receives figures.
+        log: Writes log lines.
+
+    Attributes:
+        digest: Digest of the package that answers.
+        signature: Its call signature.
+        dispatcher: The queue of its requests.
+    """
+
+    digest: str
+    signature: CallSignature
+
+    def __init__(
+        self, order: LoadOrder, settings: ServerSettings, observer: Observer, log: Log
+    ) -> None:
+        self.name = order.name
+        self.dispatcher = Dispatcher(order.name, settings, observer)
+        self._order = order
+        self._settings = settings
+        self._observer = observer
+        self._log = log
+        self._retired: set[asyncio.Task[None]] = set()
+        self._seen = _identity(order.path)
+        self._pool = self._make_pool()
+        self._needs_restart = False
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a worker is ready."""
+        return bool(self._pool.pids)
+
+    @property
+    def version(self) -> str:
+        """The version of the model in the Open Inference Protocol."""
+        return version_of(self.digest)
+
+    async def start(self) -> None:
+        """Wait until the workers are ready, and begin to watch the file.
+
+        Raises:
+            ModpackError: If the package cannot be loaded.
+        """
+        await self._pool.start()
+        self._adopt(self._pool)
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def close(self, timeout: float) -> None:
+        """End all processes; workers that compute have ``timeout`` seconds to finish."""
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.gather(self._pool.close(timeout), *self._retired)
+
+    def kill(self) -> None:
+        """Kill all processes that have not ended."""
+        self._pool.kill()
+
+    def _make_pool(self) -> WorkerPool:
+        count = self._settings.workers
+        zygote = Zygote(self._order)
+        return WorkerPool(zygote, count, self.dispatcher, self._count_lost, self._note_broken)
+
+    def _adopt(self, pool: WorkerPool) -> None:
+        package = pool.package
+        assert package is not None
+        for text in package.warnings:
+            self._log("warning", model=self.name, message=text)
+        signature: Any = package.signature
+        self.signature = from_json(CallSignature, signature, "the call signature")
+        self.digest = package.digest
+        self._log("ready", model=self.name, version=self.version, workers=pool.pids)
+
+    def _count_lost(self, pid: int | None) -> None:
+        self._observer.worker_lost(self.name)
+        self._log("worker lost", model=self.name, pid=pid)
+
+    def _note_broken(self, pool: WorkerPool) -> None:
+        if pool is self._pool:
+            self._log("loading process lost", model=self.name)
+            self._needs_restart = True
+
+    async def _watch(self) -> None:
+        """Load the package again when its file is replaced, or its zygote has ended."""
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            seen = await asyncio.to_thread(_identity, self._order.path)
+            if seen is None or (seen == self._seen and not self._needs_restart):
+                continue
+            self._seen = seen
+            await self._replace()
+
+    async def _replace(self) -> None:
+        pool = self._make_pool()
+        try:
+            await pool.start()
+        except (ModpackError, OSError) as failure:
+            await pool.close(0)
+            self._observer.replaced(self.name, False)
+            kept = (
+                "no worker can be replaced" if self._needs_restart else "the previous one answers"
+            )
+            self._log("replacement failed", model=self.name, error=str(failure), result=kept)
+            return
+        previous, self._pool = self._pool, pool
+        self._needs_restart = False
+        self._adopt(pool)
+        self._observer.replaced(self.name, True)
+        closing = asyncio.get_running_loop().create_task(previous.close(self._settings.timeout))
+        self._retired.add(closing)
+        closing.add_done_callback(self._retired.discard)
+
+
+def _identity(path: str) -> tuple[int, ...] | None:
+    """Return numbers that change when a file is replaced, or None if it cannot be read."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # of the name, each second
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)

@@ -1,0 +1,291 @@
+"""The processes of one version of a package, as the server sees them: a zygote and its workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from modpack.errors import ModpackError
+from modpack.serving.dispatch import Dispatcher, Job
+from modpack.serving.frames import Channel, FrameDecoder, encode_frame
+from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
+
+FORK: Final = b"f"
+SERVE: Final = b"s"
+_MAX_DELAY: Final = 5.0
+_END_AFTER: Final = 2.0
+
+
+class Zygote:
+    """A process that loads a package and starts workers; see :mod:`modpack.serving.zygote`.
+
+    Args:
+        order: The package, and how to load it.
+    """
+
+    def __init__(self, order: LoadOrder) -> None:
+        self.order = order
+        self._is_loaded = False
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "modpack.serving.zygote", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        Channel(self._control).send({"load": order._asdict()})
+        self._control.setblocking(False)
+
+    async def loaded(self) -> LoadedPackage:
+        """Return the description of the package as soon as it is loaded.
+
+        Raises:
+            ModpackError: If it cannot be loaded.
+        """
+        loop, decoder = asyncio.get_running_loop(), FrameDecoder()
+        while data := await loop.sock_recv(self._control, 1 << 16):
+            for header, _ in decoder.feed(data):
+                if "loaded" in header:
+                    self._is_loaded = True
+                    return LoadedPackage(**header["loaded"])
+                raise ModpackError(header["failed"])
+        status = await asyncio.to_thread(self.process.wait)
+        raise ModpackError(
+            f"{self.order.path}: the process that loaded the package ended with status {status}"
+        )
+
+    async def wait_until_lost(self) -> None:
+        """Return when the process has ended."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            while await loop.sock_recv(self._control, 1 << 16):
+                pass
+
+    def command(self, command: bytes) -> socket.socket:
+        """Start a worker, and return the socket that is connected to it.
+
+        Raises:
+            OSError: If the process has ended.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                socket.send_fds(self._control, [command], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise
+        return ours
+
+    def close(self) -> None:
+        """Let the process end; kill it if it does not, or still loads."""
+        self._control.close()
+        if not self._is_loaded:
+            self.process.kill()
+        try:
+            self.process.wait(_END_AFTER)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Worker(asyncio.Protocol):
+    """A worker process, connected by a socket.
+
+    Args:
+        pool: The pool that it belongs to.
+    """
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+        self._decoder = FrameDecoder()
+        self._transport: Any = None
+        self.pid: int | None = None
+        self.is_open = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for header, payload in self._decoder.feed(data):
+            if "worker" in header:
+                self.pid = int(header["worker"])
+                self._pool.worker_ready(self)
+                continue
+            answers, start, content = [], 0, bytes(payload)
+            for status, media_type, json_length, size in header["answers"]:
+                body = content[start : start + size]
+                answers.append(Answer(status, media_type, body, json_length))
+                start += size
+            self._pool.worker_finished(self, answers)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._pool.worker_lost(self)
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Send jobs to the worker."""
+        described = [[j.kind, j.encoding, j.json_length, len(j.body)] for j in jobs]
+        pieces = encode_frame({"jobs": described}, [job.body for job in jobs])
+        self._transport.write(b"".join(pieces))
+
+    def kill(self) -> None:
+        """End the worker at once."""
+        if self.pid is not None and self.is_open:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let the worker end; it is idle."""
+        self._transport.close()
+
+
+class WorkerPool:
+    """A loaded version of a package, and its workers. Lost workers are replaced.
+
+    Args:
+        zygote: The process that loads the package.
+        count: Number of workers.
+        dispatcher: Gives requests to the workers.
+        lost: Called for each worker that ended without being asked to.
+        broken: Called when the zygote has ended, so that no worker can be replaced.
+    """
+
+    def __init__(
+        self,
+        zygote: Zygote,
+        count: int,
+        dispatcher: Dispatcher,
+        lost: Callable[[int | None], None],
+        broken: Callable[[WorkerPool], None],
+    ) -> None:
+        self._zygotes = [zygote]
+        self._unused: Zygote | None = zygote
+        self._count = count
+        self._dispatcher = dispatcher
+        self._lost = lost
+        self._broken = broken
+        self._workers: set[Worker] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._delay = 0.0
+        self._all_ready = asyncio.Event()
+        self.is_retired = False
+        self.package: LoadedPackage | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the workers that are ready."""
+        return sorted(worker.pid for worker in self._workers if worker.pid is not None)
+
+    async def start(self) -> LoadedPackage:
+        """Load the package and start the workers, which are idle when this returns.
+
+        Raises:
+            ModpackError: If the package cannot be loaded.
+        """
+        self.package = await self._zygotes[0].loaded()
+        if self.package.can_fork:
+            self._run(self._watch_zygote())
+        for _ in range(self._count):
+            await self._add_worker()
+        await self._all_ready.wait()
+        return self.package
+
+    def worker_ready(self, worker: Worker) -> None:
+        """Handle a worker that waits for its first job."""
+        self._delay = 0.0
+        if len(self.pids) == self._count:
+            self._all_ready.set()
+        self._free(worker)
+
+    def worker_finished(self, worker: Worker, answers: Sequence[Answer]) -> None:
+        """Handle the answers of a worker."""
+        self._dispatcher.finish(worker, answers)
+        self._free(worker)
+
+    def worker_lost(self, worker: Worker) -> None:
+        """Handle the end of a worker: another takes its requests and its place."""
+        self._workers.discard(worker)
+        if not self.is_retired:
+            self._lost(worker.pid)
+            self._run(self._replace_worker(worker.pid is not None))
+        self._dispatcher.remove(worker)
+
+    def retire(self) -> None:
+        """Let the workers finish their requests, and end all processes."""
+        self.is_retired = True
+        for worker in list(self._workers):
+            if worker.pid is None or self._dispatcher.retire(worker):
+                worker.close()
+
+    async def close(self, timeout: float) -> None:
+        """End all processes, those of retired workers when they have finished."""
+        self.retire()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        while self._workers and loop.time() < end:
+            await asyncio.sleep(0.02)
+        for worker in list(self._workers):
+            worker.kill()
+        for task in self._tasks:
+            task.cancel()
+        for zygote in self._zygotes:
+            await asyncio.to_thread(zygote.close)
+
+    def kill(self) -> None:
+        """Kill all processes that have not ended; workers end with their zygote."""
+        for zygote in self._zygotes:
+            zygote.process.kill()
+            zygote.process.wait()
+
+    def _free(self, worker: Worker) -> None:
+        if self.is_retired:
+            worker.close()
+        else:
+            self._dispatcher.add(worker)
+
+    async def _replace_worker(self, was_ready: bool) -> None:
+        """Start a worker: at once, or with growing delays if workers die before they are ready."""
+        if not was_ready:
+            self._delay = min(self._delay * 2 or 0.1, _MAX_DELAY)
+            await asyncio.sleep(self._delay)
+        if not self.is_retired:
+            with contextlib.suppress(OSError, ModpackError):  # the zygote has ended
+                await self._add_worker()
+
+    async def _add_worker(self) -> None:
+        assert self.package is not None
+        if self.package.can_fork:
+            connection = self._zygotes[0].command(FORK)
+        else:
+            connection = await self._load_again()
+        loop = asyncio.get_running_loop()
+        worker = Worker(self)
+        self._workers.add(worker)
+        await loop.create_connection(lambda: worker, sock=connection)
+
+    async def _load_again(self) -> socket.socket:
+        """Turn a zygote that is no worker yet into one, and return the socket."""
+        assert self.package is not None
+        zygote, self._unused = self._unused, None
+        if zygote is None:
+            zygote = Zygote(self._zygotes[0].order._replace(digest=self.package.digest))
+            self._zygotes.append(zygote)
+            await zygote.loaded()
+        return zygote.command(SERVE)
+
+    async def _watch_zygote(self) -> None:
+        await self._zygotes[0].wait_until_lost()
+        if not self.is_retired:
+            self._broken(self)
+
+    def _run(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,120 @@
+"""A server of models, apart from the web framework."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from modpack.serving.dispatch import Job, Observer
+from modpack.serving.model import Log, ServedModel
+from modpack.serving.problems import RequestError
+from modpack.serving.settings import Answer, JobKind, LoadOrder, ServerSettings
+
+RETRY_AFTER: Final = "1"
+"""Seconds after which a client may try again if the queue is full."""
+_ENCODINGS: Final = {b"": "", b"identity": "", b"gzip": "gzip", b"deflate": "deflate"}
+
+
+class ModelServer:
+    """Models that answer requests. Loading their packages begins at once.
+
+    Args:
+        orders: The packages, and how to load them.
+        settings: The settings of the server.
+        observer: Receives figures.
+        log: Writes log lines.
+
+    Attributes:
+        models: The models by name.
+        settings: The settings.
+    """
+
+    def __init__(
+        self, orders: Sequence[LoadOrder], settings: ServerSettings, observer: Observer, log: Log
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self.models = {order.name: ServedModel(order, settings, observer, log) for order in orders}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every model has a worker that is ready."""
+        return all(model.is_ready for model in self.models.values())
+
+    async def start(self) -> None:
+        """Wait until all models are ready.
+
+        Raises:
+            ModpackError: If a package cannot be loaded. All processes have ended.
+        """
+        started = await asyncio.gather(
+            *(model.start() for model in self.models.values()), return_exceptions=True
+        )
+        failures = [each for each in started if isinstance(each, BaseException)]
+        if failures:
+            await self.close(0)
+            raise failures[0]
+
+    async def close(self, timeout: float = 1.0) -> None:
+        """End all processes."""
+        await asyncio.gather(*(model.close(timeout) for model in self.models.values()))
+
+    def kill(self) -> None:
+        """Kill all processes that have not ended."""
+        for model in self.models.values():
+            model.kill()
+
+    def find(self, name: str, version: str | None = None) -> ServedModel:
+        """Return a model.
+
+        Raises:
+            RequestError: If the server has no such model or version.
+        """
+        model = self.models.get(name)
+        if model is None:
+            known = ", ".join(map(repr, self.models))
+            raise RequestError(f"no model {name!r:.100}. The models are: {known}", 404)
+        if version is not None and version != model.version:
+            raise RequestError(
+                f"no version {version!r:.100} of model {name!r}; it has {model.version!r}", 404
+            )
+        return model
+
+    def make_job(self, kind: JobKind, headers: dict[bytes, bytes], body: bytes) -> Job:
+        """Return a request as a job.
+
+        Args:
+            kind: The form of the request.
+            headers: The headers, with names in lowercase.
+            body: The body.
+
+        Raises:
+            RequestError: If a header is invalid.
+        """
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
+        if encoding not in _ENCODINGS:
+            shown = encoding.decode("latin-1")
+            raise RequestError(f"content encoding {shown!r:.40} is not gzip or deflate", 415)
+        json_length = None
+        length = headers.get(b"inference-header-content-length")
+        if length is not None and kind == "infer":
+            if not length.isdigit() or len(length) > 15:
+                shown = length.decode("latin-1")
+                raise RequestError(
+                    f"Inference-Header-Content-Length must be a number, not {shown!r:.40}"
+                )
+            json_length = int(length)
+        return Job(kind, body, json_length, _ENCODINGS[encoding], self.settings.timeout)
+
+
+def unpack(answer: Answer) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Return status, headers, and body of an answer."""
+    headers = [
+        (b"content-type", answer.media_type.encode("ascii")),
+        (b"content-length", str(len(answer.body)).encode("ascii")),
+    ]
+    if answer.json_length is not None:
+        length = str(answer.json_length).encode("ascii")
+        headers.append((b"inference-header-content-length", length))
+    return answer.status, headers, answer.body

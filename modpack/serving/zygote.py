@@ -1,0 +1,176 @@
+"""The process that loads a package and forks the workers that run it.
+
+The server starts ``python -m modpack.serving.zygote FD``. The process receives a load order over
+the socket, loads the package, and describes it. Each further byte is a command with the socket of a
+worker: ``f`` forks a worker, and ``s`` turns this process into one. Forks share the weights, and
+torch's memory, too. This process runs no forward itself: threads of OpenMP would not survive a
+fork. A closed socket ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from modpack.core.codec import from_json, record_to_json
+from modpack.core.policy import TrustPolicy
+from modpack.errors import ModpackError, ModpackWarning
+from modpack.serving.frames import Channel
+from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
+
+if TYPE_CHECKING:
+    from modpack.running.predictor import Predictor
+
+FORK: Final = b"f"
+SERVE: Final = b"s"
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main() -> None:
+    """Load a package, and start workers until the server closes the socket."""
+    # Ctrl-C and systemd signal all processes. The server finishes accepted requests first, and
+    # then closes the sockets.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    control = Channel(socket.socket(fileno=int(sys.argv[1])))
+    message = control.receive()
+    if message is None:
+        return
+    order = LoadOrder(**message[0]["load"])
+    sys.path[:] = order.import_path
+    try:
+        order, predictor, description = _load(order)
+    except Exception as failure:
+        with suppress(OSError):  # the server has ended
+            control.send({"failed": _describe(order, failure)})
+        return
+    try:
+        control.send({"loaded": description._asdict()})
+    except OSError:
+        return
+    _obey(control.connection, predictor, order)
+
+
+def _describe(order: LoadOrder, failure: Exception) -> str:
+    if isinstance(failure, ModpackError):
+        return str(failure)
+    return f"{order.path}: loading failed: {type(failure).__name__}: {failure}"
+
+
+def _load(order: LoadOrder) -> tuple[LoadOrder, Predictor, LoadedPackage]:
+    from modpack.archive.reader import open_archive
+
+    open_archive(order.path).close()  # report a wrong file before importing torch
+    import torch
+
+    import modpack.serving.answering  # noqa: F401  # forks share the imported modules
+    from modpack.running.predictor import Predictor
+
+    # Without a thread pool in this process, forks can create their own.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ModpackWarning)
+        policy = None
+        if order.policy is not None:
+            policy = from_json(TrustPolicy, order.policy, "the policy")
+        options: dict[str, Any] = {"on_mismatch": order.on_mismatch, "verify": order.verify}
+        predictor = Predictor(order.path, device=order.device, policy=policy, **options)
+    if order.digest not in ("", predictor.digest):
+        raise ModpackError(f"{order.path}: the package was replaced while workers started")
+    signature = record_to_json(predictor.signature)
+    texts = tuple(str(each.message) for each in caught if issubclass(each.category, ModpackWarning))
+    order = order._replace(threads=order.threads or max(1, threads // order.workers))
+    return (
+        order,
+        predictor,
+        LoadedPackage(
+            predictor.digest,
+            signature,
+            str(predictor.device),
+            _can_fork(str(predictor.device)),
+            texts,
+        ),
+    )
+
+
+def _can_fork(device: str) -> bool:
+    """Return whether forks of this process can run the model."""
+    is_alone = threading.active_count() == 1  # threads of packaged code would be missing
+    return sys.platform == "linux" and device == "cpu" and is_alone
+
+
+def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> None:
+    import gc
+
+    gc.collect()
+    gc.freeze()  # a collection in a worker would write to all objects, and unshare their memory
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system removes ended workers
+    server = os.getpid()
+    while True:
+        command, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not command:
+            return
+        if command == SERVE:
+            _work(descriptors[0], predictor, order)
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # libraries' idle threads
+            is_worker = os.fork() == 0
+        if is_worker:
+            status = 1
+            try:
+                control.close()
+                _die_with(server)
+                _work(descriptors[0], predictor, order)
+                status = 0
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        os.close(descriptors[0])
+
+
+def _die_with(parent: int) -> None:
+    """Let the system end this process with its parent process, even in an endless loop."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
+    """Answer requests until the server closes the socket."""
+    import torch
+
+    from modpack.serving.answering import Answerer, Received
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    torch.set_num_threads(order.threads or 1)
+    # Forks would otherwise draw the same random numbers.
+    torch.seed()
+    random.seed()
+    answerer = Answerer(predictor, order.name, order.max_body)
+    channel = Channel(socket.socket(fileno=descriptor))
+    channel.send({"worker": os.getpid()})
+    while (message := channel.receive()) is not None:
+        header, payload = message
+        received, start = [], 0
+        for kind, encoding, json_length, size in header["jobs"]:
+            body = payload[start : start + size]
+            received.append(Received(kind, encoding, json_length, body))
+            start += size
+        answers: list[Answer] = answerer.answer(received)
+        described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
+        channel.send({"answers": described}, [a.body for a in answers])
+
+
+if __name__ == "__main__":
+    main()
