@@ -218,7 +218,9 @@ def main(real: str, socket_path: str) -> None:
     if job is None or is_other or any(name in os.environ for name in _READ_AT_START):
         os.execv(real, [real, *arguments])
     job |= {"environment": dict(os.environ), "folder": str(Path.cwd()), "descriptors": [0, 1, 2]}
-    code = WarmProcess(socket_path, job, [0, 1, 2]).wait()
+    process = WarmProcess(socket_path, job, [0, 1, 2])
+    signal.signal(signal.SIGTERM, lambda number, _: os.kill(process.pid, number))
+    code = process.wait()
     sys.exit(code if code >= 0 else 128 - code)
 
 
