@@ -306,3 +306,11 @@ def test_package_without_the_record_loads(package, tmp_path):
         assert importer.call_signature("net", "eval.pkl") is None
         assert callable(importer.load_model("net", "eval.pkl"))
     assert verify_package(path).is_accepted
+
+
+def test_report_page_shows_the_call_of_each_object(package, tmp_path):
+    page = tmp_path / "net.html"
+    run_python("-m", "modpack", "report", package, "-o", page, folder=tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "<code>net/eval.pkl(x: float32 (batch, 4), state.bias.0: float32 (batch, 2)" in text
+    assert "<code>net/train.pkl(x: float32 (rows, 4)" in text
