@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 1.0
 """Delay before the first output. Most work is done by then."""
 _BAR_WIDTH: Final = 24
+_SHORT_BAR_WIDTH: Final = 8
+"""Width next to a speed and the time left, so that the line fits into 80 columns."""
 _PER_SECOND: Final = 8
 """Refresh rate in a terminal."""
 
@@ -141,7 +143,8 @@ class _Display:
             text, amount = _parts(phase)
             parts.append(Text(text, "dim"))
             if phase.total:
-                parts.append(ProgressBar(phase.total, phase.done, width=_BAR_WIDTH))
+                width = _SHORT_BAR_WIDTH if phase.unit is ProgressUnit.ROWS else _BAR_WIDTH
+                parts.append(ProgressBar(phase.total, phase.done, width=width))
             parts.append(Text(amount))
         parts.append(Text(self._elapsed(), "dim"))
         line.add_row(*parts)
@@ -202,11 +205,11 @@ def _parts(phase: Phase) -> tuple[str, str]:
         done, total = human_size(phase.done), human_size(phase.total or 0)
     else:
         done, total = f"{phase.done:,}", f"{phase.total or 0:,} {phase.unit.value}"
-    rate = _rate(phase) if phase.unit is ProgressUnit.ROWS else ""
+    if phase.unit is ProgressUnit.ROWS:
+        amount = f"{done} of {phase.total:,}" if phase.total else done
+        return text, f"{amount}  {_rate(phase)}"
     if phase.total:
-        return text, f"{done} of {total}{rate}"
-    if rate:
-        return text, f"{done} {phase.unit.value}{rate}"
+        return text, f"{done} of {total}"
     return text, done if phase.unit is ProgressUnit.BYTES else f"{done} {phase.unit.value}"
 
 
@@ -214,7 +217,7 @@ def _rate(phase: Phase) -> str:
     """Return the speed of a phase, and the time left if its end is known."""
     seconds = time.monotonic() - phase.started
     speed = phase.done / max(seconds, 0.001)
-    text = f"  {speed:,.{0 if speed >= 10 else 1}f} rows/s"
+    text = f"{speed:,.{0 if speed >= 10 else 1}f} rows/s"
     if phase.total and speed:
         left = int(max(phase.total - phase.done, 0) / speed)
         text += f"  {left // 60}:{left % 60:02} left"

@@ -72,8 +72,8 @@ def test_line_shows_speed_of_rows_and_time_left(display, console, monkeypatch):
     phase = reached("rows", ProgressUnit.ROWS, 5000, 1200)
     monkeypatch.setattr(progress.time, "monotonic", lambda: phase.started + 12)
     display.begin(phase)
-    assert "1,200 of 5,000 rows  100 rows/s  0:38 left" in display.text()
+    assert "rows  1,200 of 5,000  100 rows/s  0:38 left" in display.text()
     phase.total = None
-    assert "1,200 rows  100 rows/s" in display.text() and "left" not in display.text()
+    assert "rows  1,200  100 rows/s" in display.text() and "left" not in display.text()
     phase.done = 6
-    assert "6 rows  0.5 rows/s" in display.text()
+    assert "rows  6  0.5 rows/s" in display.text()
