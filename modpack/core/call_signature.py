@@ -328,7 +328,11 @@ def _contradictions(call: CallSignature) -> Iterator[str]:
             yield "two values have the same name"
         parts = {(*each.path, key) for each in containers for key in each.keys}
         roots = {()} if specs is call.outputs else {(name,) for name in call.parameters}
-        for path in (*(spec.path for spec in specs), *(each.path for each in containers)):
+        described = [*(spec.path for spec in specs), *(each.path for each in containers)]
+        for path in sorted({*parts, *roots}.difference(described), key=repr):
+            if path:  # an object that was not called has no outputs
+                yield f"{'.'.join(map(str, path))!r:.60} is not described"
+        for path in described:
             if path not in parts and path not in roots:
                 yield f"the path {'.'.join(map(str, path))!r:.60} is part of no container"
             if len(path) > _MAX_DEPTH + 2:

@@ -74,7 +74,14 @@ def test_call_signature_as_text_names_types_and_optional_values():
     [
         ({"positional": 4}, "more positional arguments than arguments"),
         ({"parameters": ["x"], "positional": 1}, "'scale' is part of no container"),
-        ({"containers": []}, "'state.0' is part of no container"),
+        ({"parameters": ["x", "scale", "state", "y"]}, "'y' is not described"),
+        ({"containers": as_json()["calls"][0]["containers"][:1]}, "'state.1' is not described"),
+        ({"containers": []}, "'state' is not described"),
+        ({"inputs": as_json()["calls"][0]["inputs"][:3]}, "'state.1.h' is not described"),
+        (
+            {"outputs": [{**as_json()["calls"][0]["outputs"][0], "path": ["a"]}]},
+            "'a' is part of no container",
+        ),
         ({"inputs": [as_json()["calls"][0]["inputs"][0]] * 2}, "two values have the same name"),
         ({"outputs": [{**as_json()["calls"][0]["outputs"][0], "type": "int"}]}, "'output' needs"),
         ({"outputs": [{**as_json()["calls"][0]["outputs"][0], "shape": None}]}, "'output' needs"),
