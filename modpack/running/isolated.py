@@ -243,7 +243,7 @@ def _run(package: str, command: list[str]) -> None:
             f"the isolated environment cannot be created: {program} failed with status "
             f"{done.returncode}",
             log,
-            hint="Compare with the output of: modpack requirements PACKAGE",
+            hint=f"List the requirements with: modpack requirements {package}",
         )
 
 
@@ -274,15 +274,18 @@ def run_isolated(python: Path, arguments: Sequence[str]) -> int:
         python: The interpreter of the environment.
         arguments: The command and its arguments.
     """
-    child = subprocess.Popen([os.fspath(python), "-I", "-m", "modpack", *arguments])
+    started: list[subprocess.Popen[bytes]] = []
     before = signal.getsignal(signal.SIGTERM)
 
     def forward(number: int, frame: object) -> None:
-        child.send_signal(number)
+        for each in started:
+            each.send_signal(number)
 
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, forward)
     try:
+        child = subprocess.Popen([os.fspath(python), "-I", "-m", "modpack", *arguments])
+        started.append(child)
         while True:
             try:
                 return child.wait()

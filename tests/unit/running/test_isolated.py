@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -167,6 +168,19 @@ def test_command_runs_with_exit_status_of_the_environment(tmp_path):
         "run",
         "a.modpack",
     ]
+
+
+def test_signal_ends_the_command_in_the_environment(tmp_path):
+    script = tmp_path / "python"
+    script.write_text(
+        f"#!{sys.executable}\nimport os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
+    )
+    script.chmod(0o755)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run_isolated(script, ["run"]) == 5
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_python_of_environment(tmp_path):
