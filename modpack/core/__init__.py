@@ -1,4 +1,4 @@
-"""The ground floor: frozen values and pure functions that every other room shares.
+"""The shared layer: values and functions that the layers above it use.
 
-Nothing here imports another room of modpack, torch, or anything outside the standard library.
+Its modules import only each other, modpack's errors and diagnostics, and the standard library.
 """
