@@ -114,7 +114,7 @@ _OPTIONS = (
 
 
 def planning_options(command: _Command) -> _Command:
-    """Add the options that decide about modules; :func:`read_plan_options` reads them.
+    """Add the options for making a plan; :func:`read_plan_options` reads them.
 
     The command must be a :class:`RulesCommand`.
     """

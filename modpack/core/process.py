@@ -270,7 +270,7 @@ def raise_gc_threshold(importing: object) -> None:
     anything.
 
     Args:
-        importing: Object that imports. The last such object to finish restores the threshold.
+        importing: Object that imports. The threshold is restored when the last one has finished.
     """
     global _saved_threshold
     with _lock:
@@ -281,7 +281,13 @@ def raise_gc_threshold(importing: object) -> None:
 
 
 def restore_gc_threshold(importing: object) -> None:
-    """Restore the collector's threshold, unless other code has changed it since."""
+    """End an import, and restore the collector's threshold after the last one.
+
+    A threshold that other code has changed in the meantime stays as it is.
+
+    Args:
+        importing: Object that was passed to :func:`raise_gc_threshold`.
+    """
     with _lock:
         _importing.discard(id(importing))
         raised = (_saved_threshold[0] * _THRESHOLD_FACTOR, *_saved_threshold[1:])

@@ -70,11 +70,11 @@ _Read = Callable[[str], bytes]
 
 
 class TreeRecord(NamedTuple):
-    """The contents of a tree when it was created.
+    """The contents of an entry when it was created.
 
     Attributes:
         name: Name of the package file.
-        files: Size in bytes and SHA-256 of each file, by its path below the tree.
+        files: Size in bytes and SHA-256 of each file, by its path relative to the entry.
     """
 
     name: str
@@ -82,7 +82,7 @@ class TreeRecord(NamedTuple):
 
 
 def read_record(tree: Path) -> TreeRecord | None:
-    """Return the record of a tree; None if it is missing or unreadable."""
+    """Return the record of an entry, or None if the record is missing or unreadable."""
     try:
         return from_json(TreeRecord, json.loads((tree / _RECORD).read_bytes()), "the record")
     except (OSError, ValueError, TypeError, RecursionError):

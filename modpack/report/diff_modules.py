@@ -172,7 +172,7 @@ def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tup
 def compare_modules(
     before: ComparedPackage, after: ComparedPackage, sources: SourceChoice, effort: WorkBudget
 ) -> Iterator[ModuleDifference]:
-    """Yield the modules that differ, by path."""
+    """Yield the modules that differ, sorted by path."""
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
         was, is_now = _code_record(old), _code_record(new)
@@ -215,7 +215,7 @@ def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
 def compare_distributions(
     before: ComparedPackage, after: ComparedPackage
 ) -> Iterator[DistributionDifference]:
-    """Yield the distributions that differ, by name."""
+    """Yield the distributions that differ, sorted by name."""
     old, new = _distributions(before), _distributions(after)
     modules: dict[str, set[str]] = {}
     for side in (before, after):

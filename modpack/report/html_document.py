@@ -152,11 +152,11 @@ class GroupKind(str, Enum):
 
 @dataclass(frozen=True)
 class ModuleGroup:
-    """Modules that belong together.
+    """A group in which the page shows modules, such as the modules of one distribution.
 
     Attributes:
         kind: Kind of the group.
-        name: Name of the distribution, or of the top-level module.
+        name: Name of the distribution or top-level module, or a description of the group.
         version: Version of the distribution, or None.
         license: License of the distribution, or None.
         editable: Whether the distribution was an editable install.
