@@ -155,7 +155,8 @@ class _Unpickler(pickle.Unpickler):
             return self._imported(str(_text(data[0])), "a module")
         raise UnpicklingError(
             self._resource,
-            f"unknown persistent id {pid!r:.200}; known are 'storage' and 'reduce_package'",
+            f"the persistent ID {pid!r:.200} is not valid; expected the form of a 'storage', "
+            "'reduce_package', or 'module'",
             hint="If a newer version of modpack wrote the package, upgrade modpack.",
         )
 
