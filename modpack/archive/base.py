@@ -337,7 +337,7 @@ class FileBytes(ByteSource):
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
-            raise NotAPackageError(label, "not a regular file")
+            raise NotAPackageError(label, "the path is not a regular file")
         self._identity = _identity(status)
         self.size = status.st_size
         self._closed = False

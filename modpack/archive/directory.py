@@ -94,7 +94,7 @@ def find_directory(source: ByteSource) -> EndRecord:
         end_offset -= END64_LOCATOR.size + END64.size
         end = _widen_end(source.label, tail, end, end_offset)
     if end.offset + end.size != end_offset:
-        reason = "the directory is not at the offset that the end record states"
+        reason = "the central directory is not at the offset that the end record states"
         raise ArchiveError(source.label, reason)
     canonical = end_records(end.records, end.size, end.offset)
     is_canonical = len(canonical) == source.size - end_offset and tail.endswith(canonical)
@@ -200,14 +200,15 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     """
     label, end = source.label, find_directory(source)
     if end.records > limits.max_records or end.size > limits.max_directory_bytes:
-        reason = f"the directory is too large: {end.records} records in {end.size} bytes"
+        reason = f"the central directory is too large: {end.records} records, {end.size} bytes"
         raise ArchiveError(label, reason)
     content = source.read_at(end.offset, end.size)
     if b"/version" not in content:  # checked first, to not call another zip a damaged package
         raise _not_a_package(label, content)
     rows, unusual = _parse_headers(label, content)
     if len(rows) != end.records:
-        reason = f"the directory has {len(rows)} records, but its end record states {end.records}"
+        counts = f"{len(rows)} records, but the end record states {end.records}"
+        reason = f"the central directory has {counts}"
         raise ArchiveError(label, reason)
     for header in unusual:
         problem = _find_header_problem(header)
@@ -224,7 +225,8 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     names = _relative_names(label, [entry.raw_name for entry in entries])
     folders, allowed = count_folders(names), limits.max_folders(source.size)
     if folders > allowed:
-        raise ArchiveError(label, f"the names contain {folders} folders, and {allowed} are allowed")
+        reason = f"the record names contain {folders} folders, and {allowed} are allowed"
+        raise ArchiveError(label, reason)
     directory = CentralDirectory(end, dict(zip(names, entries, strict=True)), not unusual)
     if not any(version in directory.entries for version in layout.VERSIONS):
         raise _not_a_package(label, content)
@@ -246,13 +248,13 @@ def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Hea
             unusual.append(_Header._make((*fields, name, extra)))
         rows.append((name, fields[3], *fields[5:8], fields[13], extra))
     if position != len(content):
-        raise ArchiveError(label, "the directory ends within a record")
+        raise ArchiveError(label, "the central directory ends within a header")
     return rows, unusual
 
 
 def _find_header_problem(header: _Header) -> str | None:
     if header.signature != CENTRAL_SIGNATURE:
-        return "the directory header is malformed"
+        return "the header in the central directory is malformed"
     flags, method = header.kind & MAX16, header.kind >> 16
     if flags & 1:
         return "the record is encrypted"

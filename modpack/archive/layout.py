@@ -307,7 +307,8 @@ class NameRegistry:
         twin = self._files.get(folded)
         if twin is not None:
             is_same = twin == name
-            return "duplicate name" if is_same else f"the name collides with {twin!r}"
+            same = "another record has the same name"
+            return same if is_same else f"the name collides with {twin!r}"
         if folded in self._folders:
             return f"the name is also a folder of {self._folders[folded]!r}"
         parents = _parents(folded)

@@ -113,11 +113,13 @@ def encode_manifest(records: Mapping[str, RecordDigest]) -> bytes:
 
 
 def read_manifest(archive: Archive) -> Manifest | None:
-    """Return the package's manifest, or None if torch.package wrote it. Cached.
+    """Return the package's manifest, or None if torch.package wrote the package.
+
+    The archive caches the manifest.
 
     Raises:
         UnsupportedVersionError: If the format is newer than this version of modpack.
-        ArchiveError: If the manifest is damaged, or missing in a package of modpack.
+        ArchiveError: If the manifest is damaged, or is missing in a package that modpack wrote.
     """
     found = archive.cached(_read)
     return found[0] if found is not None else None
@@ -239,10 +241,11 @@ def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
             raise ArchiveError(path, reason, layout.MANIFEST)
         name, size, *digests = row
         if type(size) is not int or size < 0:
-            raise ArchiveError(path, f"no valid size for {name!r}", layout.MANIFEST)
+            raise ArchiveError(path, f"the size of {name!r} is not valid", layout.MANIFEST)
         for digest in digests:
             if not (type(digest) is str and is_sha256(digest)):
-                raise ArchiveError(path, f"no valid sha256 for {name!r}", layout.MANIFEST)
+                reason = f"a SHA-256 digest of {name!r} is not valid"
+                raise ArchiveError(path, reason, layout.MANIFEST)
         if name in listed:
             raise ArchiveError(path, f"the manifest lists {name!r} twice", layout.MANIFEST)
         if name in layout.UNLISTED:

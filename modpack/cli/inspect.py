@@ -141,4 +141,5 @@ def _decode(file: str, record: str, content: bytes) -> str:
     try:
         return decode_source(content)
     except (SyntaxError, UnicodeError, LookupError) as failure:  # codecs raise any of these
-        raise ArchiveError(file, f"cannot be decoded as source: {failure}", record) from failure
+        reason = f"the record cannot be decoded as source: {failure}"
+        raise ArchiveError(file, reason, record) from failure

@@ -68,7 +68,7 @@ def require_contents(archive: Archive, level: str) -> None:
         problems = find_unreadable(archive, names, usable_cores())
         if problems:
             listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-            raise ArchiveError(archive.path, f"unreadable records: {listed}")
+            raise ArchiveError(archive.path, f"these records cannot be read: {listed}")
 
 
 def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
@@ -133,7 +133,7 @@ def find_namespace(archive: Archive) -> str:
         return "private"
     namespace = read_objects(archive).namespace
     if namespace not in NAMESPACES:
-        raise ArchiveError(archive.path, f"unknown namespace {namespace!r}", layout.ENTRY)
+        raise ArchiveError(archive.path, f"the namespace {namespace!r} is unknown", layout.ENTRY)
     return namespace
 
 

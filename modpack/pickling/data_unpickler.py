@@ -370,7 +370,7 @@ class _Data(Actions):
             raise NotDataError(f"the name {full!r:.200} is not allowed")
         found = getattr(importlib.import_module(module), name, None)
         if found is None:
-            raise NotDataError(f"this version of torch does not have {full}")
+            raise NotDataError(f"torch {torch.__version__} does not have the name {full!r}")
         return found
 
     def persistent(self, pid: Any) -> Any:

@@ -45,7 +45,8 @@ def _read_key_file(path: Path) -> str:
     try:
         return content.decode("ascii")
     except UnicodeDecodeError as failure:
-        raise KeyFileError(str(path), "not a key in PEM format", hint=_GENERATE) from failure
+        reason = "the file is not a key in PEM format"
+        raise KeyFileError(str(path), reason, hint=_GENERATE) from failure
 
 
 def public_bytes(text: str, path: str) -> bytes:

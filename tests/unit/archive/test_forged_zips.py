@@ -46,7 +46,7 @@ def test_read_start_rejects_wrong_inflated_size(forge, record, payload):
         ({"name": b"p/a\0.py"}, "control character"),
         ({"name": b"q/a"}, "top-level folder"),
         ({"name": b"loose"}, "top-level folder"),
-        ({"name": b"p/.data/version"}, "duplicate name"),
+        ({"name": b"p/.data/version"}, "another record has the same name"),
         ({"name": b"p/.DATA/Version"}, "the name collides"),
         ({"name": b"p/.data/version/a"}, "a folder of the name is also"),
         ({"name": b"p/\xc3\xa9"}, "not marked as UTF-8"),

@@ -61,7 +61,7 @@ def test_read_rejects_data_in_padding(forge, record, content):
 def test_open_rejects_too_many_folders(forge, record):
     below = b"a/" * 60 + b"b"
     with pytest.raises(
-        ArchiveError, match=r"the names contain 61001 folders, and 50000 are allowed"
+        ArchiveError, match=r"the record names contain 61001 folders, and 50000 are allowed"
     ):
         open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(1000))))
     assert len(open_archive(forge(*(record(b"p/%d/" % n + below) for n in range(800)))).names())

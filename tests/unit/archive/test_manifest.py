@@ -186,16 +186,16 @@ def test_read_manifest_ignores_unknown_keys():
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({1: True}, "no valid size for 'r7'"),
-        ({1: -1}, "no valid size for 'r7'"),
-        ({1: 1.0}, "no valid size for 'r7'"),
-        ({1: None}, "no valid size for 'r7'"),
-        ({2: "A" * 64}, "no valid sha256 for 'r7'"),
-        ({2: "0" * 63}, "no valid sha256 for 'r7'"),
-        ({2: "0" * 64 + "\n"}, "no valid sha256 for 'r7'"),
-        ({2: ["0" * 64]}, "no valid sha256 for 'r7'"),
-        ({3: "0" * 63}, "no valid sha256 for 'r7'"),
-        ({3: None}, "no valid sha256 for 'r7'"),
+        ({1: True}, "the size of 'r7' is not valid"),
+        ({1: -1}, "the size of 'r7' is not valid"),
+        ({1: 1.0}, "the size of 'r7' is not valid"),
+        ({1: None}, "the size of 'r7' is not valid"),
+        ({2: "A" * 64}, "digest of 'r7' is not valid"),
+        ({2: "0" * 63}, "digest of 'r7' is not valid"),
+        ({2: "0" * 64 + "\n"}, "digest of 'r7' is not valid"),
+        ({2: ["0" * 64]}, "digest of 'r7' is not valid"),
+        ({3: "0" * 63}, "digest of 'r7' is not valid"),
+        ({3: None}, "digest of 'r7' is not valid"),
     ],
 )
 def test_read_manifest_names_invalid_row(wrong, reason):
