@@ -102,7 +102,7 @@ def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
 
 
 def _find_native_records(archive: Archive) -> Iterator[str]:
-    """Yield the records with native code, by name or by their first bytes."""
+    """Yield the records that their names or first bytes identify as native code."""
     for name in archive.names():
         if layout.is_storage(name):
             continue
