@@ -1,10 +1,10 @@
 """The cache: a package's code and resources as real files, written once.
 
 A cache entry is a directory tree (``tree`` in this code), named by a digest of its contents.
-Packages that differ only in tensors share an entry. An entry is created next to its final path and renamed; if two processes
-create the same entry, the first rename wins and both use it. An entry that belongs to another
-user, or that others can write to, is not used, because loading a package executes its files. An
-entry whose files were changed, or lost in a power failure, is re-created.
+Packages that differ only in tensors share an entry. An entry is created next to its final path and
+renamed; if two processes create the same entry, the first rename wins and both use it. An entry
+that belongs to another user, or that others can write to, is not used, because loading a package
+executes its files. An entry whose files were changed, or lost in a power failure, is re-created.
 
 A *stamp* is a digest of an entry's digest and the inodes, sizes, and times of all its files. The
 kernel updates the change time of an inode (ctime) on every change, and programs cannot set it. A
