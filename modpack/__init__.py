@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
+    from modpack import pickle_by_source as pickle_by_source
     from modpack._version import __version__ as __version__
     from modpack.api import call_signature as call_signature
     from modpack.api import current_importer as current_importer
@@ -139,6 +140,7 @@ _DEFINED_IN = {
     "is_from_package": "modpack.api",
     "load": "modpack.importer",
     "load_weights": "modpack.loading.weights",
+    "pickle_by_source": "modpack",
     "save": "modpack.exporter",
     "self_test": "modpack.selftest.self_test",
     "sys_importer": "modpack.discovery.importers",

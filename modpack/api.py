@@ -7,7 +7,7 @@ import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
-from modpack.core.names import root_of
+from modpack.core.names import namespace_of, root_of
 from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
 
@@ -42,7 +42,8 @@ def importer_of(obj: object) -> PackageImporter | None:
         named = obj if isinstance(getattr(obj, "__module__", None), str) else type(obj)
         name = str(getattr(named, "__module__", ""))
         # A module can replace itself in sys.modules; the package's root module is still there.
-        modules = [sys.modules[n] for n in (name, root_of(name)) if n in sys.modules]
+        names = (name, namespace_of(name) or root_of(name))
+        modules = [sys.modules[name] for name in names if name in sys.modules]
     owners = (module_importer(module) for module in modules)
     owner = next((owner for owner in owners if isinstance(owner, PackageImporter)), None)
     if owner is None:

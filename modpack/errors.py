@@ -39,6 +39,7 @@ __all__ = [
     "PolicyError",
     "PolicyNotFoundError",
     "RecordNotFoundError",
+    "ReopenError",
     "RepackedError",
     "SelfTestError",
     "SignatureError",
@@ -78,6 +79,25 @@ class ModpackError(Exception):
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         self.hint = hint
         super().__init__(with_hint(message, hint))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Most subclasses have other arguments than the text. Exceptions that a worker process
+        # cannot send stop multiprocessing.Pool forever.
+        contents = dict(vars(self))
+        if isinstance(self, ImportError):
+            contents.update(msg=self.msg, name=self.name, path=self.path)
+        return _unpickle, (type(self), self.args, contents)
+
+
+def _unpickle(
+    kind: type[ModpackError], arguments: tuple[object, ...], contents: dict[str, object]
+) -> ModpackError:
+    """Create an exception from its text and attributes."""
+    failure = kind.__new__(kind)
+    failure.args = arguments
+    for name, value in contents.items():
+        setattr(failure, name, value)
+    return failure
 
 
 def with_hint(message: str, hint: str) -> str:
@@ -312,10 +332,10 @@ class DisallowedModuleError(ModpackError, ImportError):
     """
 
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
-        self.path = path
         self.modules = modules
         listed = ", ".join(repr(module) for module in modules)
         super().__init__(f"{path}: module_allowed rejects extern {listed}")
+        self.path = path  # last, because an ImportError sets its own
 
 
 class ExternNotFoundError(ModpackError, ModuleNotFoundError):
@@ -335,14 +355,13 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         requirement: str | None = None,
         others: tuple[tuple[str, str | None], ...] = (),
     ) -> None:
-        self.path = path
         self.module = module
         self.requirement = requirement
         self.others = others
         self.hint = _how_to_install(module, requirement, others)
         missing = f"; so are {', '.join(repr(name) for name, _ in others)}" if others else ""
         text = f"{path}: extern module {module!r} is not installed{missing}"
-        ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module)
+        ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module, path=path)
 
 
 def _how_to_install(
@@ -406,6 +425,33 @@ class OperatorConflictError(ModpackError, RuntimeError):
         )
 
 
+class ReopenError(ModpackError, ImportError):
+    """A process cannot reopen the package of an object that another process has sent.
+
+    None of the package's code has run in this process.
+
+    Args:
+        namespace: The namespace that the object's class belongs to.
+        reason: The problem.
+        path: The package, if known.
+        hint: How to fix it.
+
+    Attributes:
+        digest: The first 32 hex digits of the package's digest.
+    """
+
+    def __init__(
+        self, namespace: str, reason: str, path: str | None = None, *, hint: str = ""
+    ) -> None:
+        self.namespace = namespace
+        self.digest = namespace.rpartition(".p")[2][:32]
+        self.reason = reason
+        self.hint = hint
+        location = f"{path}: " if path is not None else ""
+        text = f"{location}cannot reopen the package with digest {self.digest}: {reason}"
+        ImportError.__init__(self, with_hint(text, hint), name=namespace, path=path)
+
+
 class NativeModuleError(ModpackError, ImportError):
     """A native extension of a package cannot be imported.
 
@@ -417,12 +463,11 @@ class NativeModuleError(ModpackError, ImportError):
     """
 
     def __init__(self, path: str, module: str, reason: str, *, hint: str = "") -> None:
-        self.path = path
         self.module = module
         self.reason = reason
         self.hint = hint
         text = f"{path}: native extension {module!r} {reason}"
-        ImportError.__init__(self, with_hint(text, hint), name=module)
+        ImportError.__init__(self, with_hint(text, hint), name=module, path=path)
 
 
 class NamespaceConflictError(ModpackError, ImportError):
@@ -434,7 +479,6 @@ class NamespaceConflictError(ModpackError, ImportError):
     """
 
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
-        self.path = path
         self.modules = modules
         shown = ", ".join(modules[:5]) + (", ..." if len(modules) > 5 else "")
         verb = "is" if len(modules) == 1 else "are"
@@ -443,6 +487,7 @@ class NamespaceConflictError(ModpackError, ImportError):
             "from elsewhere",
             hint="Load the package before that import, or use namespace='private'.",
         )
+        self.path = path  # last, because an ImportError sets its own
 
 
 class ExampleError(ModpackError):
@@ -595,7 +640,7 @@ class UntrustedImportError(TrustError, ImportError):
 
     def __init__(self, path: str, module: str, problem: str) -> None:
         super().__init__(path, (problem,))
-        self.module = self.name = module
+        self.path, self.module, self.name = path, module, module
 
 
 class PolicyError(ModpackError):

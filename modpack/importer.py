@@ -51,7 +51,8 @@ from modpack.loading.checks import (
     stricter_level,
 )
 from modpack.loading.finder import FolderResources, PackageEnvironment
-from modpack.loading.namespace import open_namespace
+from modpack.loading.namespace import Namespace, open_namespace
+from modpack.loading.package_record import leave_record, namespace_name
 from modpack.options import (
     LoadModelOptions,
     LoadOptions,
@@ -127,6 +128,10 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
             raise
 
 
+def _allow_all(module_name: str) -> bool:
+    return True
+
+
 class PackageImporter(Importer):
     """Loads code and objects from a package.
 
@@ -135,8 +140,9 @@ class PackageImporter(Importer):
     the code into the cache. Importing a module or unpickling an object executes code.
 
     Packaged modules are real files, which Python's own machinery imports. In the private namespace
-    they are below a package named by the digest, so that packages conflict neither with each other
-    nor with installed modules. In the process namespace they have their real names, for code that
+    they are below :mod:`modpack.packages` and a package named by the digest, so that packages
+    conflict neither with each other nor with installed modules, and other processes of this user
+    can unpickle their objects. In the process namespace they have their real names, for code that
     looks itself up by name. In neither namespace is an interned module imported from the host.
 
     Args:
@@ -166,7 +172,7 @@ class PackageImporter(Importer):
     def __init__(
         self,
         file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
-        module_allowed: Callable[[str], bool] = lambda module_name: True,
+        module_allowed: Callable[[str], bool] = _allow_all,
         **options: Unpack[OpenOptions],
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed)
@@ -187,7 +193,7 @@ class PackageImporter(Importer):
         for key, (_, importer, _) in list(_LOADERS.items()):
             if importer is self:
                 _LOADERS.pop(key, None)
-        self._namespace.close()
+        self._namespace.close(self)
         self._archive.close()
 
     def __enter__(self) -> PackageImporter:
@@ -507,7 +513,7 @@ class PackageImporter(Importer):
         return FolderResources(folder) if folder.is_dir() else None
 
     def id(self) -> str:
-        """Return the name of this package's namespace, an identifier unique in this process."""
+        """Return the name of this package's namespace, unique in this process."""
         return self._namespace.name
 
     @property
@@ -529,7 +535,7 @@ class PackageImporter(Importer):
     ) -> None:
         self.filename = self._archive.path
         require_contents(self._archive, self._verify)
-        digest = package_digest(self._archive)
+        digest = self._digest()
         self.extern_modules = read_externs(self._archive)
         refused = tuple(name for name in self.extern_modules if not module_allowed(name))
         if refused:
@@ -549,18 +555,23 @@ class PackageImporter(Importer):
             self._policy,
         )
         self._tree = self._unpack(sizes)
-        namespace = options["namespace"]
-        self._namespace = open_namespace(
-            find_namespace(self._archive) if namespace == "auto" else namespace,
-            digest,
-            self.filename,
-            self._index,
-            self._tree,
-            self,
+        kind = options["namespace"]
+        self._namespace = self._open_namespace(
+            find_namespace(self._archive) if kind == "auto" else kind,
+            namespace_name(digest, self._policy, module_allowed is not _allow_all),
         )
+        if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
+            sent = options["verify"], options["on_mismatch"], self._policy
+            leave_record(self._namespace.name, digest, file_or_buffer, *sent)
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
+
+    def _digest(self) -> str:
+        return package_digest(self._archive)
+
+    def _open_namespace(self, kind: str, name: str) -> Namespace:
+        return open_namespace(kind, name, self.filename, self._index, self._tree, self)
 
     def _unpack(self, sizes: dict[str, int]) -> Path:
         """Unpack the package's files, and return their folder."""

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.core.names import (
+    PACKAGES,
     RUNTIME_ROOTS,
     dotted,
     is_within,
@@ -206,6 +207,10 @@ class ModuleIndex(NamedTuple):
         entry = self.find(module)
         if entry is not None and entry.kind is IndexEntryKind.EXTERN:
             return self.make_extern_error(path, module)
+        if is_within(module, PACKAGES):
+            reason = "packaged code and pickles cannot name the modules of other loaded packages"
+            hint = "Pass their objects to it as arguments."
+            return ModuleNotFoundError(f"{path}: {module!r}: {reason}. {hint}", name=module)
         root = root_of(module)
         reason = (
             f"the package contains other modules of {root!r}, but not this one"
@@ -224,7 +229,8 @@ class ModuleIndex(NamedTuple):
 
     def allows_host_import(self, module: str) -> bool:
         """Return whether packaged code may import a module from the loading environment."""
-        return is_host_import(root_of(module), self.extern_roots)
+        is_host = is_host_import(root_of(module), self.extern_roots)
+        return is_host and not is_within(module, PACKAGES)
 
     def is_untrusted(self, module: str) -> bool:
         """Return whether a module is not in the package and the trust policy rejects it."""

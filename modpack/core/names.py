@@ -65,6 +65,28 @@ def is_within(module: str, package: str) -> bool:
 
 RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """Packages of the torch distribution, and modpack, which every loading environment has."""
+PACKAGES: Final = "modpack.packages"
+"""The Python package that contains the private namespaces of loaded packages."""
+
+
+def namespace_of(module: str) -> str:
+    """Return the private namespace of a packaged module's full name; empty for other modules.
+
+    >>> namespace_of("modpack.packages.p0123.net.layers"), namespace_of("modpack.hooks")
+    ('modpack.packages.p0123', '')
+    """
+    if not module.startswith("modpack.packages."):
+        return ""
+    return ".".join(module.split(".", 3)[:3])
+
+
+def is_runtime(module: str) -> bool:
+    """Return whether a module is torch's or modpack's own, and not a loaded package's.
+
+    >>> is_runtime("torch.nn"), is_runtime("modpack.packages.p0123.net"), is_runtime("numpy")
+    (True, False, False)
+    """
+    return root_of(module) in RUNTIME_ROOTS and not is_within(module, PACKAGES)
 
 
 def is_stdlib(module: str) -> bool:
@@ -85,7 +107,7 @@ def is_everywhere(module: str) -> bool:
     >>> is_everywhere("os.path"), is_everywhere("torch.nn"), is_everywhere("numpy")
     (True, True, False)
     """
-    return is_stdlib(module) or root_of(module) in (*RUNTIME_ROOTS, "__main__")
+    return is_stdlib(module) or is_runtime(module) or root_of(module) == "__main__"
 
 
 def require_module_name(module: object, argument: str = "module_name") -> str:

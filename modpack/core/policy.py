@@ -43,7 +43,7 @@ from modpack.core.json_values import (
     require_type,
     unknown_keys,
 )
-from modpack.core.names import GlobGroup, root_of
+from modpack.core.names import GlobGroup, is_runtime, root_of
 from modpack.core.process import stacklevel_outside_package
 from modpack.core.text import listed
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, with_hint
@@ -106,8 +106,6 @@ VERIFY_LEVELS: Final = ("code", "full")
 
 PATTERN_FIELDS: Final = ("allow_externs", "allow_stdlib", "allow_hook_kinds")
 """The fields of a policy that contain patterns."""
-_RUNTIME: Final = frozenset({"torch", "torchgen", "functorch", "modpack"})
-"""Packages that every loading environment has."""
 _LANGUAGE: Final = frozenset({"builtins", "__future__"})
 """Modules that every module needs."""
 CODE_FROM_ANYONE: Final = (
@@ -259,10 +257,9 @@ class TrustPolicy:
         >>> TrustPolicy(allow_stdlib=("math", "collections.**")).allows_extern("os")
         False
         """
-        root = root_of(module)
-        if root in _RUNTIME or module in _LANGUAGE:
+        if is_runtime(module) or module in _LANGUAGE:
             return True
-        is_standard = root in sys.stdlib_module_names
+        is_standard = root_of(module) in sys.stdlib_module_names
         return _allows(self.allow_stdlib if is_standard else self.allow_externs, module)
 
     def allows_hook(self, kind: str) -> bool:

@@ -31,7 +31,7 @@ from types import (
 )
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from modpack.core.names import root_of
+from modpack.core.names import is_within, namespace_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -472,9 +472,13 @@ class ThreadPool:
 def stacklevel_outside_package() -> int:
     """Return the ``stacklevel`` for a warning that points to the code that called modpack."""
     depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and root_of(frame.f_globals.get("__name__", "")) == "modpack":
+    while frame.f_back is not None and _is_of_modpack(frame.f_globals.get("__name__", "")):
         depth, frame = depth + 1, frame.f_back
     return depth
+
+
+def _is_of_modpack(module: str) -> bool:
+    return is_within(module, "modpack") and not namespace_of(module)
 
 
 def current_folder() -> Path | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from modpack.core.names import GlobGroup, root_of
+from modpack.core.names import PACKAGES, GlobGroup, root_of
 
 
 class Action(str, Enum):
@@ -271,6 +271,14 @@ RUNNING_SCRIPT = Rule(
     label="implicit: the running script is extern",
 )
 """For code that imports ``__main__`` to inspect the running script."""
+
+LOADED_PACKAGES = Rule(
+    Action.DENY,
+    GlobGroup(f"{PACKAGES}.**"),
+    origin=RuleOrigin.IMPLICIT,
+    label="implicit: code cannot import the modules of a loaded package",
+)
+"""For code that names a private namespace, which exists only where that package is loaded."""
 
 UNRECORDED = "not recorded"
 """The rule that is shown for a module if the package does not record it."""

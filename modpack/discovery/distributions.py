@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from modpack.core.core_metadata import license_of, parse_headers
 from modpack.core.graph import Location
-from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
+from modpack.core.names import is_runtime, is_stdlib, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import normalize_path
 from modpack.core.rules import Owner
@@ -464,7 +464,7 @@ class DistributionIndex:
         """Return the owner of a module at its location."""
         if is_stdlib(module) and not self._is_shadowed(root_of(module)):
             return Owner.STDLIB
-        if root_of(module) in RUNTIME_ROOTS:
+        if is_runtime(module):
             return Owner.RUNTIME
         distribution = self.distribution_of(module, location)
         if distribution is not None and not distribution.editable:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from modpack.core.graph import Edge, ModuleSource
-from modpack.core.names import parents
+from modpack.core.names import PACKAGES, is_within, parents
 from modpack.core.plan import Decision, PackagingErrorReason, Plan
 from modpack.core.rules import (
+    LOADED_PACKAGES,
     RUNNING_SCRIPT,
     Action,
     Owner,
@@ -238,7 +239,7 @@ class Planner:
         return {
             # Locating implicit externs (the standard library) is not needed.
             m: d
-            if d.rule.origin is RuleOrigin.IMPLICIT and d.action is Action.EXTERN
+            if d.rule.origin is RuleOrigin.IMPLICIT
             else replace(d, location=self.walker.locate(m))
             for m, d in self._reached_decisions().items()
         }
@@ -344,6 +345,8 @@ class Planner:
             edges = self.walker.graph.edges_to("__main__")
             is_pickled = any(edge.kind is ImportKind.PICKLE for edge in edges)
             return explicit if explicit is not None or is_pickled else RUNNING_SCRIPT
+        if is_within(module, PACKAGES) and not self._is_only_parent(module):
+            return LOADED_PACKAGES
         owner = self._installed.owner(module, None)
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))
@@ -354,6 +357,10 @@ class Planner:
                 is_not_portable = rule is not None and rule.owner is Owner.NOT_PORTABLE
                 return replace(rule, label=f"{rule}: {why}") if rule and is_not_portable else rule
         return deciding_rule(rules, module, owner)
+
+    def _is_only_parent(self, module: str) -> bool:
+        edges = self.walker.graph.edges_to(module)
+        return module == PACKAGES and all(edge.kind is ImportKind.PARENT for edge in edges)
 
     def _is_implied_parent(self, module: str) -> bool:
         """Return whether a package exists only as the parent of a module with a given source."""

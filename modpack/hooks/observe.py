@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from modpack.core.hookspec import HookSpec
+from modpack.core.names import is_runtime
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import (
@@ -199,7 +200,7 @@ def _steps(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, (*_TORCH_TYPES, RemovableHandle, ModuleType, type)):
         return []  # part of the model, or code
     root = type(value).__module__.partition(".")[0]
-    is_of_library = root in ("torch", "modpack") or root in sys.stdlib_module_names
+    is_of_library = is_runtime(type(value).__module__) or root in sys.stdlib_module_names
     return [] if is_of_library and type(value) is not SimpleNamespace else _attributes(value)
 
 

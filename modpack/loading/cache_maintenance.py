@@ -25,6 +25,7 @@ from modpack.loading.cache import (
     sweep,
     trees_folder,
 )
+from modpack.loading.package_record import remove_stale_records
 
 _SHORTEST_PREFIX = 4
 _DIGEST = re.compile(r"[0-9a-f]{4,64}")
@@ -132,7 +133,8 @@ def prune(
 ) -> Pruned:
     """Remove selected trees, except those that a running process uses.
 
-    Temporary folders of ended processes are always removed.
+    Temporary folders of ended processes are always removed, and so are records of packages that no
+    longer exist.
 
     Args:
         cache: The cache folder, which may not exist.
@@ -160,6 +162,7 @@ def prune(
         left = sweep(cache, used)
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
+    remove_stale_records(cache)
     kept = tuple(tree for tree in going if tree not in removed)
     scans = _prune_scans(cache, time.time() if everything else limit)
     return Pruned(removed, kept, scans, len(left) - len(removed))

@@ -85,7 +85,8 @@ def compile_module(
     Args:
         source: The source, in any encoding that it declares (PEP 263).
         file: The path that tracebacks show.
-        package: The module's ``__package__``, whose first component is the namespace.
+        package: The module's ``__package__``, without the namespace; empty for a module at the
+            top level.
         is_ours: Returns whether an absolute module path must not be imported from the host.
         optimize: As for :func:`compile`.
 
@@ -98,7 +99,7 @@ def compile_module(
     if looks_up or _may_import_ours(source, is_ours):
         try:
             tree = ast.parse(source, file)
-            changed = _make_relative(tree, package.count(".") + 1, is_ours)
+            changed = _make_relative(tree, package.count(".") + 2 if package else 1, is_ours)
             transformer = _ModulesTransformer()
             if looks_up:
                 transformer.visit(tree)
@@ -608,8 +609,7 @@ def _compiled_for(
         return None
     if not prefix:
         return marshal.dumps(_compiled(source, file, optimize))
-    name = prefix + module
-    package = name if is_package else name.rpartition(".")[0]
+    package = module if is_package else module.rpartition(".")[0]
     return marshal.dumps(compile_module(source, file, package, stays, optimize))
 
 

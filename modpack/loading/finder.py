@@ -52,7 +52,7 @@ class PackageFinder(MetaPathFinder):
 
     Args:
         source: The package file, for errors.
-        prefix: The prefix of the package's module paths (``"modpack_ab12."``), or ``""``.
+        prefix: The prefix of the package's module paths (``"modpack.packages.pab12."``), or ``""``.
         index: The package's modules.
         tree: The folder with the package's files.
         mark: Puts the namespace's globals into a module before its code runs.
@@ -231,8 +231,8 @@ class _PackagedLoader(_MarkingLoader):
     ) -> CodeType:
         if not self._finder.prefix:
             return super().source_to_code(data, path, _optimize=_optimize)
-        is_package = self.is_package(self.name)
-        package = self.name if is_package else self.name.rpartition(".")[0]
+        module = self.name[len(self._finder.prefix) :]
+        package = module if self.is_package(self.name) else module.rpartition(".")[0]
         from modpack.loading.compile import compile_module
 
         return compile_module(data, path, package, self._finder.index.is_package_import, _optimize)

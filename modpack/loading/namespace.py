@@ -26,7 +26,7 @@ from modpack.archive.module_index import (
     IndexEntryKind,
     ModuleIndex,
 )
-from modpack.core.names import is_within, root_of
+from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.core.process import raise_gc_threshold, restore_gc_threshold
 from modpack.errors import NamespaceConflictError
 from modpack.loading.finder import FolderLoader, PackageFinder
@@ -38,6 +38,10 @@ _lock = threading.Lock()
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 _opened: set[str] = set()
 """Trees that this process has opened."""
+_open: dict[str, Namespace] = {}
+"""The open namespaces by name."""
+_closed: set[str] = set()
+"""Names of private namespaces that were closed, and not opened again since."""
 
 
 class ModuleProxy(ModuleType):
@@ -177,7 +181,7 @@ class Namespace:
     """The modules of one loaded package, and their imports.
 
     Args:
-        name: A plain identifier, unique in this process.
+        name: A module path below :mod:`modpack.packages`, unique in this process.
         prefix: The prefix of module paths in ``sys.modules``: ``name + "."`` in a private
             namespace, ``""`` in the process namespace.
         source: The package file, for errors.
@@ -190,6 +194,8 @@ class Namespace:
         builtins: The builtins of the package's modules.
         on_miss: Called with a module that is not in the package and may not be imported from the
             host, before that raises an error. It may add the module (:meth:`use`).
+        is_unclaimed: Whether an import opened it for unpickled objects, and no importer of the user
+            has claimed it yet.
     """
 
     def __init__(
@@ -206,7 +212,11 @@ class Namespace:
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
         self.builtins: dict[str, Any] = {}
         self.on_miss: Callable[[str], None] | None = None
+        self.is_unclaimed = False
         self._importer = importer
+        # A relative import with as many levels as the importing package's path has dots, less
+        # this number, reaches the namespace itself.
+        self._outside = prefix.count(".") - 2
         self._proxies: dict[str, ModuleProxy] = {}
         self._modules = LoadedModules(self.full_name)
         self._is_importing = self._is_large = False
@@ -240,6 +250,8 @@ class Namespace:
         is_outermost, self._is_importing = not self._is_importing, True
         try:
             if level:
+                if level > 1 and self.prefix:
+                    self._require_inside(globals, level)
                 try:
                     return builtins.__import__(name, globals, locals, fromlist or (), level)
                 except ModuleNotFoundError as failure:
@@ -263,8 +275,8 @@ class Namespace:
                 raise
             if top is not None and not fromlist:
                 found = sys.modules[top]
-            elif top is None and self.finder.index.policy is not None:
-                self._require_trust_in_parts(name, fromlist or ())
+            elif top is None and (self.finder.index.policy is not None or name == "modpack"):
+                self._require_reach_of_parts(name, fromlist or ())
             return self._proxy(found)
         finally:
             if is_outermost:
@@ -381,11 +393,22 @@ class Namespace:
         if self.finder.index.policy is not None and not self._is_namespace(name):
             self.finder.index.require_trust(self.finder.source, self.local_name(name))
 
-    def _require_trust_in_parts(self, name: str, parts: Sequence[str]) -> None:
-        """Refuse untrusted submodules that ``from name import part`` imported."""
+    def _require_reach_of_parts(self, name: str, parts: Sequence[str]) -> None:
+        """Refuse submodules that ``from name import part`` imported and may not import."""
         for part in parts:
             if f"{name}.{part}" in sys.modules:
-                self._require_trust(f"{name}.{part}")
+                self.require_reach(f"{name}.{part}")
+
+    def _require_inside(self, globals: Mapping[str, object] | None, level: int) -> None:
+        """Refuse a relative import that leads out of the namespace, to other packages.
+
+        Raises:
+            ImportError: If it does, as Python raises for one that leads out of all packages.
+        """
+        package = (globals or _NOTHING).get("__package__")
+        if isinstance(package, str) and self._is_own(package):
+            if level > package.count(".") - self._outside:
+                raise ImportError("attempted relative import beyond top-level package")
 
     def _is_namespace(self, name: str) -> bool:
         return name == self.prefix[:-1]
@@ -465,13 +488,33 @@ class Namespace:
                 self.finder.source, self.local_name(missing)
             ) from failure
 
-    def close(self) -> None:
-        """Remove the package's modules from ``sys.modules``; later imports of them fail."""
+    def claim(self, importer: object) -> None:
+        """Give the namespace to another importer of the same package.
+
+        Classes of objects that were unpickled before are then also those of the importer.
+        """
+        names, former, self._importer = self._names(), self._importer, importer
+        for name in names:
+            contents = getattr(sys.modules.get(name), "__dict__", {})
+            if contents.get("__modpack__") is former:
+                contents["__modpack__"] = importer
+        self.is_unclaimed = False
+
+    def close(self, importer: object) -> None:
+        """Remove the package's modules from ``sys.modules``; later imports of them fail.
+
+        Does nothing if another importer has claimed the namespace.
+        """
         with _lock:
+            if self._importer is not importer:
+                return
             if self.finder in sys.meta_path:
                 sys.meta_path.remove(self.finder)
             for name in self._names():
                 sys.modules.pop(name, None)
+            getattr(sys.modules.get(PACKAGES), "__dict__", {}).pop(self.name.rpartition(".")[2], 0)
+            if _open.pop(self.name, None) is not None and self.prefix:
+                _closed.add(self.name)
 
     def _names(self) -> set[str]:
         """Return the names in ``sys.modules`` of the package's modules, replaced ones included."""
@@ -490,30 +533,56 @@ class Namespace:
         return {self.name, *marked, *named}
 
 
+def is_closed(name: str) -> bool:
+    """Return whether this process has closed a private namespace, and not opened it again."""
+    return name in _closed
+
+
 def open_namespace(
-    kind: str, digest: str, source: str, index: ModuleIndex, tree: Path, importer: object
+    kind: str,
+    name: str,
+    source: str,
+    index: ModuleIndex,
+    tree: Path,
+    importer: object,
+    is_reopened: bool = False,
 ) -> Namespace:
     """Make a package's modules importable.
 
+    An import can open the namespace for unpickled objects while another thread loads the package:
+    the import uses the namespace that it finds, and the load claims the one of the import.
+
     Args:
         kind: ``"private"`` or ``"process"``.
-        digest: The package's digest, which names the private namespace.
+        name: The name of the private namespace; a number is added if it is taken.
         source: The package file, for errors.
         index: The package's modules.
         tree: The folder with the package's files.
         importer: The importer, which modules see as ``__modpack__``.
+        is_reopened: Whether an import opens the namespace for unpickled objects, by its exact name.
 
     Raises:
         NamespaceConflictError: If ``kind`` is ``"process"`` and some names are taken.
     """
     with _lock:
-        name = _unused_name(f"modpack_{digest[:12]}")
+        if is_reopened and name in _open:
+            return _open[name]
+        name = _usable_name(name, kind)
+        if name in _open:
+            _open[name].claim(importer)
+            return _open[name]
         prefix = f"{name}." if kind == "private" else ""
         if not prefix:
             _refuse_conflicts(source, index)
+        if name in sys.modules:  # the placeholder of a package that could not be reopened
+            for each in [each for each in sys.modules if is_within(each, name)]:
+                del sys.modules[each]
         namespace = Namespace(name, prefix, source, index, tree, importer)
+        namespace.is_unclaimed = is_reopened
         sys.modules[name] = _parent_package(name, tree, importer)
         sys.meta_path.insert(0, namespace.finder)
+        _open[name] = namespace
+        _closed.discard(name)
     _refresh_finders(tree)
     return namespace
 
@@ -532,9 +601,10 @@ def _refresh_finders(tree: Path) -> None:
             finder.invalidate_caches()
 
 
-def _unused_name(wanted: str) -> str:
+def _usable_name(wanted: str, kind: str) -> str:
+    """Return a name that is not taken, or that of a namespace that can be claimed."""
     name, number = wanted, 1
-    while name in sys.modules:
+    while name in _open and not (kind == "private" and _open[name].is_unclaimed):
         number += 1
         name = f"{wanted}_{number}"
     return name

@@ -21,7 +21,7 @@ import linecache
 import sys
 import weakref
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -88,7 +88,8 @@ def _search_text(code: CodeType, function: FunctionType) -> FunctionText:
     found = _match_text(lines, code)
     if found is None:  # after a reload, the cache may be older than the module
         linecache.checkcache(code.co_filename)
-        found = _match_text(linecache.getlines(code.co_filename, function.__globals__), code)
+        lines = linecache.getlines(code.co_filename, function.__globals__)
+        found = _match_text(lines, code) or _match_packaged(lines, code, function.__globals__)
     if found is None:
         raise NoSourceError(
             f"{code.co_filename}:{code.co_firstlineno} does not contain source that compiles to "
@@ -133,6 +134,27 @@ def _match_text(lines: list[str], code: CodeType) -> FunctionText | None:
     for candidate in _candidates(source, tree, code):
         if same_code(compiled_function(candidate, code.co_filename, imported), code):
             return candidate
+    return None
+
+
+def _match_packaged(
+    lines: list[str], code: CodeType, namespace: Mapping[str, Any]
+) -> FunctionText | None:
+    """Return a packaged definition, in which modpack has replaced import statements.
+
+    Its text alone compiles to other code, so the whole module is compiled again.
+    """
+    loader: Any = namespace.get("__loader__")
+    if "__modpack__" not in namespace or getattr(loader, "path", None) != code.co_filename:
+        return None
+    todo = [loader.source_to_code(loader.get_data(loader.path), loader.path)]
+    while todo:
+        each = todo.pop()
+        starts = each.co_name, each.co_firstlineno
+        if starts == (code.co_name, code.co_firstlineno) and same_code(each, code):
+            source = "".join(lines)
+            return next(reversed(list(_candidates(source, _parsed(source)[0], code))), None)
+        todo.extend(constant for constant in each.co_consts if isinstance(constant, CodeType))
     return None
 
 

@@ -33,6 +33,7 @@ import torch
 from torch.fx import Graph, GraphModule
 from torch.utils.weak import WeakIdKeyDictionary
 
+from modpack.core.names import namespace_of
 from modpack.pickling import remade
 from modpack.pickling.base import (
     LEAVE_OUT,
@@ -70,10 +71,9 @@ def _logger(logger: Any, context: ObjectGraph) -> Any:
 
 def _own_name(name: str) -> str:
     """Return a logger's name as the package's code wrote it, without the private namespace."""
-    head, _, rest = name.partition(".")
-    package = getattr(sys.modules.get(head), "__dict__", {}).get("__modpack__")
-    is_private = rest and package is not None and package.id() == head
-    return rest if is_private else name
+    namespace = namespace_of(name)
+    rest = name[len(namespace) + 1 :]
+    return rest if namespace in sys.modules and rest else name
 
 
 def _handler(handler: Any, context: ObjectGraph) -> Any:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
-from modpack.core.names import is_within
+from modpack.core.names import is_within, namespace_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
@@ -143,7 +143,8 @@ def _is_import_machinery(frame: FrameType) -> bool:
     if file.startswith("<frozen") or file == "<string>":
         return True
     name = str(frame.f_globals.get("__name__", ""))
-    return name.startswith(("modpack.", "importlib.", "genericpath", "posixpath", "ntpath"))
+    machinery = ("modpack.", "importlib.", "genericpath", "posixpath", "ntpath")
+    return name.startswith(machinery) and not namespace_of(name)
 
 
 def _absolute_path(named: Any) -> str | None:

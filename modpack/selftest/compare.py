@@ -36,7 +36,7 @@ _ELEMENTS = {
     "d": torch.float64,
 }
 """The torch dtypes of :mod:`struct` element types. Other types are compared as bytes."""
-_NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12}(_\d+)?\.")
+_NAMESPACE = re.compile(r"\bmodpack\.packages\.p[0-9a-f]{32}\w*\.")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 

@@ -376,7 +376,7 @@ def declare_operators(schemas: Iterable[str]) -> None:
         _libraries.append(library)
 
 
-_NAMESPACE = re.compile(r"\bmodpack_[0-9a-f]{12,}(_\d+)?\.")
+_NAMESPACE = re.compile(r"\bmodpack\.packages\.p[0-9a-f]{32}\w*\.")
 _SHOWN = re.compile(r"<class '([^']+)'>")
 _MAX_ENTRIES = 10_000
 _MAX_NAME_LENGTH = 300

@@ -7,6 +7,23 @@ import pickle
 import pytest
 
 import modpack.errors
+from modpack.errors import (
+    ArchiveError,
+    DisallowedModuleError,
+    EnvironmentMismatchError,
+    ExternNotFoundError,
+    ModpackError,
+    NativeModuleError,
+    PackageNotFoundError,
+    PicklingError,
+    PolicyNotFoundError,
+    RecordNotFoundError,
+    ReopenError,
+    SelfTestError,
+    TrustError,
+    UnpicklingError,
+    UntrustedImportError,
+)
 
 
 @pytest.mark.parametrize("name", modpack.errors.__all__)
@@ -30,3 +47,32 @@ def test_every_error_is_public():
 
 def _all_below(kind):
     return {kind}.union(*map(_all_below, kind.__subclasses__()))
+
+
+RAISED = [
+    ModpackError("text", hint="Fix it."),
+    ArchiveError("net.modpack", "it is damaged", "model.pkl", hint="Copy it."),
+    PackageNotFoundError("net.modpack", "there is no such file"),
+    RecordNotFoundError("net.modpack", "a.txt", ("b.txt",)),
+    PicklingError("model/model.pkl", (("model.lock", "it is a lock"),)),
+    UnpicklingError("model/model.pkl", "it is damaged"),
+    EnvironmentMismatchError("net.modpack", (("torch", "1", "2"),)),
+    DisallowedModuleError("net.modpack", ("yaml",)),
+    ExternNotFoundError("net.modpack", "yaml", "pyyaml==6"),
+    NativeModuleError("net.modpack", "fast", "cannot be loaded", hint="Move it."),
+    ReopenError("modpack.packages.p0", "it was closed", "net.modpack", hint="Open it."),
+    TrustError("net.modpack", ("it has code.",)),
+    UntrustedImportError("net.modpack", "yaml", "it is not allowed."),
+    PolicyNotFoundError("trust.toml", ("no such file",)),
+    SelfTestError("net.modpack", "it fails", ("line",), "log"),
+]
+
+
+@pytest.mark.parametrize("failure", RAISED, ids=lambda each: type(each).__name__)
+def test_error_is_the_same_in_another_process(failure):
+    received = pickle.loads(pickle.dumps(failure))
+    assert type(received) is type(failure)
+    assert (str(received), received.args) == (str(failure), failure.args)
+    for name in ("path", "reason", "hint", "name", "module", *vars(failure)):
+        assert getattr(received, name, None) == getattr(failure, name, None)
+    assert getattr(failure, "path", "net.modpack") in ("net.modpack", "trust.toml", "model.lock")

@@ -26,7 +26,7 @@ def place(tmp_path, monkeypatch):
 
 
 def opened(place, kind="private"):
-    prefix = "modpack_ab12." if kind == "private" else ""
+    prefix = "modpack.packages.pab12." if kind == "private" else ""
     store = code_store(place, prefix, ModuleIndex.build(RECORDS, {}))
     assert store is not None
     return store
@@ -167,7 +167,7 @@ def test_tree_without_record_stores_no_code(place):
 
 
 def test_temporary_tree_stores_no_code(tmp_path):
-    assert code_store(tmp_path, "modpack_ab12.", ModuleIndex({})) is None
+    assert code_store(tmp_path, "modpack.packages.pab12.", ModuleIndex({})) is None
 
 
 def test_code_folders_are_private(place):

@@ -54,7 +54,7 @@ def started(monkeypatch):
 class Package:
     """An unpacked package, as the loaders of its modules use it."""
 
-    def __init__(self, texts, prefix="modpack_ab12."):
+    def __init__(self, texts, prefix="modpack.packages.pab12."):
         records = {name: text.encode() for name, text in texts.items()}
         sizes = {name: len(content) for name, content in records.items()}
         self.tree = tree.unpack(DIGEST, sizes, records.__getitem__)
@@ -91,7 +91,7 @@ class Package:
 def make(tmp_path, monkeypatch):
     packages = []
 
-    def made(prefix="modpack_ab12.", texts=None):
+    def made(prefix="modpack.packages.pab12.", texts=None):
         monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
         packages.append(Package(texts or sources(), prefix))
         return packages[-1]
@@ -114,7 +114,7 @@ def described(codes):
     return found
 
 
-@pytest.mark.parametrize("prefix", ["modpack_ab12.", ""])
+@pytest.mark.parametrize("prefix", ["modpack.packages.pab12.", ""])
 def test_helper_compiles_the_same_code(prefix, make, started, monkeypatch):
     package = make(prefix)
     helped, here = package.get()

@@ -14,7 +14,7 @@ def ours(module):
     return module.split(".")[0] in ("mine", "other")
 
 
-def compiled(source, package="space.mine"):
+def compiled(source, package="mine"):
     return compile_module(textwrap.dedent(source).encode(), "mine.py", package, ours)
 
 
@@ -88,7 +88,7 @@ def test_other_imports_stay_absolute(source):
     assert all(level == 0 for level, _ in imports_of(compiled(source)))
 
 
-LEVELS = [("space", 1), ("space.mine", 2), ("space.a.b.c", 4)]
+LEVELS = [("", 1), ("mine", 2), ("a.b.c", 4)]
 
 
 @pytest.mark.parametrize(("package", "level"), LEVELS)
@@ -119,7 +119,7 @@ def test_docstrings_line_numbers_and_future_statements_stay():
 def test_declared_encoding_is_respected():
     source = "# coding: latin-1\nvalue = 'größe'\ndef f():\n    import mine\n".encode("latin-1")
     names = {}
-    exec(compile_module(source, "x.py", "space.mine", ours), names)
+    exec(compile_module(source, "x.py", "mine", ours), names)
     assert names["value"] == "größe"
 
 
@@ -161,7 +161,7 @@ ODDLY_WRITTEN = {
 
 @pytest.mark.parametrize("source", ODDLY_WRITTEN.values(), ids=ODDLY_WRITTEN)
 def test_imports_are_found_in_every_notation(source):
-    code = compile_module(source.encode(), "x.py", "space.mine", lambda name: name != "json")
+    code = compile_module(source.encode(), "x.py", "mine", lambda name: name != "json")
     assert any(level for level, _ in imports_of(code))
 
 
@@ -178,7 +178,7 @@ def test_imports_are_found_in_every_notation(source):
 )
 def test_most_sources_are_compiled_without_a_tree(source, monkeypatch):
     monkeypatch.setattr("ast.parse", None)
-    compile_module(source.encode(), "x.py", "space.mine", lambda name: name.startswith("mine"))
+    compile_module(source.encode(), "x.py", "mine", lambda name: name.startswith("mine"))
 
 
 def test_invalid_source_raises_syntax_error():

@@ -134,7 +134,7 @@ def test_addresses_and_namespace_are_not_compared():
     def text(where, module):
         return flatten_output(f"<{module}.Net at {where}>")
 
-    packaged = text("0x7f5566778899", "modpack_0123456789ab.shop")
+    packaged = text("0x7f5566778899", f"modpack.packages.p{32 * 'a'}_2.shop")
     assert compare(text("0x7f0011223344", "shop"), packaged) == []
 
 

@@ -1,0 +1,208 @@
+"""Names of private namespaces, and the records by which other processes reopen packages.
+
+A pickled object names its class by the full name of a packaged module. The name of the namespace
+has 32 hex digits of the package's digest, and 16 of a hash of the trust policy if there is one.
+Loading leaves a record in the cache, by which a process that has not loaded the package finds the
+file: path, digest, options, and policy. A record is used only if it belongs to this user and no
+other user can change it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import stat
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from modpack.archive.manifest import canonical_json
+from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
+from modpack.core.codec import from_json, record_to_json
+from modpack.core.json_values import as_mapping, as_text
+from modpack.core.names import PACKAGES
+
+if TYPE_CHECKING:
+    from modpack.core.policy import TrustPolicy
+    from modpack.options import OnMismatch, VerifyLevel
+
+LOCAL = "_local"
+"""The end of names of namespaces that cannot be reopened: their options cannot be sent."""
+_MOST_BYTES = 1 << 20
+_NO_SURPRISES = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags that refuse a symlink, and do not wait for the writer of a named pipe."""
+_log = logging.getLogger(__name__)
+
+
+class PackageRecord(NamedTuple):
+    """What a process needs to reopen a package.
+
+    Attributes:
+        digest: The package's whole digest.
+        path: The absolute path of the package.
+        verify: The option of the first load.
+        on_mismatch: The option of the first load.
+        policy: The trust policy of the first load.
+    """
+
+    digest: str
+    path: str
+    verify: VerifyLevel
+    on_mismatch: OnMismatch
+    policy: TrustPolicy | None
+
+
+def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = False) -> str:
+    """Return the full name of a package's private namespace.
+
+    The last part is an identifier, because TorchScript and generated code contain the name.
+
+    Args:
+        digest: The package's digest.
+        policy: The trust policy.
+        is_filtered: Whether ``module_allowed`` was given, a function that cannot be sent.
+    """
+    name = f"{PACKAGES}.p{digest[:32]}"
+    if policy is not None:
+        name += f"_{_policy_hash(policy)}"
+        is_filtered = is_filtered or not _is_plain(policy)
+    return name + LOCAL if is_filtered else name
+
+
+def _policy_hash(policy: TrustPolicy) -> str:
+    return hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]
+
+
+def _is_plain(policy: TrustPolicy) -> bool:
+    return type(policy).__module__ == "modpack.core.policy"
+
+
+def record_file(name: str) -> Path:
+    """Return the path of a namespace's record.
+
+    Args:
+        name: The name of the namespace, without a number.
+
+    Raises:
+        RuntimeError: If the user has no cache folder.
+    """
+    return cache_folder() / "packages" / "v1" / f"{name.rpartition('.')[2]}.json"
+
+
+def leave_record(
+    name: str,
+    digest: str,
+    path: str | os.PathLike[str],
+    verify: str,
+    on_mismatch: str,
+    policy: TrustPolicy | None,
+) -> None:
+    """Leave the record by which other processes reopen a package, if the cache is writable.
+
+    Args:
+        name: The name of the package's namespace, which may have a number.
+        digest: The package's digest.
+        path: The package.
+        verify: An option of the load.
+        on_mismatch: An option of the load.
+        policy: The trust policy of the load.
+    """
+    plain_name = namespace_name(digest, policy)
+    if plain_name.endswith(LOCAL) or name.startswith(plain_name + LOCAL):
+        return
+    document = {
+        "digest": digest,
+        "path": os.path.abspath(os.fspath(path)),  # noqa: PTH100 - Path is slower
+        "verify": verify,
+        "on_mismatch": on_mismatch,
+        "policy": None if policy is None else record_to_json(policy),
+    }
+    content = json.dumps(document).encode()
+    try:
+        file = record_file(plain_name)
+        try:
+            if _read_private(file) == content:
+                return
+        except OSError:
+            make_private(file.parent)
+        _replace(file, content)
+    except (OSError, RuntimeError) as failure:
+        _log.debug("%s: other processes cannot reopen the package: %s", path, failure)
+
+
+def remove_stale_records(cache: Path) -> None:
+    """Remove the records of packages that no longer exist."""
+    for file in (cache / "packages" / "v1").glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            if not os.path.lexists(json.loads(_read_private(file))["path"]):
+                file.unlink()
+
+
+def _replace(file: Path, content: bytes) -> None:
+    making = file.with_name(f"{os.urandom(8).hex()}.tmp")
+    try:
+        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+        making.replace(file)
+    finally:
+        making.unlink(missing_ok=True)
+
+
+def read_record(name: str) -> PackageRecord:
+    """Return the record of a namespace.
+
+    Args:
+        name: The name of the namespace, without a number.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        OSError: If another user could have written it.
+        ValueError: If its contents are invalid, or it belongs to another name.
+        RuntimeError: If the user has no cache folder.
+    """
+    from modpack.core.policy import TrustPolicy
+
+    file = record_file(name)
+    content = _read_private(file)
+    require_trusted_path(file.parent)
+    try:
+        document = as_mapping(json.loads(content), "the record")
+        given = document["policy"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first process has warned about the policy
+            policy = None if given is None else from_json(TrustPolicy, given, "the policy")
+        record = PackageRecord(
+            as_text(document["digest"], "the digest"),
+            as_text(document["path"], "the path"),
+            cast("VerifyLevel", document["verify"]),
+            cast("OnMismatch", document["on_mismatch"]),
+            policy,
+        )
+    except (KeyError, TypeError, ValueError, RecursionError) as failure:
+        raise ValueError(f"the record {file} is invalid: {failure}") from failure
+    if namespace_name(record.digest, policy) != name:
+        raise ValueError(f"the record {file} belongs to another package or policy")
+    return record
+
+
+def _read_private(file: Path) -> bytes:
+    """Return the contents of a file that only this user can change.
+
+    Raises:
+        OSError: If it is another kind of file.
+    """
+    descriptor = os.open(file, os.O_RDONLY | _NO_SURPRISES)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{file} is not a regular file")
+        if hasattr(os, "getuid"):
+            if status.st_uid != os.getuid():
+                raise OSError(f"{file} belongs to another user")
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise OSError(f"other users can write to {file}")
+        return stream.read(_MOST_BYTES)

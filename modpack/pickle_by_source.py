@@ -1,0 +1,162 @@
+"""A pickle module that saves lambdas and nested functions of loaded packages by their source.
+
+Plain :mod:`pickle` rejects such functions, for example hooks. After :func:`register`, worker
+processes receive them by :mod:`multiprocessing`, joblib, and Ray. For files, pass this module to
+torch: ``torch.save(model, file, pickle_module=modpack.pickle_by_source)``. Loading needs neither.
+The functions import modules of their package, as they do in the process that loaded it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from pickle import Unpickler, load, loads
+from types import CellType, FunctionType
+from typing import IO, Any
+
+from modpack.errors import PicklingError
+from modpack.loading.namespace import Namespace
+from modpack.pickling.functions import (
+    GlobalNames,
+    NoSourceError,
+    globals_module,
+    make_cell,
+    make_function,
+    reduce_function,
+)
+
+__all__ = ["Pickler", "Unpickler", "dump", "dumps", "load", "loads", "register"]
+
+
+class Pickler(pickle.Pickler):
+    """A pickler that saves functions of packages by their source if they have no name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Reduce a function of a package (:meth:`pickle.Pickler.reducer_override`)."""
+        return _reduce(self, obj, False)
+
+
+def dump(obj: object, file: IO[bytes], protocol: int | None = None) -> None:
+    """Write an object to a file (:func:`pickle.dump`)."""
+    Pickler(file, protocol).dump(obj)
+
+
+def dumps(obj: object, protocol: int | None = None) -> bytes:
+    """Return an object as bytes (:func:`pickle.dumps`)."""
+    file = io.BytesIO()
+    dump(obj, file, protocol)
+    return file.getvalue()
+
+
+def register(*picklers: type[pickle.Pickler]) -> None:
+    """Let other picklers save functions of packages by their source.
+
+    A process that receives such a function registers the picklers too, so that it can send the
+    function back.
+
+    Args:
+        *picklers: Pickler classes. By default, multiprocessing's pickler, and that of each imported
+            copy of cloudpickle, as joblib and Ray have one: import them first.
+    """
+    for kind in picklers or _known_picklers():
+        own = getattr(kind, "reducer_override", None)
+        if getattr(own, "__module__", None) != __name__:
+            kind.reducer_override = _overriding(own)  # type: ignore[method-assign]
+
+
+def _known_picklers() -> Iterator[type[pickle.Pickler]]:
+    yield ForkingPickler
+    for name, module in list(sys.modules.items()):
+        if name.rpartition(".")[2] in ("cloudpickle", "cloudpickle_fast"):
+            found = getattr(module, "CloudPickler", None)
+            if isinstance(found, type):
+                yield found
+
+
+def _overriding(own: Callable[[Any, Any], Any] | None) -> Callable[[Any, Any], Any]:
+    def reducer_override(self: Any, obj: Any) -> Any:
+        reduced = _reduce(self, obj, True)
+        return own(self, obj) if reduced is NotImplemented and own is not None else reduced
+
+    return reducer_override
+
+
+class _Cell:
+    """A closure cell of a function; picklers for closures would follow its contents at once."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_cell, ()
+
+
+def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
+    if type(obj) is GlobalNames and "builtins" in vars(obj):
+        return _make_globals, (_namespace_name(obj.builtins), is_registered)
+    if type(obj) is not FunctionType:
+        return NotImplemented
+    namespace = _namespace_name(_builtins_of(obj))
+    if not namespace or _is_found_by_name(obj):
+        return NotImplemented
+    seen = vars(pickler).setdefault("_modpack_by_source", {})
+    module = globals_module(obj)
+    if module is None:
+        home: Any = seen.setdefault(id(obj.__globals__), (_globals_like(obj), obj))[0]
+    else:
+        home = module.__name__
+    cells = tuple(seen.setdefault(id(c), (_Cell(), c))[0] for c in obj.__closure__ or ())
+    try:
+        _, (text, identity, _, _), *rest = reduce_function(obj, home)
+    except NoSourceError as failure:
+        raise PicklingError(f"function {obj.__qualname__}", ((None, str(failure)),)) from failure
+    return _make_function, (text, identity, home, cells, is_registered), *rest
+
+
+def _globals_like(function: FunctionType) -> GlobalNames:
+    """Return empty globals with the builtins of a function."""
+    made = GlobalNames()
+    made.builtins = _builtins_of(function)
+    return made
+
+
+def _builtins_of(function: Any) -> Any:
+    return function.__builtins__
+
+
+def _namespace_name(builtins: Any) -> str:
+    """Return the private namespace of functions with these builtins; empty for others."""
+    names = builtins if isinstance(builtins, dict) else vars(builtins)
+    owner = getattr(names.get("__import__"), "__self__", None)
+    return owner.name if isinstance(owner, Namespace) and owner.prefix else ""
+
+
+def _is_found_by_name(function: FunctionType) -> bool:
+    found: Any = sys.modules.get(function.__module__)
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def _make_globals(namespace: str, is_registered: bool) -> GlobalNames:
+    """Create globals for functions without a module, with the builtins of their package."""
+    if is_registered:
+        register()
+    made = GlobalNames()
+    made.builtins = importlib.import_module(namespace).__modpack__._code_builtins
+    return made
+
+
+def _make_function(
+    fields: tuple[Any, ...],
+    identity: tuple[str, str, str],
+    home: GlobalNames | str,
+    cells: tuple[CellType, ...],
+    is_registered: bool,
+) -> FunctionType:
+    """Create a function from its source; see :func:`.functions.make_function`."""
+    if is_registered:
+        register()
+    module = importlib.import_module(home) if isinstance(home, str) else home
+    return make_function(fields, identity, module, cells)

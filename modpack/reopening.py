@@ -1,0 +1,239 @@
+"""Reopening packages of objects that other processes have sent.
+
+Unpickling imports the module of an object's class. If that module is in a private namespace that
+this process does not have, :class:`ReopeningFinder` opens the package with the options of the first
+load, and with all of its checks. The names are exactly those of the sender. An importer that the
+user opens for the same package later claims the namespace.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType
+from typing import Any
+
+from modpack.archive import layout
+from modpack.archive.records import read_objects
+from modpack.core.names import PACKAGES, namespace_of
+from modpack.core.text import printable
+from modpack.errors import ModpackError, PackageNotFoundError, ReopenError
+from modpack.importer import PackageImporter
+from modpack.loading.namespace import Namespace, is_closed, open_namespace
+from modpack.loading.package_record import LOCAL, PackageRecord, read_record, record_file
+
+_NAME = re.compile(
+    rf"({re.escape(PACKAGES)}\.p[0-9a-f]{{32}}(?:_[0-9a-f]{{16}})?)({LOCAL})?(?:_[1-9]\d{{0,8}})?"
+)
+"""The name of a namespace: that of its record, whether it has none, and a number."""
+_LOAD_FIRST = "load the package in this process first"
+
+
+class ReopeningFinder(MetaPathFinder):
+    """Finds namespaces of packages that this process has not loaded, by their records."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a namespace (:meth:`importlib.abc.MetaPathFinder.find_spec`).
+
+        Raises:
+            ReopenError: If the package cannot be reopened.
+        """
+        parent = sys.modules.get(namespace_of(fullname))
+        if isinstance(parent, _UnavailableModule):
+            return _spec_of(_UnavailableModule(fullname, parent.failure))
+        match = _NAME.fullmatch(fullname)
+        if match is None:
+            return None
+        try:
+            return _spec_of(_reopen(fullname, match[1], match[2] is not None))
+        except ReopenError as failure:
+            if not _is_pool_receiving():
+                raise
+            return _spec_of(_UnavailableModule(fullname, failure))
+
+
+def _spec_of(module: ModuleType) -> ModuleSpec:
+    """Return the spec of a module that exists already."""
+    spec = ModuleSpec(module.__name__, _ModuleLoader(module), is_package=True)
+    spec.submodule_search_locations = list(module.__path__)
+    return spec
+
+
+class _ModuleLoader(Loader):
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the module."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Restore the spec of the module, which has the package's resources."""
+        module.__spec__ = self._spec or module.__spec__
+
+
+def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
+    """Open a package, and return the module of its namespace.
+
+    Args:
+        name: The name of the namespace.
+        plain_name: The name of its record.
+        is_local: Whether its options could not be sent.
+
+    Raises:
+        ReopenError: If the package cannot be reopened.
+    """
+    if is_closed(name):
+        reason = "its importer was closed in this process"
+        raise ReopenError(name, reason, hint="Load the package again, or close it later.")
+    if is_local:
+        reason = "it was loaded with module_allowed, a function that cannot be sent"
+        raise ReopenError(name, reason, hint=f"Pass a TrustPolicy instead, or {_LOAD_FIRST}.")
+    try:
+        record = read_record(plain_name)
+    except FileNotFoundError as failure:
+        reason = f"there is no record of it in {record_file(plain_name).parent}"
+        hint = (
+            "Loading a package leaves a record, for processes of the same user with the same "
+            "MODPACK_CACHE_DIR, unless the package is a file object. "
+            f"Load it by its path, or {_LOAD_FIRST}."
+        )
+        raise ReopenError(name, reason, hint=hint) from failure
+    except (OSError, ValueError, RuntimeError) as failure:
+        hint = f"Remove the record and load the package again, or {_LOAD_FIRST}."
+        raise ReopenError(name, printable(str(failure)), hint=hint) from failure
+    try:
+        importer = _ReopenedImporter(name, record)
+    except ReopenError:
+        raise
+    except PackageNotFoundError as failure:
+        hint = f"Move it back, or {_LOAD_FIRST} by its new path."
+        raise ReopenError(name, "the file does not exist", record.path, hint=hint) from failure
+    except (ModpackError, OSError, TypeError, ValueError) as failure:  # last two: bad options
+        reason = str(failure).removeprefix(f"{record.path}: ")
+        hint = "" if getattr(failure, "hint", "") else f"Restore the file, or {_LOAD_FIRST}."
+        raise ReopenError(name, reason, record.path, hint=hint) from failure
+    importer.fill_scripts()
+    return sys.modules[name]
+
+
+class _ReopenedImporter(PackageImporter):
+    """The importer of a package that an import reopened."""
+
+    def __init__(self, name: str, record: PackageRecord) -> None:
+        self._name = name
+        self._record_of_package = record
+        super().__init__(
+            record.path,
+            policy=record.policy,
+            verify=record.verify,
+            on_mismatch=record.on_mismatch,
+            namespace="private",
+        )
+
+    def fill_scripts(self) -> None:
+        """Set the values that pickles set in modules of scripts, by loading these pickles."""
+        policy = self._record_of_package.policy
+        if self._archive.has(layout.ENTRY) and (policy is None or policy.allow_code):
+            for package, resource in read_objects(self._archive).pickles:
+                if b"set_in_script" in self.load_binary(package, resource):
+                    self.load_pickle(package, resource, "cpu")
+
+    def _digest(self) -> str:
+        digest = super()._digest()
+        record = self._record_of_package
+        if digest != record.digest:
+            reason = f"the file now contains another package, with digest {digest[:32]}"
+            hint = f"Restore the file, or {_LOAD_FIRST} by its new path."
+            raise ReopenError(self._name, reason, record.path, hint=hint)
+        return digest
+
+    def _open_namespace(self, kind: str, name: str) -> Namespace:
+        source, index, tree = self.filename, self._index, self._tree
+        return open_namespace(kind, self._name, source, index, tree, self, is_reopened=True)
+
+
+# multiprocessing.Pool replaces a worker that cannot unpickle a task, and never reports the error:
+# the caller waits forever. Only there, unpickling succeeds and every use of the result raises.
+
+
+def _is_pool_receiving() -> bool:
+    """Return whether a multiprocessing.Pool is starting, or is unpickling a task or a result."""
+    frame: FrameType | None = sys._getframe(1)
+    is_received = False
+    while frame is not None:
+        module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module in ("multiprocessing.queues", "multiprocessing.connection"):
+            is_received |= function in ("get", "recv")
+        elif module == "multiprocessing.pool" and function == "_handle_results":
+            return is_received
+        elif module == "multiprocessing.pool" and function == "worker":
+            return is_received or "completed" not in frame.f_locals  # in its initializer
+        elif module == "multiprocessing.spawn" and function == "_main":
+            return "PoolWorker" in sys.modules["multiprocessing.process"].current_process().name
+        frame = frame.f_back
+    return False
+
+
+class _UnavailableModule(ModuleType):
+    """A module of a package that could not be reopened, for a multiprocessing.Pool."""
+
+    def __init__(self, name: str, failure: ReopenError) -> None:
+        super().__init__(name)
+        self.failure = failure
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        contents: dict[str, Any] = {"_failure": self.failure}
+        return _UnavailableClass(name, (_Unavailable,), contents)
+
+
+class _UnavailableClass(type):
+    """The class of classes that stand for those of a package that could not be reopened."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+    def __call__(cls, *arguments: object, **options: object) -> Any:
+        return cls._made()
+
+
+class _Unavailable:
+    """An object that ignores its state while it is unpickled, and then raises when it is used."""
+
+    _failure: ReopenError
+
+    def __new__(cls, *arguments: object, **options: object) -> Any:
+        return cls._made()
+
+    @classmethod
+    def _made(cls) -> Any:
+        return object.__new__(cls)._raise()
+
+    def _raise(self, *arguments: object, **options: object) -> Any:
+        if _is_pool_receiving():
+            return self
+        raise self._failure
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._raise()
+
+    def __repr__(self) -> str:
+        return f"<unavailable: {self._failure}>"
+
+    def __setstate__(self, state: object) -> None:
+        """Ignore the state."""
+
+    __call__ = __getitem__ = __setitem__ = __iter__ = __len__ = __enter__ = __reduce_ex__ = _raise
