@@ -425,7 +425,7 @@ class OperatorConflictError(ModpackError, RuntimeError):
         )
 
 
-class ReopenError(ModpackError, ImportError):
+class ReopenError(ModpackError, ModuleNotFoundError):
     """A process cannot reopen the package of an object that another process has sent.
 
     None of the package's code has run in this process.
@@ -449,7 +449,7 @@ class ReopenError(ModpackError, ImportError):
         self.hint = hint
         location = f"{path}: " if path is not None else ""
         text = f"{location}cannot reopen the package with digest {self.digest}: {reason}"
-        ImportError.__init__(self, with_hint(text, hint), name=namespace, path=path)
+        ModuleNotFoundError.__init__(self, with_hint(text, hint), name=namespace, path=path)
 
 
 class NativeModuleError(ModpackError, ImportError):

@@ -239,7 +239,7 @@ class Planner:
         return {
             # Locating implicit externs (the standard library) is not needed.
             m: d
-            if d.rule.origin is RuleOrigin.IMPLICIT
+            if d.rule.origin is RuleOrigin.IMPLICIT and d.action in (Action.EXTERN, Action.DENY)
             else replace(d, location=self.walker.locate(m))
             for m, d in self._reached_decisions().items()
         }

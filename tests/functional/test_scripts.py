@@ -129,7 +129,7 @@ def test_model_of_a_training_script_loads_elsewhere_and_trains_nothing(tmp_path,
         import modpack, torch
         model = modpack.load(folder / "net.modpack")
         x, y = torch.load(folder / "expected.pt")
-        print(torch.equal(model(x), y), type(model).__module__.partition(".")[2])
+        print(torch.equal(model(x), y), type(model).__module__.split(".", 3)[3])
         print(inspect.getsource(type(model.layers[2])))
         print(torch.equal(copy.deepcopy(model)(x), y))
         buffer = io.BytesIO()
@@ -839,7 +839,7 @@ def used(clean_python, tmp_path: Path) -> list[str]:
     code = """
         import inspect, sys, modpack
         model = modpack.load(path)
-        print(model(1), type(model).__module__.partition(".")[2])
+        print(model(1), type(model).__module__.split(".", 3)[3])
         print(inspect.getsource(sys.modules[type(model).__module__]))
         """
     return clean_python(code, path=tmp_path / "net.modpack").stdout.splitlines()
