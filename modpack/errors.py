@@ -93,7 +93,9 @@ def _unpickle(
     kind: type[ModpackError], arguments: tuple[object, ...], contents: dict[str, object]
 ) -> ModpackError:
     """Create an exception from its text and attributes."""
-    failure = kind.__new__(kind)
+    # Not kind.__new__, which is RuntimeError's for a kind that is both.
+    base = OSError if issubclass(kind, OSError) else BaseException
+    failure = base.__new__(kind)
     failure.args = arguments
     for name, value in contents.items():
         setattr(failure, name, value)

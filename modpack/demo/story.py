@@ -144,7 +144,7 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
         reloaded = reload_package(file, elsewhere)
     console.print(
         f"python -I: {reloaded.seconds:.1f} s in total, {reloaded.load_seconds:.2f} s to load the "
-        f"package.\nThe model's module there is {reloaded.module}.\nIts predictions:\n",
+        f"package.\nThe model's module there is\n{reloaded.module}.\nIts predictions:\n",
         highlight=False,
     )
     strip = render.digits_strip(test.images[:SHOWN].tolist(), reloaded.observed.predictions)
