@@ -806,7 +806,7 @@ def test_load_in_equal_environment_does_not_warn(site, first, clean_python, cana
     paths = [*site.variables["PYTHONPATH"].split(os.pathsep), str(site.project)]
     done = clean_python(LOAD, paths=paths, file=first, on_mismatch="error")
     assert done.stdout == ""
-    sung = [each.partition(".")[2] for each in canary.read_text().split()]
+    sung = [each.split(".", 3)[3] for each in canary.read_text().split()]
     assert sung == ["scout", "scout.net"], "the canary must sing if code of the package runs"
     canary.unlink()
 
