@@ -17,7 +17,7 @@ READY := $(VENV)/ready.stamp
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## train a small model, package it, reload it in a clean interpreter
+demo: $(READY) ## train a small model, package it, reload it elsewhere, and serve it
 	@$(BIN)/python -m modpack demo
 
 # One thread per worker: with more threads than cores, they mostly wait for each other.

@@ -1,4 +1,4 @@
-"""``modpack demo``: train, package, and reload a small model."""
+"""``modpack demo``: train, package, reload, and serve a small model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from modpack.cli._common import command, make_console
     help="Train for this many epochs.  [default: 16]",
 )
 def demo_command(keep: Path | None, epochs: int | None) -> bool:
-    """Train, package, and reload a small example model.
+    """Train, package, reload, and serve a small example model.
 
     modpack reloads the model in a clean interpreter that cannot import the project, and compares
     predictions, hooks, and gradients with the trained model's.

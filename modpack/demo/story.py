@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import shutil
 import sys
 import tempfile
@@ -31,6 +32,7 @@ from modpack.demo.clean_room import (
     reload_package,
 )
 from modpack.demo.render import Check
+from modpack.demo.served import can_serve, post, serve
 
 EPOCHS = 16
 """Takes a few seconds on two cores and reaches a test accuracy of about 99%."""
@@ -64,9 +66,6 @@ def run(console: Console, keep: Path | None = None, epochs: int = EPOCHS) -> int
         raise ValueError(f"epochs must be at least 1, not {epochs}")
     with _folder(keep) as folder, _deterministic():
         checks = _run_steps(console, folder, epochs)
-    console.print(render.heading(5, "Compare"))
-    console.print(render.checks_table(checks))
-    console.print()
     failed = sum(not check.passed for check in checks)
     if failed:
         console.print(Text(f"{failed} of {len(checks)} checks failed.", "bold red"))
@@ -137,7 +136,7 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
             highlight=False,
         )
         console.print(render.heading(3, "Package"))
-        decided, announced = _package(console, model, file, project)
+        decided, announced = _package(console, model, file, project, test.images[:2])
     console.print(render.heading(4, "Reload in a clean interpreter"))
     elsewhere.mkdir(exist_ok=True)
     with console.status("Starting a clean interpreter ..."):
@@ -149,7 +148,13 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
     )
     strip = render.digits_strip(test.images[:SHOWN].tolist(), reloaded.observed.predictions)
     _draw(console, strip)
-    return compare(before, decided, announced, reloaded)
+    console.print(render.heading(5, "Compare"))
+    checks = compare(before, decided, announced, reloaded)
+    console.print(render.checks_table(checks))
+    console.print(render.heading(6, "Serve"))
+    answered = _serve(console, file, elsewhere, test, reloaded.observed.predictions[0])
+    console.print()
+    return *checks, *answered
 
 
 def _train(console: Console, training: Digits, epochs: int) -> Any:
@@ -189,7 +194,7 @@ def _draw(console: Console, text: str) -> None:
 
 
 def _package(
-    console: Console, model: Any, file: Path, project: Path
+    console: Console, model: Any, file: Path, project: Path, images: torch.Tensor
 ) -> tuple[dict[str, Action], list[tuple[Action, str]]]:
     """Package the model.
 
@@ -197,7 +202,7 @@ def _package(
         The decision about each module, and the calls of the match hooks, in order.
     """
     console.print(f'exporter.intern("{_INTERN}")', f'exporter.mock("{_MOCK}")', sep="\n")
-    console.print('exporter.save_model("model", "model.pkl", model)')
+    console.print('exporter.save_model("model", "model.pkl", model, example_inputs=images)')
     model.feature_maps.reset()
     announced: list[tuple[Action, str]] = []
     started = time.perf_counter()
@@ -207,7 +212,7 @@ def _package(
         exporter.register_intern_hook(lambda _, module: announced.append((Action.INTERN, module)))
         exporter.register_extern_hook(lambda _, module: announced.append((Action.EXTERN, module)))
         exporter.register_mock_hook(lambda _, module: announced.append((Action.MOCK, module)))
-        exporter.save_model("model", "model.pkl", model)
+        exporter.save_model("model", "model.pkl", model, example_inputs=images)
         plan = exporter.plan()
         hooks = [hook.spec for hook in exporter.hook_report() if hook.spec is not None]
     seconds = time.perf_counter() - started
@@ -219,6 +224,35 @@ def _package(
     for warning in plan.warnings():
         console.print(Text(f"Warning: {warning}", "yellow"))
     return {module: each.action for module, each in plan.decisions.items()}, announced
+
+
+def _serve(
+    console: Console, file: Path, elsewhere: Path, test: Digits, predicted: int
+) -> tuple[Check, ...]:
+    """Send the first test image to the served package, and check the answer."""
+    if not can_serve():
+        console.print(
+            "Skipped, because FastAPI, uvicorn, or prometheus-client is not installed. Run: pip "
+            "install 'modpack[serve]'",
+            highlight=False,
+        )
+        return ()
+    image = test.images[:1].int().tolist()
+    with console.status("Starting a server ..."), serve(file, elsewhere) as url:
+        (scores,) = post(f"{url}/predict", {"images": image})["output"]
+    answer = scores.index(max(scores))
+    body = json.dumps({"images": image})
+    shown = ", ".join(f"{score:.2f}" for score in scores)
+    console.print(
+        f"$ modpack serve {file.name}\n$ curl {url}/predict -d '{body[:34]}...'\n"
+        f'{{"output": [[{shown}]]}}\n',
+        highlight=False,
+        soft_wrap=True,
+    )
+    evidence = f"digit {answer} has the largest score"
+    check = Check("the server's answer is the reloaded model's", answer == predicted, evidence)
+    console.print(render.checks_table([check]))
+    return (check,)
 
 
 def compare(
