@@ -136,7 +136,7 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
             highlight=False,
         )
         console.print(render.heading(3, "Package"))
-        decided, announced = _package(console, model, file, project, test.images[:2])
+        decided, announced = _package(console, model, file, project, test.images[:2].clone())
     console.print(render.heading(4, "Reload in a clean interpreter"))
     elsewhere.mkdir(exist_ok=True)
     with console.status("Starting a clean interpreter ..."):

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -191,6 +192,11 @@ def test_commands_on_a_page_print_their_output(
 ):
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
     folder = tmp_path
+    with ExitStack() as background:
+        run_steps(page, folder, warm_python, background)
+
+
+def run_steps(page: str, folder: Path, warm: WarmPython, background: ExitStack) -> None:
     for step, text in Shown.on(page).steps:
         kind, _, rest = step.partition(" ")
         if kind == "file":
@@ -198,9 +204,34 @@ def test_commands_on_a_page_print_their_output(
             (folder / rest).write_text(text, encoding="utf-8")
         elif rest.startswith("cd "):
             folder = (folder / rest[3:]).resolve()
+        elif rest.startswith("modpack serve ") and rest.endswith(" &"):
+            background.enter_context(serving(rest[:-2], folder))
         else:
-            printed = output_of(rest, folder, warm_python)
+            printed = output_of(rest, folder, warm)
             assert matches(text, printed), f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}"
+
+
+@contextmanager
+def serving(command: str, folder: Path) -> Iterator[None]:
+    """Run a server in the background, as soon as it listens, until the page ends."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", *command.split(), "--log-format", "json"],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        lines = []
+        for line in server.stderr:
+            lines.append(line)
+            if '"listening"' in line:
+                break
+        else:
+            raise AssertionError("".join(lines))
+        yield
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
 
 
 def output_of(command: str, folder: Path, warm: WarmPython) -> str:
