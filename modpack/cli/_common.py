@@ -30,6 +30,41 @@ _INTERRUPTED = 130
 """The user pressed Ctrl-C: 128 + SIGINT, as in shells."""
 FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
+
+# The options of commands that open packages.
+policy_option = click.option(
+    "--policy",
+    metavar="FILE",
+    type=FILE,
+    help="Reject a package that requires more than this trust policy allows (a TOML file).",
+)
+
+key_option = click.option(
+    "--key",
+    "keys",
+    metavar="PUB",
+    multiple=True,
+    type=FILE,
+    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
+    "signature is enough.",
+)
+
+on_mismatch_option = click.option(
+    "--on-mismatch",
+    type=click.Choice(["warn", "error", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
+)
+
+verify_option = click.option(
+    "--verify",
+    type=click.Choice(["code", "full"]),
+    default="code",
+    show_default=True,
+    help="Verify the digests of all records (full), or of all but tensors (code).",
+)
+
 PASSPHRASE_VARIABLE: Final = "MODPACK_KEY_PASSPHRASE"
 
 

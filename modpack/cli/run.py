@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from modpack.cli._common import FILE, collect_warnings, command, warn, write, write_json
+from modpack.cli._common import (
+    FILE,
+    collect_warnings,
+    command,
+    key_option,
+    on_mismatch_option,
+    policy_option,
+    verify_option,
+    warn,
+    write,
+    write_json,
+)
 from modpack.cli._running import read_trust, repeat_isolated
 from modpack.report.progress import working
 
@@ -65,35 +76,10 @@ _TERMINATED = 143
 )
 @click.option("--package", "module", metavar="NAME", help="Run the saved object of this package.")
 @click.option("--resource", metavar="NAME", help="Run the saved object with this resource name.")
-@click.option(
-    "--on-mismatch",
-    type=click.Choice(["warn", "error", "ignore"]),
-    default="warn",
-    show_default=True,
-    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
-)
-@click.option(
-    "--key",
-    "keys",
-    metavar="PUB",
-    multiple=True,
-    type=FILE,
-    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
-    "signature is enough.",
-)
-@click.option(
-    "--policy",
-    metavar="FILE",
-    type=FILE,
-    help="Reject a package that requires more than this trust policy allows (a TOML file).",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["code", "full"]),
-    default="code",
-    show_default=True,
-    help="Verify the digests of all records (full), or of all but tensors (code).",
-)
+@on_mismatch_option
+@key_option
+@policy_option
+@verify_option
 def run_command(
     package: str,
     inputs: tuple[str, ...],

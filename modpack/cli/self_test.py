@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from modpack.cli._common import FILE, collect_warnings, command, warn, write, write_json
+from modpack.cli._common import (
+    FILE,
+    collect_warnings,
+    command,
+    key_option,
+    on_mismatch_option,
+    policy_option,
+    verify_option,
+    warn,
+    write,
+    write_json,
+)
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -26,29 +37,14 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Run in a virtual environment that contains the package's requirements and nothing else.",
 )
-@click.option(
-    "--on-mismatch",
-    type=click.Choice(["warn", "error", "ignore"]),
-    default="warn",
-    show_default=True,
-    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
-)
-@click.option(
-    "--policy",
-    metavar="FILE",
-    type=FILE,
-    help="Reject a package that requires more than this trust policy allows (a TOML file).",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["code", "full"]),
-    default="code",
-    show_default=True,
-    help="Verify the digests of all records (full), or of all but tensors (code).",
-)
+@key_option
+@on_mismatch_option
+@policy_option
+@verify_option
 def self_test_command(
     file: str,
     isolated: bool,
+    keys: tuple[str, ...],
     on_mismatch: OnMismatch,
     policy: str | None,
     verify: VerifyLevel,
@@ -69,20 +65,17 @@ def self_test_command(
       modpack self-test model.modpack
       modpack self-test model.modpack --on-mismatch error
       modpack self-test model.modpack --isolated
-      modpack self-test model.modpack --policy trust.toml
+      modpack self-test model.modpack --policy trust.toml --key publisher.pub
     """
-    from modpack.core.policy import TrustPolicy
+    from modpack.cli._running import read_trust, repeat_isolated
 
     if isolated:
-        from modpack.cli._running import repeat_isolated
-
-        allowed = None if policy is None else TrustPolicy.from_toml(policy)
-        raise Exit(repeat_isolated(file, allowed, verify))
+        raise Exit(repeat_isolated(file, read_trust(policy, keys), verify))
     from modpack.selftest.self_test import self_test
 
     with working(f"Running the self-test of {file}"), collect_warnings() as collected:
-        allowed = None if policy is None else TrustPolicy.from_toml(policy)
-        outcome = self_test(file, on_mismatch=on_mismatch, policy=allowed, verify=verify)
+        trust = read_trust(policy, keys)
+        outcome = self_test(file, on_mismatch=on_mismatch, policy=trust, verify=verify)
     for text in collected:
         warn(text)
     if as_json:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from modpack.cli._common import FILE, command, require_extra
+from modpack.cli._common import (
+    FILE,
+    command,
+    key_option,
+    on_mismatch_option,
+    policy_option,
+    require_extra,
+    verify_option,
+)
 from modpack.cli._running import read_trust
 from modpack.errors import ModpackError, PackageNotFoundError
 
@@ -104,35 +112,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
     show_default=True,
     help="Finish accepted requests for up to this many seconds after SIGTERM.",
 )
-@click.option(
-    "--policy",
-    metavar="FILE",
-    type=FILE,
-    help="Reject a package that requires more than this trust policy allows (a TOML file).",
-)
-@click.option(
-    "--key",
-    "keys",
-    metavar="PUB",
-    multiple=True,
-    type=FILE,
-    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
-    "signature is enough.",
-)
-@click.option(
-    "--on-mismatch",
-    type=click.Choice(["warn", "error", "ignore"]),
-    default="warn",
-    show_default=True,
-    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
-)
-@click.option(
-    "--verify",
-    type=click.Choice(["code", "full"]),
-    default="code",
-    show_default=True,
-    help="Verify the digests of all records (full), or of all but tensors (code).",
-)
+@policy_option
+@key_option
+@on_mismatch_option
+@verify_option
 @click.option(
     "--log-format",
     type=click.Choice(["json", "text"]),

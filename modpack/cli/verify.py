@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, show, write_json
+from modpack.cli._common import FILE, command, key_option, show, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -20,15 +20,7 @@ if TYPE_CHECKING:
     "cannot be read.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option(
-    "--key",
-    "keys",
-    metavar="PUB",
-    multiple=True,
-    type=FILE,
-    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
-    "signature is enough.",
-)
+@key_option
 @click.option(
     "--policy",
     "policy",
