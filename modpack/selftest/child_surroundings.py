@@ -181,7 +181,7 @@ class IncrementalImporter(PackageImporter):
         """Skip the comparison: the parent has made it, and this interpreter is the same."""
         return {}
 
-    def _unpacked(self, sizes: dict[str, int]) -> Path:
+    def _unpack(self, sizes: dict[str, int]) -> Path:
         known = {self._folder / record: record for record in sizes}
         self._folder.mkdir(parents=True, exist_ok=True)
         for file in [each for each in self._folder.rglob("*") if each.is_file()]:
