@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from modpack.serving.problems import error_answer
 from modpack.serving.settings import Answer, JobKind, ServerSettings
 
 KILL_AFTER: Final = 1.0
 """Seconds that a worker has after the time limit of its last request, before it is killed."""
+_AHEAD: Final = ((0.002, 3), (0.02, 1))
+"""Batches that a worker is sent in advance, if it computes for less than some seconds."""
 _MAX_DEATHS: Final = 2
 """Workers that may die of a request before it is given up."""
 
@@ -93,12 +94,23 @@ class JobWorker(Protocol):
         """End the worker at once."""
 
 
+class _Batch(NamedTuple):
+    """Requests that were sent to a worker together, and the timer that kills it."""
+
+    jobs: list[Job]
+    watchdog: asyncio.TimerHandle
+
+
 class Dispatcher:
     """Gives the requests of one model to its idle workers.
 
     A request is dispatched at once if a worker is idle, except shortly after a batch of several
     requests: their clients are likely to send the next ones, and the first of those waits up to
     ``max_wait`` for the others. A lone client never waits.
+
+    Busy workers are sent full batches in advance if they compute for milliseconds, so that they do
+    not wait for this process (benchmark serving, 16 clients without batches: 3 times as fast on a
+    busy machine).
 
     Args:
         name: Name of the model.
@@ -112,7 +124,9 @@ class Dispatcher:
         self._observer = observer
         self._pending: deque[Job] = deque()
         self._idle: list[JobWorker] = []
-        self._running: dict[JobWorker, tuple[list[Job], float, asyncio.TimerHandle]] = {}
+        self._running: dict[JobWorker, deque[_Batch]] = {}
+        self._retired: set[JobWorker] = set()
+        self._seconds = 1.0
         self._admitted = 0
         self._expected = 0
         self._finished = 0.0
@@ -155,37 +169,59 @@ class Dispatcher:
         self._idle.append(worker)
         self._dispatch()
 
-    def finish(self, worker: JobWorker, answers: Sequence[Answer]) -> None:
-        """Answer the requests that a worker has computed. The worker is not idle until added."""
-        jobs, started, watchdog = self._running.pop(worker)
+    def finish(self, worker: JobWorker, answers: Sequence[Answer], seconds: float) -> bool:
+        """Answer the requests that a worker has computed.
+
+        Args:
+            worker: The worker.
+            answers: The answers of the first batch that it was given.
+            seconds: The time that they took.
+
+        Returns:
+            Whether the worker has no other batch. It gets more only after :meth:`add`.
+        """
+        batches = self._running[worker]
+        jobs, watchdog = batches.popleft()
         watchdog.cancel()
         for job, answer in zip(jobs, answers, strict=True):
             job.resolve(answer)
         self._finished = asyncio.get_running_loop().time()
         self._expected = min(self._settings.max_batch, len(jobs) + len(self._pending))
-        self._observer.computed(self._name, len(jobs), time.perf_counter() - started)
+        self._seconds += (seconds - self._seconds) / 4
+        self._observer.computed(self._name, len(jobs), seconds)
+        if batches:
+            self._dispatch()
+            return False
+        del self._running[worker]
+        return True
 
     def remove(self, worker: JobWorker) -> None:
-        """Remove a worker that is lost. Its requests go to another one, each on its own."""
+        """Remove a worker that is lost. Its requests go to another one."""
+        self._retired.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)
-        jobs, _, watchdog = self._running.pop(worker, ([], 0.0, None))
-        if watchdog is not None:
-            watchdog.cancel()
-        for job in reversed(jobs):
-            if job.answer.done():
-                continue
-            # A single one of them may be the cause.
-            job.deaths += 1
-            if job.deaths >= _MAX_DEATHS:
-                job.fail("the request ended two workers, and was given up", 500)
-            else:
-                self._pending.appendleft(job)
+        batches = self._running.pop(worker, deque())
+        for batch in batches:
+            batch.watchdog.cancel()
+        for number in range(len(batches) - 1, -1, -1):
+            for job in reversed(batches[number].jobs):
+                if not job.answer.done():
+                    self._repeat(job, was_running=number == 0)
         self._dispatch()
+
+    def _repeat(self, job: Job, was_running: bool) -> None:
+        # Only the first batch was running. One of its requests may be the cause, so that each of
+        # them runs alone from now on.
+        job.deaths += was_running
+        if job.deaths >= _MAX_DEATHS:
+            job.fail("the request ended two workers, and was given up", 500)
+        else:
+            self._pending.appendleft(job)
 
     def retire(self, worker: JobWorker) -> bool:
         """Give no more requests to a worker; return whether it was idle."""
         if worker not in self._idle:
+            self._retired.add(worker)
             return False
         self._idle.remove(worker)
         return True
@@ -195,11 +231,21 @@ class Dispatcher:
             jobs = self._take()
             if not jobs:
                 return
-            worker = self._idle.pop()
-            loop = asyncio.get_running_loop()
+            self._send(self._idle.pop(), jobs)
+        ahead = next((n for limit, n in _AHEAD if self._seconds < limit), 0)
+        for length in range(1, ahead + 1):
+            for worker, batches in list(self._running.items()):
+                if len(self._pending) < self._settings.max_batch or self._pending[0].deaths:
+                    return
+                is_open = worker not in self._retired and not batches[0].jobs[0].deaths
+                if len(batches) <= length and is_open:
+                    self._send(worker, self._take())
+
+    def _send(self, worker: JobWorker, jobs: list[Job]) -> None:
+        if jobs:
             deadline = max(job.deadline for job in jobs) + KILL_AFTER
-            watchdog = loop.call_at(deadline, worker.kill)
-            self._running[worker] = (jobs, time.perf_counter(), watchdog)
+            watchdog = asyncio.get_running_loop().call_at(deadline, worker.kill)
+            self._running.setdefault(worker, deque()).append(_Batch(jobs, watchdog))
             worker.start(jobs)
 
     def _take(self) -> list[Job]:
@@ -213,7 +259,7 @@ class Dispatcher:
         while pending and len(jobs) < self._settings.max_batch:
             job = pending[0]
             if job.deaths and jobs:
-                break
+                break  # it runs alone
             pending.popleft()
             if not job.answer.done():
                 jobs.append(job)
@@ -231,8 +277,10 @@ class Dispatcher:
         if len(self._pending) >= self._expected or first.deaths:
             return False
         loop = asyncio.get_running_loop()
-        until = first.arrived + self._settings.max_wait
-        if first.arrived - self._finished > self._settings.max_wait or until <= loop.time():
+        # Waiting longer than a batch takes would cost more than the batch saves.
+        longest = min(self._settings.max_wait, self._seconds)
+        until = first.arrived + longest
+        if first.arrived - self._finished > longest or until <= loop.time():
             return False
         if self._wakeup is None:
             self._wakeup = loop.call_at(until, self._stop_waiting)

@@ -123,7 +123,7 @@ class Worker(asyncio.Protocol):
                 body = content[start : start + size]
                 answers.append(Answer(status, media_type, body, json_length))
                 start += size
-            self._pool.worker_finished(self, answers)
+            self._pool.worker_finished(self, answers, header["seconds"])
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
@@ -204,10 +204,10 @@ class WorkerPool:
             self._all_ready.set()
         self._free(worker)
 
-    def worker_finished(self, worker: Worker, answers: Sequence[Answer]) -> None:
+    def worker_finished(self, worker: Worker, answers: Sequence[Answer], seconds: float) -> None:
         """Handle the answers of a worker."""
-        self._dispatcher.finish(worker, answers)
-        self._free(worker)
+        if self._dispatcher.finish(worker, answers, seconds):
+            self._free(worker)
 
     def worker_lost(self, worker: Worker) -> None:
         """Handle the end of a worker: another takes its requests and its place."""

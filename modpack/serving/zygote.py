@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -167,9 +168,11 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
             body = payload[start : start + size]
             received.append(Received(kind, encoding, json_length, body))
             start += size
+        started = time.perf_counter()
         answers: list[Answer] = answerer.answer(received)
+        seconds = time.perf_counter() - started
         described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
-        channel.send({"answers": described}, [a.body for a in answers])
+        channel.send({"answers": described, "seconds": seconds}, [a.body for a in answers])
 
 
 if __name__ == "__main__":
