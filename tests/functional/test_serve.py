@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -227,6 +228,21 @@ def test_large_bodies_are_refused(client):
     assert client.post(INFER, content=chunks()).json()["error"].startswith("the body exceeds")
 
 
+def send_part_of_a_body(served: Serving) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])))
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
+    connection.sendall(head + b'{"x": [[1,')
+    return connection
+
+
+def test_client_that_goes_away_changes_nothing(served):
+    start = len(served.lines)
+    send_part_of_a_body(served).close()
+    served.wait_for("request", start, status=499)
+    assert served.metric("modpack_queue_requests") == 0
+    assert served.predict([[1.0, 1, 1, 1]]).json() == {"output": [[4, 4]]}
+
+
 def test_failing_model_is_an_error_of_its_request_only(served):
     with ThreadPoolExecutor(12) as pool:
         blocked = occupy(served, pool, 0.3)
@@ -286,8 +302,11 @@ def test_sustained_load_has_no_errors(served):
 
 def test_hung_request_is_504_and_its_worker_is_replaced(served):
     start = len(served.lines)
+    stalled = send_part_of_a_body(served)
     answer = served.client.post("/predict", json=slow(60))
     assert answer.status_code == 504 and "3 seconds" in answer.json()["error"]
+    with stalled:
+        assert stalled.recv(100).startswith(b"HTTP/1.1 408 ")
     served.wait_for("worker lost", start)
     wait_until(lambda: served.metric("modpack_busy_workers") == 0, lambda: "idle")
     assert served.predict([[1.0, 1, 1, 1]]).status_code == 200
@@ -476,3 +495,12 @@ def test_start_reports_bad_arguments_in_one_line(package, tmp_path, served):
     assert "two packages have the name 'net'" in serve_failing(package, package)
     port = served.url.rpartition(":")[2]
     assert f"port {port}" in serve_failing(package, "--port", port)
+
+
+def test_missing_extra_is_one_line(tmp_path, package):
+    hide = "import sys; sys.modules['uvicorn'] = None; import modpack.cli; modpack.cli.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, "serve", str(package)], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert "Run: pip install 'modpack[serve]'" in done.stderr

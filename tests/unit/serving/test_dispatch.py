@@ -45,6 +45,8 @@ class Queue:
         self.figures = Figures()
         self.dispatcher = Dispatcher("net", self.settings, self.figures)
         self.worker = FakeWorker()
+        self.seconds = 1.0  # of a batch
+        self.finished = 0
         self.dispatcher.add(self.worker)
 
     def ask(self, count: int = 1) -> list[Job]:
@@ -55,8 +57,10 @@ class Queue:
         return jobs
 
     def finish(self) -> None:
-        self.dispatcher.finish(self.worker, [DONE] * len(self.worker.started[-1]))
-        self.dispatcher.add(self.worker)
+        running = self.worker.started[self.finished]
+        self.finished += 1
+        if self.dispatcher.finish(self.worker, [DONE] * len(running), self.seconds):
+            self.dispatcher.add(self.worker)
 
     @property
     def sizes(self) -> list[int]:
@@ -166,8 +170,28 @@ def test_requests_of_a_lost_worker_run_alone_and_first():
             queue.worker = replacement
             queue.dispatcher.add(replacement)
             assert replacement.started[-1] == [expected]
-            queue.dispatcher.finish(replacement, [DONE])
+            queue.dispatcher.finish(replacement, [DONE], 1.0)
         assert all(job.answer.result() == DONE for job in (first, *others))
+
+    run(test)
+
+
+def test_fast_workers_are_sent_full_batches_in_advance():
+    async def test() -> None:
+        queue = Queue(max_batch=1)
+        queue.seconds = 0.0001
+        queue.ask(30)
+        assert queue.sizes == [1]  # nothing is known about its speed
+        for _ in range(25):
+            queue.finish()
+        assert len(queue.worker.started) - queue.finished == 4
+        behind = [jobs[0] for jobs in queue.worker.started[queue.finished :]]
+        queue.dispatcher.remove(queue.worker)
+        assert [job.deaths for job in behind] == [1, 0, 0, 0]
+        replacement = FakeWorker()
+        queue.dispatcher.add(replacement)
+        # The first one may have ended the worker: none is sent behind it.
+        assert replacement.started == [[behind[0]]]
 
     run(test)
 
