@@ -5,6 +5,7 @@ VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
 RUNS ?= 1
+ROUNDS ?= 3
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
@@ -12,7 +13,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands screenshot torture torture-fast clean
+.PHONY: help demo test test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands bench-serve screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -74,6 +75,11 @@ bench-profile: $(VENV)/bench.stamp ## profile the rows of bench; writes docs/exp
 
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
+
+# Takes 10 minutes; keep the machine idle. ROUNDS=5 measures longer.
+bench-serve: $(VENV)/bench.stamp ## compare modpack serve with a FastAPI app and LitServe; writes docs/reference/serving-speed.md
+	@mkdir -p build
+	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 
 screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, writes docs/images/audit.png
 	@$(BIN)/python tools/screenshot

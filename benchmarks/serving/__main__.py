@@ -1,0 +1,254 @@
+"""Measure ``modpack serve`` beside the plainest FastAPI app and LitServe, with the same packages.
+
+``make bench-serve`` runs this and writes ``docs/reference/serving-speed.md``. The servers of a row
+run alternately: all are started, and those that are not measured are stopped (SIGSTOP).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import textwrap
+import timeit
+import warnings
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from servers import BATCH, NAMES, Running, median_seconds
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "serving-speed.md"
+CLIENTS = (1, 16, 64)
+TITLES = {
+    "plain": "FastAPI app",
+    "litserve": "LitServe",
+    "litserve-batch": "LitServe, batches",
+    "modpack": "modpack serve",
+    "modpack-batch": "modpack serve, batches",
+}
+
+Measured = dict[str, Any]
+
+
+def main() -> int:
+    options = _arguments()
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        packages = _export(Path(scratch).resolve())
+        results: Measured = {"loads": {}}
+        for model in ("small", "deep"):
+            results["loads"][model] = _measure_loads(packages[model], options)
+        results["batch-cost"] = _measure_batch_cost()
+        results["start"] = _measure_start(packages["small"], options.rounds)
+        results["memory"] = _measure_memory(packages["large"])
+        results["sustained"] = _measure_sustained(packages["small"], options.sustained)
+    page = _page(results, options)
+    print(page)
+    if options.write:
+        PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+def _export(folder: Path) -> dict[str, Path]:
+    import torch
+    from nets import Deep, Large, Small
+
+    import modpack
+
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    paths = {}
+    for name, kind in (("small", Small), ("deep", Deep), ("large", Large)):
+        paths[name] = folder / f"{name}.modpack"
+        modpack.save(kind().eval(), paths[name], example_inputs=torch.ones(3, 16))
+    return paths
+
+
+def _measure_loads(package: Path, options: argparse.Namespace) -> Measured:
+    """Return the rates and latencies of each server at each number of clients."""
+    servers = [Running(name, package) for name in NAMES]
+    try:
+        for server in servers:
+            server.pause()
+        found: Measured = {}
+        for clients in CLIENTS:
+            for turn in range(options.rounds):
+                # The order changes, so that no server is always first.
+                for server in servers if turn % 2 == 0 else reversed(servers):
+                    server.resume()
+                    one = server.load(clients, options.seconds)
+                    server.pause()
+                    found.setdefault((server.name, clients), []).append(one)
+                    print(package.stem, clients, server.name, one, file=sys.stderr, flush=True)
+    finally:
+        for server in servers:
+            server.stop()
+    return {
+        key: {
+            "rate": statistics.median(each["rate"] for each in rounds),
+            "p50": statistics.median(each["p50"] for each in rounds),
+            "p99": statistics.median(each["p99"] for each in rounds),
+            "errors": sum(sum(each["errors"].values()) for each in rounds),
+            "ratio": statistics.median(
+                one["rate"] / plain["rate"]
+                for one, plain in zip(rounds, found["plain", key[1]], strict=True)
+            ),
+        }
+        for key, rounds in found.items()
+    }
+
+
+def _measure_batch_cost() -> float:
+    """Return the time of a batch of the deep model, in single calls."""
+    import torch
+    from nets import Deep
+
+    torch.set_num_threads(1)
+    model, times = Deep().eval(), {}
+    with torch.inference_mode():
+        for rows in (1, BATCH):
+            x = torch.ones(rows, 16)
+            model(x)
+            times[rows] = min(timeit.repeat(lambda x=x: model(x), number=10, repeat=10))
+    return times[BATCH] / times[1]
+
+
+def _measure_start(package: Path, rounds: int) -> Measured:
+    """Return the seconds from the start of each server to its first answer."""
+    times: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name in ("plain", "litserve", "modpack"):
+            server = Running(name, package)
+            server.stop()
+            times.setdefault(name, []).append(server.seconds)
+        times.setdefault("torch", []).append(median_seconds(["-c", "import torch"], 1))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def _measure_memory(package: Path) -> Measured:
+    """Return the proportional set sizes of all processes with 1 and with 4 workers, in MiB."""
+    found: Measured = {}
+    for name in ("modpack", "plain"):
+        for workers in (1, 4):
+            server = Running(name, package, workers)
+            for _ in range(12 * workers):  # until each worker has computed
+                server.load(2 * workers, 0.5, 0)
+                if workers == 1 or name == "modpack":
+                    break
+            found[name, workers] = sum(server.pss())
+            server.stop()
+    return found
+
+
+def _measure_sustained(package: Path, seconds: float) -> Measured:
+    server = Running("modpack-batch", package, 2)
+    before = sum(server.pss())
+    found = server.load(16, seconds)
+    found["growth"] = sum(server.pss()) - before
+    server.stop()
+    return found
+
+
+def _page(results: Measured, options: argparse.Namespace) -> str:
+    start, memory, sustained = results["start"], results["memory"], results["sustained"]
+    parts = [
+        "# Serving speed",
+        _fill(
+            "`make bench-serve` generates this page. It compares `modpack serve` with the plainest "
+            "FastAPI app that loads the same package (`@app.post` with a pydantic model, "
+            "`model(torch.tensor(item.x)).tolist()`, uvicorn, no access log) and with LitServe. "
+            f"All servers have one worker and one thread of torch; batches have up to {BATCH} "
+            "requests. Each client sends a JSON request of 16 numbers after the previous answer, "
+            "on a connection that stays open. The load generator runs on the same machine: "
+            f"{os.cpu_count()} cores, Python {platform.python_version()}. Figures are medians of "
+            f"{options.rounds} rounds of {options.seconds:g} seconds, in which the servers took "
+            "turns; ratios are medians of the ratios in a round."
+        ),
+        "## Small model",
+        "Two layers of 32 units, a few microseconds: this measures the servers.",
+        _load_table(results["loads"]["small"]),
+        "## Deep model",
+        _fill(
+            "400 layers of 64 units, as a model with many small operations: a batch of 16 costs "
+            f"{results['batch-cost']:.1f} single calls (in a process of its own)."
+        ),
+        _load_table(results["loads"]["deep"]),
+        "## Start",
+        "Seconds from the start of the process to the first answer.",
+        _table(
+            ("server", "seconds", "beyond `import torch`"),
+            [
+                (TITLES[name], f"{start[name]:.2f}", f"{start[name] - start['torch']:.2f}")
+                for name in ("plain", "litserve", "modpack")
+            ]
+            + [("`python -c 'import torch'`", f"{start['torch']:.2f}", "")],
+        ),
+        "## Memory",
+        _fill(
+            "Proportional set size (PSS) of all processes, for a model with 1 GiB of weights. "
+            "Shared pages count once."
+        ),
+        _table(
+            ("server", "1 worker", "4 workers", "ratio"),
+            [
+                (
+                    TITLES[name],
+                    f"{memory[name, 1]:,.0f} MiB",
+                    f"{memory[name, 4]:,.0f} MiB",
+                    f"{memory[name, 4] / memory[name, 1]:.2f}",
+                )
+                for name in ("modpack", "plain")
+            ],
+        ),
+        "## Sustained load",
+        _fill(
+            f"{sustained['requests']:,} requests of 16 clients in {options.sustained:g} seconds, "
+            f"two workers, batches: {sum(sustained['errors'].values())} errors, "
+            f"p50 {sustained['p50']:.1f} ms, p99 {sustained['p99']:.1f} ms. Memory grew by "
+            f"{sustained['growth']:.0f} MiB."
+        ),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _load_table(loads: Measured) -> str:
+    rows = []
+    for clients in CLIENTS:
+        for name in NAMES:
+            one = loads[name, clients]
+            errors = f", {one['errors']} errors" if one["errors"] else ""
+            latency = f"{one['p50']:.1f} / {one['p99']:.1f}{errors}"
+            rate, ratio = f"{one['rate']:,.0f}", f"{one['ratio']:.2f}"
+            rows.append((str(clients), TITLES[name], rate, latency, ratio))
+    head = ("clients", "server", "requests/s", "p50 / p99, ms", "to FastAPI app")
+    return _table(head, rows)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    rule = "|".join("---" if name in ("server",) else "---:" for name in head)
+    return "\n".join(
+        [f"| {' | '.join(head)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in rows)]
+    )
+
+
+def _fill(text: str) -> str:
+    return textwrap.fill(text, 115)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python benchmarks/serving", description=__doc__)
+    parser.add_argument("--folder", type=Path, help="where packages are written (1.2 GB)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--sustained", type=float, default=60.0)
+    parser.add_argument("--write", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
