@@ -21,6 +21,8 @@ FORK: Final = b"f"
 SERVE: Final = b"s"
 _MAX_DELAY: Final = 5.0
 _END_AFTER: Final = 2.0
+_MAX_EARLY_ENDS: Final = 5
+"""Workers that may end before they are ready until the server gives up."""
 
 
 class Zygote:
@@ -174,6 +176,7 @@ class WorkerPool:
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._delay = 0.0
+        self._early_ends = 0
         self._all_ready = asyncio.Event()
         self.is_retired = False
         self.package: LoadedPackage | None = None
@@ -187,7 +190,7 @@ class WorkerPool:
         """Load the package and start the workers, which are idle when this returns.
 
         Raises:
-            ModpackError: If the package cannot be loaded.
+            ModpackError: If the package cannot be loaded, or workers end before they are ready.
         """
         self.package = await self._zygotes[0].loaded()
         if self.package.can_fork:
@@ -195,6 +198,9 @@ class WorkerPool:
         for _ in range(self._count):
             await self._add_worker()
         await self._all_ready.wait()
+        if len(self.pids) < self._count:
+            path = self._zygotes[0].order.path
+            raise ModpackError(f"{path}: workers end before they are ready")
         return self.package
 
     def worker_ready(self, worker: Worker) -> None:
@@ -212,6 +218,10 @@ class WorkerPool:
     def worker_lost(self, worker: Worker) -> None:
         """Handle the end of a worker: another takes its requests and its place."""
         self._workers.discard(worker)
+        if worker.pid is None:
+            self._early_ends += 1
+            if self._early_ends == _MAX_EARLY_ENDS:
+                self._all_ready.set()  # start() reports it
         if not self.is_retired:
             self._lost(worker.pid)
             self._run(self._replace_worker(worker.pid is not None))
@@ -275,6 +285,8 @@ class WorkerPool:
         assert self.package is not None
         zygote, self._unused = self._unused, None
         if zygote is None:
+            for ended in self._zygotes:
+                ended.process.poll()  # removes a process that has ended from the system's table
             zygote = Zygote(self._zygotes[0].order._replace(digest=self.package.digest))
             self._zygotes.append(zygote)
             await zygote.loaded()
