@@ -55,7 +55,7 @@ EXPORT = """
     import torch
 
     warnings.simplefilter("ignore")
-    modpack.save(net.Net({factor}), {path!r}, example_inputs=torch.ones(3, 4))
+    modpack.save(net.Net({factor}), {path!r}, example_inputs={inputs})
 """
 
 
@@ -137,13 +137,19 @@ def wait_until(find: Callable[[], Any], describe: Callable[[], str], seconds: fl
     raise AssertionError(f"not found in {seconds} seconds: {describe()}")
 
 
-def export(folder: Path, path: Path, factor: float = 1.0, source: str = NET) -> Path:
-    """Package a net of which each output is ``factor`` times the sum of a row."""
+def export(
+    folder: Path,
+    path: Path,
+    factor: float = 1.0,
+    source: str = NET,
+    inputs: str = "torch.ones(3, 4)",
+) -> Path:
+    """Package a net. Each output of the default one is ``factor`` times the sum of a row."""
     (folder / "net.py").write_text(textwrap.dedent(source))
     from tests.warm_python import warm
 
     script = folder / "export.py"
-    code = EXPORT.format(folder=str(folder), path=str(path), factor=factor)
+    code = EXPORT.format(folder=str(folder), path=str(path), factor=factor, inputs=inputs)
     script.write_text(textwrap.dedent(code))
     done = warm.run([sys.executable, str(script)], cwd=folder, env=dict(os.environ), timeout=300)
     assert done.returncode == 0, done.stderr
