@@ -159,7 +159,7 @@ def _page(results: Measured, options: argparse.Namespace) -> str:
     parts = [
         "# Serving speed",
         _fill(
-            "`make bench-serve` generates this page. It compares `modpack serve` with the plainest "
+            "`make bench-serve` generates this page. It compares `modpack serve` with a minimal "
             "FastAPI app that loads the same package (`@app.post` with a pydantic model, "
             "`model(torch.tensor(item.x)).tolist()`, uvicorn, no access log) and with LitServe. "
             f"All servers have one worker and one thread of torch; batches have up to {BATCH} "
@@ -170,12 +170,13 @@ def _page(results: Measured, options: argparse.Namespace) -> str:
             "turns; ratios are medians of the ratios in a round."
         ),
         "## Small model",
-        "Two layers of 32 units, a few microseconds: this measures the servers.",
+        "Two layers of 32 units, which take a few microseconds, so the figures show the speed of "
+        "the servers.",
         _load_table(results["loads"]["small"]),
         "## Deep model",
         _fill(
-            "400 layers of 64 units, as a model with many small operations: a batch of 16 costs "
-            f"{results['batch-cost']:.1f} single calls (in a process of its own)."
+            "400 layers of 64 units, as a model with many small operations: without a server, a "
+            f"batch of 16 takes {results['batch-cost']:.1f} times as long as a single call."
         ),
         _load_table(results["loads"]["deep"]),
         "## Start",
