@@ -190,6 +190,7 @@ def serve_command(
             device=device,
             threads=threads,
             workers=workers,
+            max_batch=max_batch,
             max_body=max_body,
             import_path=tuple(sys.path),
         )

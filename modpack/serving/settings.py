@@ -48,6 +48,7 @@ class LoadOrder(NamedTuple):
         device: Device of the model, or None for the recorded one.
         threads: Threads of torch in each worker, or None to share torch's default number.
         workers: Workers that share them.
+        max_batch: Requests that are computed together at most.
         max_body: Size of a decompressed body at most, in bytes.
         digest: The digest that the package must have, or "" for any.
         import_path: The server's ``sys.path``.
@@ -61,6 +62,7 @@ class LoadOrder(NamedTuple):
     device: str | None = None
     threads: int | None = None
     workers: int = 1
+    max_batch: int = 1
     max_body: int = 32 << 20
     digest: str = ""
     import_path: tuple[str, ...] = ()

@@ -169,7 +169,9 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
             received.append(Received(kind, encoding, json_length, body))
             start += size
         started = time.perf_counter()
-        answers: list[Answer] = answerer.answer(received)
+        answers: list[Answer] = []
+        for first in range(0, len(received), order.max_batch):
+            answers += answerer.answer(received[first : first + order.max_batch])
         seconds = time.perf_counter() - started
         described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
         channel.send({"answers": described, "seconds": seconds}, [a.body for a in answers])
