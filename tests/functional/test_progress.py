@@ -27,7 +27,7 @@ class Slow:
 
 class SlowBothWays:
     def __getstate__(self):
-        time.sleep(0.3)
+        time.sleep(0.6)
         return {"slow": True}
 
     def __setstate__(self, state):
@@ -101,6 +101,7 @@ def test_export_in_pipe_shows_no_progress(work):
 
 STEPS = f"""
 {PATIENCE.format(0.1)}
+import rich.live, rich.progress_bar, rich.spinner, rich.table  # takes long on a busy machine
 import os, sys, types, modpack, torch, progressslow
 for step in sys.argv[1:]:
     print(f"[{{step}}]", end="", file=sys.stderr, flush=True)
