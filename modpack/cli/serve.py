@@ -144,11 +144,11 @@ def serve_command(
 
     Each PACKAGE is a file, or NAME=FILE. Without a name, the model has the name of its file. POST
     /predict calls the only model with plain JSON, /models/NAME/predict any model, and
-    /v2/models/NAME/infer speaks the Open Inference Protocol. GET / is a page for people.
+    /v2/models/NAME/infer uses the Open Inference Protocol. GET / is a page for trying models.
 
     The trust policy and the key are checked before the port is opened, and again when a file is
-    replaced, which takes effect without a restart. There is no authentication: whoever reaches the
-    port can use the models.
+    replaced, which takes effect without a restart. There is no authentication: anyone who can
+    reach the port can use the models.
 
     This command executes the packages' code. Only serve packages that you trust.
 
