@@ -64,6 +64,14 @@ def test_every_public_method_is_in_the_reference(class_name):
     assert [name for name in members if not re.search(rf"`{name}\b", page)] == []
 
 
+@pytest.mark.parametrize("class_name", ["PackageExporter", "PackageImporter"])
+def test_every_method_in_the_reference_exists(class_name):
+    section = text_of("docs/reference/api.md").split(f"\n## {class_name}\n")[1].split("\n#")[0]
+    named = re.findall(r"^\| `(\w+)\(", section, re.MULTILINE)
+    assert named
+    assert [name for name in named if not hasattr(getattr(modpack, class_name), name)] == []
+
+
 def test_every_rebuild_name_is_in_the_archive_format():
     page = text_of("docs/reference/archive-format.md")
     assert [name for name in rebuild.DEFINED_IN if f"`{name}`" not in page] == []
