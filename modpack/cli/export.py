@@ -34,7 +34,7 @@ def _read_dynamic(
         place, _, name = text.partition("=")
         argument, _, dimension = place.rpartition(":")
         if not argument or not dimension.lstrip("-").isdecimal() or not name.isidentifier():
-            raise click.BadParameter(f"{text!r} is not INPUT:DIM=NAME, such as tokens:1=length")
+            raise click.BadParameter(f"{text!r} is not INPUT:DIM=NAME, such as tokens:1=length.")
         dynamic.setdefault(argument, {})[int(dimension)] = name
     return dynamic or None
 
@@ -133,7 +133,7 @@ def export_command(
     except ValueError as failure:
         raise click.UsageError(str(failure), ctx) from failure
     if dynamic is not None and example_inputs is None:
-        raise click.UsageError("--dynamic needs --example-inputs.", ctx)
+        raise click.UsageError("--dynamic requires --example-inputs.", ctx)
     options = read_plan_options(ctx, target)
     output = None if dry_run else output if output is not None else options.output
     if output is None and not dry_run:

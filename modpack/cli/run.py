@@ -74,8 +74,17 @@ _TERMINATED = 143
     is_flag=True,
     help="Run in a virtual environment that contains the package's requirements and nothing else.",
 )
-@click.option("--package", "module", metavar="NAME", help="Run the saved object of this package.")
-@click.option("--resource", metavar="NAME", help="Run the saved object with this resource name.")
+@click.option(
+    "--package",
+    "module",
+    metavar="NAME",
+    help="Choose the object by the first part of its name, PACKAGE/RESOURCE.",
+)
+@click.option(
+    "--resource",
+    metavar="NAME",
+    help="Choose the object by the second part of its name, PACKAGE/RESOURCE.",
+)
 @on_mismatch_option
 @key_option
 @policy_option

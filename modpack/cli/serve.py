@@ -49,9 +49,16 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
     json_help=None,
 )
 @click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=FILE)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Listen on this address.",
+)
 @click.option(
     "--port",
+    metavar="PORT",
     type=click.IntRange(0, 65535),
     default=8000,
     show_default=True,
@@ -59,6 +66,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 )
 @click.option(
     "--workers",
+    metavar="N",
     type=click.IntRange(1, 512),
     default=1,
     show_default=True,
@@ -66,12 +74,16 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 )
 @click.option(
     "--threads",
+    metavar="N",
     type=click.IntRange(min=1),
-    help="Threads of torch in each worker.  [default: cores divided by workers]",
+    help="Run torch with N threads in each worker.  [default: cores divided by workers]",
 )
-@click.option("--device", help="Run the models on this device.  [default: the recorded one]")
+@click.option(
+    "--device", metavar="DEVICE", help="Run the models on DEVICE.  [default: the recorded one]"
+)
 @click.option(
     "--max-batch",
+    metavar="N",
     type=click.IntRange(1, 4096),
     default=8,
     show_default=True,
@@ -79,17 +91,19 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 )
 @click.option(
     "--max-wait-ms",
+    metavar="MS",
     type=click.FloatRange(0, 10_000),
     default=5.0,
     show_default=True,
-    help="Wait up to this long for the requests of a batch. A lone client never waits.",
+    help="Wait up to MS milliseconds for the requests of a batch. A lone client never waits.",
 )
 @click.option(
     "--max-queue",
+    metavar="N",
     type=click.IntRange(1, 100_000),
     default=256,
     show_default=True,
-    help="Answer 429 if more requests of a model wait.",
+    help="Answer 429 if N requests already wait for the model.",
 )
 @click.option(
     "--max-body",
@@ -100,17 +114,19 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 )
 @click.option(
     "--timeout",
+    metavar="SECONDS",
     type=click.FloatRange(0.1, 86_400),
     default=60.0,
     show_default=True,
-    help="Answer 504 after this many seconds.",
+    help="Answer 504 if a request takes more than SECONDS.",
 )
 @click.option(
     "--shutdown-timeout",
+    metavar="SECONDS",
     type=click.FloatRange(1, 3600),
     default=30.0,
     show_default=True,
-    help="Finish accepted requests for up to this many seconds after SIGTERM.",
+    help="Finish accepted requests for up to SECONDS after SIGTERM.",
 )
 @policy_option
 @key_option
@@ -146,8 +162,8 @@ def serve_command(
     /predict calls the only model with plain JSON, /models/NAME/predict any model, and
     /v2/models/NAME/infer uses the Open Inference Protocol. GET / is a page for trying models.
 
-    The trust policy and the key are checked before the port is opened, and again when a file is
-    replaced, which takes effect without a restart. There is no authentication: anyone who can
+    modpack checks the trust policy and the key before it opens the port. A replaced file takes
+    effect without a restart, after the same checks. There is no authentication: anyone who can
     reach the port can use the models.
 
     This command executes the packages' code. Only serve packages that you trust.
@@ -239,10 +255,10 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
             path = given
             name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(given).stem).strip("-.")
         if not _NAME.fullmatch(name):
-            raise click.UsageError(f"{name!r} is not a valid name of a model. Pass NAME={path}.")
+            raise click.UsageError(f"{name!r} is not a valid model name. Pass NAME={path}.")
         if name in named:
-            raise click.UsageError(f"two packages have the name {name!r}. Pass OTHER={path}.")
+            raise click.UsageError(f"two packages have the name {name!r}. Pass OTHER_NAME={path}.")
         if not Path(path).exists():
-            raise PackageNotFoundError(path, "no such file")
+            raise PackageNotFoundError(path, "the file does not exist")
         named[name] = path
     return named

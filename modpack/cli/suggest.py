@@ -45,8 +45,8 @@ def suggest_command(ctx: click.Context, /, target: str | None, as_json: bool, **
     modpack plans the package of TARGET without a preset and writes nothing. It suggests one rule
     for each distribution or top-level package that no rule matches, with reasons. The rules are
     shown as command-line options and as a table for pyproject.toml; they suffice to export TARGET
-    with --preset none. With --preset hermetic, it suggests interning the distributions
-    that can be interned.
+    with --preset none. With --preset hermetic, modpack suggests interning the
+    distributions that can be interned.
 
     \b
     Examples:

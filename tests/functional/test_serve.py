@@ -489,7 +489,7 @@ def test_untrusted_package_opens_no_port(folder, package, tmp_path):
 
 
 def test_start_reports_bad_arguments_in_one_line(package, tmp_path, served):
-    assert "no such file" in serve_failing(tmp_path / "missing.modpack")
+    assert "the file does not exist" in serve_failing(tmp_path / "missing.modpack")
     (tmp_path / "text.modpack").write_text("hello")
     assert "text.modpack" in serve_failing(tmp_path / "text.modpack")
     assert "two packages have the name 'net'" in serve_failing(package, package)
