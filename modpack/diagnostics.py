@@ -41,7 +41,7 @@ class Diagnostic:
         code: Its kind, such as ``mock-reachable``. The reference page of diagnostics lists them.
         subject: The module, record, resource, rule, or distribution concerned.
         message: The problem, as a clause without a final period.
-        location: ``file:line`` where it shows, if known.
+        location: ``file:line`` of the problem, if known.
         chain: The shortest chain of importers that leads to the subject.
         hint: How to fix it, in complete sentences. Empty if no fix is needed.
 
@@ -76,7 +76,7 @@ class Diagnostic:
             code: A key of :func:`diagnostic_codes`.
             subject: The module, record, resource, rule, or distribution concerned.
             message: The problem, as a clause without a final period.
-            location: ``file:line`` where it shows, if known.
+            location: ``file:line`` of the problem, if known.
             chain: The shortest chain of importers that leads to the subject.
             hint: A more specific fix than the code's.
             severity: Another severity than the code's.
@@ -106,7 +106,8 @@ class DiagnosticCode:
         severity: The severity of its diagnostics.
         meaning: What its diagnostics report, in complete sentences.
         hint: How to fix it, in complete sentences. Empty if no fix is needed.
-        implies: The milder code that this one includes: a gate on that code fires on this one, too.
+        implies: The milder code that this one includes: --fail-on with that code also fails on this
+            one.
         where: What reports it: ``problem`` and ``note`` (of a plan), ``audit``, ``verify``.
     """
 

@@ -170,7 +170,7 @@ class RecordNotFoundError(ArchiveError, FileNotFoundError):
     def __init__(self, path: str, record: str, similar: tuple[str, ...] = ()) -> None:
         self.similar = similar
         hint = f"Did you mean {', '.join(map(repr, similar))}?" if similar else ""
-        super().__init__(path, "no such record", record, hint=hint)
+        super().__init__(path, "the package has no such record", record, hint=hint)
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -250,11 +250,11 @@ class DeviceNotFoundError(UnpicklingError, RuntimeError):
 
 
 class ObjNotFoundError(ModpackError):
-    """No importer has an object under its own name."""
+    """No importer finds an object under the object's module and name."""
 
 
 class ObjMismatchError(ModpackError):
-    """An importer has a different object under an object's name."""
+    """An importer finds a different object under the object's module and name."""
 
 
 _Difference = tuple[str, str, str]
@@ -268,7 +268,8 @@ class _EnvironmentMismatch(Exception):
         self, path: str, differences: tuple[_Difference, ...], hint: str | None = None
     ) -> None:
         hint = hint or (
-            "Load it in an environment with the recorded versions, or export it again here."
+            "Load the package in an environment with the recorded versions, or export it again "
+            "here."
         )
         super().__init__(with_hint(_mismatch_table(path, differences), hint))
         self.path = path
@@ -302,7 +303,7 @@ def _mismatch_table(path: str, differences: tuple[_Difference, ...]) -> str:
     rows = [("", "recorded", "installed"), *differences]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    lines = [f"{path}: the installed versions differ from those that it was exported with:"]
+    lines = [f"{path}: the installed versions differ from those at export:"]
     return "\n".join([*lines, *("  " + "  ".join(row).rstrip() for row in cells)])
 
 
@@ -321,7 +322,7 @@ class PlatformMismatchError(ModpackError):
         self.present = present
         super().__init__(
             f"{path}: the package has native extensions for {built_for}, but this is {present}",
-            hint="Load it on that platform, or export it again without intern_native.",
+            hint="Load the package on that platform, or export it again without intern_native.",
         )
 
 
@@ -336,7 +337,7 @@ class DisallowedModuleError(ModpackError, ImportError):
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
         self.modules = modules
         listed = ", ".join(repr(module) for module in modules)
-        super().__init__(f"{path}: module_allowed rejects extern {listed}")
+        super().__init__(f"{path}: module_allowed rejects these extern modules: {listed}")
         self.path = path  # last, because an ImportError sets its own
 
 
@@ -361,8 +362,9 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         self.requirement = requirement
         self.others = others
         self.hint = _how_to_install(module, requirement, others)
-        missing = f"; so are {', '.join(repr(name) for name, _ in others)}" if others else ""
-        text = f"{path}: extern module {module!r} is not installed{missing}"
+        listed = ", ".join(map(repr, (module, *(name for name, _ in others))))
+        missing = f"modules {listed} are" if others else f"module {listed} is"
+        text = f"{path}: extern {missing} not installed"
         ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module, path=path)
 
 
@@ -482,7 +484,7 @@ class NamespaceConflictError(ModpackError, ImportError):
 
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
         self.modules = modules
-        shown = ", ".join(modules[:5]) + (", ..." if len(modules) > 5 else "")
+        shown = ", ".join(map(repr, modules[:5])) + (", ..." if len(modules) > 5 else "")
         verb = "is" if len(modules) == 1 else "are"
         super().__init__(
             f"{path}: namespace='process' is impossible, because {shown} {verb} already imported "
@@ -527,7 +529,7 @@ class InputMismatchError(ModpackError, ValueError):
 
 
 class DataError(ModpackError, ValueError):
-    """A file of inputs or outputs cannot be used, or a row of it.
+    """A file of inputs or outputs, or one of its rows, cannot be used.
 
     Args:
         path: The file, as the user named it.
@@ -602,7 +604,8 @@ class SelfTestError(ModpackError):
         hint = (
             ""
             if is_written
-            else "No file was written. To write it anyway, pass self_test='warn' (--no-self-test)."
+            else "No file was written. To write it anyway, pass self_test='warn', or "
+            "--no-self-test."
         )
         super().__init__("\n".join(lines), hint=hint)
 

@@ -79,7 +79,7 @@ class SelfTestCase(NamedTuple):
         global_hooks: Whether process-wide hooks are restored for it.
         deterministic: Whether two runs of the live object gave the same output. If not, only
             types, shapes, and lengths were compared.
-        unstable: Paths in the output at which even those differed between the two runs.
+        unstable: Paths in the output at which even types, shapes, or lengths differed.
     """
 
     resource: tuple[str, str]

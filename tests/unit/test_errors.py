@@ -52,7 +52,7 @@ def _all_below(kind):
 RAISED = [
     ModpackError("text", hint="Fix it."),
     ArchiveError("net.modpack", "it is damaged", "model.pkl", hint="Copy it."),
-    PackageNotFoundError("net.modpack", "there is no such file"),
+    PackageNotFoundError("net.modpack", "the file does not exist"),
     RecordNotFoundError("net.modpack", "a.txt", ("b.txt",)),
     PicklingError("model/model.pkl", (("model.lock", "it is a lock"),)),
     UnpicklingError("model/model.pkl", "it is damaged"),
@@ -63,7 +63,7 @@ RAISED = [
     ReopenError("modpack.packages.p0", "it was closed", "net.modpack", hint="Open it."),
     TrustError("net.modpack", ("it has code.",)),
     UntrustedImportError("net.modpack", "yaml", "it is not allowed."),
-    PolicyNotFoundError("trust.toml", ("no such file",)),
+    PolicyNotFoundError("trust.toml", ("the file does not exist",)),
     SelfTestError("net.modpack", "it fails", ("line",), "log"),
 ]
 
