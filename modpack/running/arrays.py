@@ -129,7 +129,7 @@ def _require_magic(file: str, magic: bytes) -> None:
         found = stream.read(len(magic))
     if found != magic:
         kind = "a NumPy array" if magic == b"\x93NUMPY" else "an archive of NumPy arrays"
-        raise DataError(file, f"cannot be read: the file is not {kind}")
+        raise DataError(file, f"the file is not {kind}")
 
 
 def open_npz(file: str, layout: Layout) -> ArraySource:

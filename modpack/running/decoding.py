@@ -167,7 +167,9 @@ def _flatten(name: str, data: object) -> tuple[list[int], list[object]]:
                     _position(name, index, shape), f"expected a list of {size}, got {found}"
                 )
             if len(each) != size:
-                text = f"expected a list of {size} as before it, got a list of {len(each)}"
+                text = (
+                    f"expected a list of {size}, like the previous one, got a list of {len(each)}"
+                )
                 raise _wrong(_position(name, index, shape), text)
             below += each
         shape.append(size)

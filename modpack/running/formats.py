@@ -64,7 +64,7 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
         expected = layout.specs[missing[0]]
         raise DataError(
             files[0].label,
-            f"no file for the input {missing[0]!r}, which is {expected}",
+            f"no file was given for the input {missing[0]!r}, which is {expected}",
             hint=f"Add {missing[0]}=FILE.",
         )
     sources: dict[str, Source] = {}

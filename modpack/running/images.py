@@ -47,7 +47,9 @@ def picture_of(file: str, layout: Layout) -> Picture:
     if name is None:
         inputs = ", ".join(repr(spec.name) for spec in layout.signature.inputs)
         raise DataError(
-            file, f"the inputs are {inputs}", hint="Pass NAME=FOLDER for the one that takes images."
+            file,
+            f"the model has several inputs: {inputs}",
+            hint="Pass NAME=FOLDER with the input's name.",
         )
     spec = layout.specs[name]
     if spec.type == "any":
@@ -59,7 +61,7 @@ def picture_of(file: str, layout: Layout) -> Picture:
     shape = (spec.shape or ())[1:] if name in layout.rows else spec.shape or ()
     axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
     if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
-        raise DataError(file, f"the input {name!r} takes no images: it is {spec}")
+        raise DataError(file, f"the input {name!r} is {spec}, which cannot contain images")
     dtype = dtype_of(spec)
     if dtype is not torch.uint8 and not dtype.is_floating_point:
         raise DataError(file, f"images cannot be converted to {spec.dtype}, the dtype of {name!r}")
@@ -131,6 +133,6 @@ class ImageSource:
         if expected != (height, width):
             text = (
                 f"expected an image of {expected[0]} x {expected[1]} pixels (height x width), got "
-                f"{height} x {width}; --resize resizes it"
+                f"{height} x {width}. Pass --resize to resize it"
             )
             raise InputMismatchError((text,))

@@ -191,14 +191,17 @@ def reading(file: str) -> Iterator[None]:
     except ModpackError:
         raise
     except OSError as failure:
-        raise DataError(file, failure.strerror or f"cannot be read: {failure}") from failure
+        raise DataError(
+            file, failure.strerror or f"the file cannot be read: {failure}"
+        ) from failure
     except Exception as failure:
         reason = " ".join((str(failure) or type(failure).__name__).split())
         if "Weights only load failed" in reason:  # torch continues with advice on how to do it
             raise DataError(
-                file, "contains other objects than tensors and plain values, which can run code"
+                file,
+                "the file contains objects other than tensors and plain values, which can run code",
             ) from failure
-        raise DataError(file, f"cannot be read: {reason:.200}") from failure
+        raise DataError(file, f"the file cannot be read: {reason:.200}") from failure
 
 
 def join_problems(failure: InputMismatchError) -> str:

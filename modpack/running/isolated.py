@@ -251,7 +251,7 @@ def _copy_modpack(package: str, target: Path) -> None:
     """Copy the running modpack into an environment, with the metadata of its version."""
     libraries = [each for each in target.glob("[Ll]ib*/**/site-packages") if not each.is_symlink()]
     if not libraries:
-        raise IsolationError(package, f"{target} has no folder site-packages")
+        raise IsolationError(package, f"{target} has no site-packages folder")
     (target / _COMPLETE).unlink(missing_ok=True)
     for old in libraries[0].glob("modpack*"):
         shutil.rmtree(old)

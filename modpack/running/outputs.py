@@ -248,7 +248,9 @@ class _CsvWriter:
             self._header = header
             lines.writerow(header)
         if header != self._header:
-            raise DataError(self._path, "the numbers of values differ between rows")
+            raise DataError(
+                self._path, "the outputs of different rows have different numbers of values"
+            )
         lines.writerows(zip(*columns, strict=True))
         self._sink.write(text.getvalue().encode())
 
@@ -275,7 +277,9 @@ class _ParquetWriter:
             self._opened.write_table(table.cast(self._opened.schema))
         except (self._arrow.ArrowInvalid, self._arrow.ArrowTypeError, ValueError) as failure:
             reason = " ".join(str(failure).split())
-            raise DataError(self._path, f"cannot contain the outputs: {reason:.200}") from failure
+            raise DataError(
+                self._path, f"the file cannot contain the outputs: {reason:.200}"
+            ) from failure
 
     def _column(self, name: str, value: torch.Tensor | list[object]) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -322,7 +326,7 @@ def _cells(value: torch.Tensor | list[object]) -> Sequence[object]:
 def _refuse_whole(path: str, outputs: Outputs) -> None:
     for name in outputs.whole:
         raise DataError(
-            path, f"the output {name!r} has no value for each row", hint="Write .json or .pt."
+            path, f"the output {name!r} does not have one value per row", hint="Write .json or .pt."
         )
 
 

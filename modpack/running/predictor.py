@@ -205,7 +205,7 @@ class Predictor:
             size = min(max_rows, rows - start)
             chunk = self._run(_slice_rows(joint, start, size))
             if any(each.shape[:1] != (size,) for each in _tensors(chunk)):
-                raise ValueError(f"an output does not have a row for each of {size} rows")
+                raise ValueError(f"an output does not have {size} rows, although the inputs do")
             outputs.append(chunk)
         return _concatenate(outputs)
 
@@ -269,7 +269,7 @@ def _concatenate(calls: Sequence[Mapping[str, object]]) -> dict[str, object]:
         if len(tensors) == len(parts):
             joint[name] = torch.cat(tensors)
         elif any(repr(part) != repr(value) for part in parts):
-            raise ValueError(f"the values of {name!r} differ")
+            raise ValueError(f"the values of {name!r} differ between batches")
         else:
             joint[name] = value
     return joint

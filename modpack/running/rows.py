@@ -182,7 +182,7 @@ class CsvSource(RowSource[list[str]]):
         with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
             header = next(csv.reader(stream), None)
         if not header:
-            raise DataError(file, "the file has no line with names of columns", line=1)
+            raise DataError(file, "the file has no header line with column names", line=1)
         self._header = header
         self._assigned = assign_columns(file, layout, header)
         csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
@@ -198,7 +198,9 @@ class CsvSource(RowSource[list[str]]):
                         yield Place(self._file, number, line), row
                     line = rows.line_num + 1
             except csv.Error as failure:
-                raise DataError(self._file, f"is not valid CSV: {failure}", line=line) from failure
+                raise DataError(
+                    self._file, f"the file is not valid CSV: {failure}", line=line
+                ) from failure
 
     def _decode(self, row: list[str]) -> dict[str, object]:
         return _decode_cells(self._layout, self._assigned, self._header, row)

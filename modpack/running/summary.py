@@ -36,7 +36,7 @@ class OutputSummary:
             name = next(iter(outputs.whole or self._whole))
             raise DataError(
                 f"output {name!r}",
-                "has no value for each row, so that batches cannot be joined",
+                "the output does not have one value per row, so batches cannot be joined",
                 hint="Run all rows in one batch: pass a larger --batch-size.",
             )
         if self.rows and list(outputs.rows) != list(self._facts):

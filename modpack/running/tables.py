@@ -70,7 +70,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
         shown = listed([repr(column) for column in columns], 10)
         raise DataError(
             file,
-            f"no column for the input {missing[0]!r}; the columns are {shown}",
+            f"the file has no column for the input {missing[0]!r}; its columns are {shown}",
             hint=f"Name the column {missing[0]!r}, or the columns of its elements "
             f"'{missing[0]}.0', '{missing[0]}.1', ...",
         )
@@ -97,8 +97,8 @@ def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
     if varying > 1 or (not varying and math.prod(sizes) != count) or not shape:
         raise DataError(
             file,
-            f"the input {name!r} is {spec}, which {count} columns do not fit",
-            hint=f"Expected {math.prod(sizes)} columns." if shape and not varying else "",
+            f"the input {name!r} is {spec}, which does not fit {count} columns",
+            hint=f"Provide {math.prod(sizes)} columns." if shape and not varying else "",
         )
 
 

@@ -127,7 +127,7 @@ def _read_inputs(
             binary = binary[size:]
         yield name, _plain_value(specs.get(name), name, elements)
     if binary:
-        raise RequestError(f"{len(binary)} bytes after the binary data of the last input")
+        raise RequestError(f"{len(binary)} bytes follow the binary data of the last input")
 
 
 def _shape_of(name: str, given: dict[str, Any]) -> list[int]:
@@ -140,13 +140,15 @@ def _shape_of(name: str, given: dict[str, Any]) -> list[int]:
 def _elements(name: str, data: object, shape: list[int], datatype: str) -> object:
     """Return a tensor from JSON, or the texts of a BYTES tensor."""
     if not isinstance(data, list):
-        raise RequestError(f"input {name!r}: 'data' must be a list, or binary_data_size be given")
+        raise RequestError(
+            f"input {name!r}: 'data' must be a list, or binary_data_size must be given"
+        )
     if datatype == "BYTES":
         texts = data
         while len(texts) == 1 and isinstance(texts[0], list):
             texts = texts[0]
         if not all(isinstance(text, str) for text in texts):
-            raise RequestError(f"input {name!r}: BYTES must be strings")
+            raise RequestError(f"input {name!r}: elements of datatype BYTES must be strings")
         _require_count(name, len(texts), shape)
         return texts
     dtype = DTYPES[datatype]
@@ -191,7 +193,7 @@ def _split_bytes(name: str, data: memoryview) -> Iterator[bytes]:
     while data:
         size = _SIZE.unpack_from(data)[0] if len(data) >= _SIZE.size else len(data)
         if _SIZE.size + size > len(data):
-            raise RequestError(f"input {name!r}: the binary data of BYTES is cut off")
+            raise RequestError(f"input {name!r}: the binary data is cut off")
         yield bytes(data[_SIZE.size : _SIZE.size + size])
         data = data[_SIZE.size + size :]
 
@@ -212,7 +214,7 @@ def _plain_value(spec: ValueSpec | None, name: str, elements: object) -> object:
         try:
             return value.decode("utf-8")
         except UnicodeDecodeError as failure:
-            raise RequestError(f"input {name!r}: not valid UTF-8") from failure
+            raise RequestError(f"input {name!r}: the data is not valid UTF-8") from failure
     if spec.type == "bytes" and isinstance(value, str):
         return value.encode("utf-8")
     return value

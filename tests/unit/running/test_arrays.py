@@ -63,20 +63,20 @@ def test_pt_file_with_other_objects_is_rejected(calls):
     with pytest.raises(DataError) as failure:
         calls.read(calls.layout(), "a.pt")
     assert str(failure.value) == (
-        "a.pt: contains other objects than tensors and plain values, which can run code"
+        "a.pt: the file contains objects other than tensors and plain values, which can run code"
     )
 
 
 def test_npy_file_with_objects_is_rejected(calls):
     np.save("a.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"a\.npy: cannot be read: "):
+    with pytest.raises(DataError, match=r"a\.npy: the file cannot be read: "):
         calls.read(calls.layout(), "a.npy")
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_file_of_another_kind_is_one_line(calls, tmp_path, name):
     (tmp_path / name).write_bytes(b"\x89PNG")
-    with pytest.raises(DataError, match=f"^{name}: cannot be read: the file is not a"):
+    with pytest.raises(DataError, match=f"^{name}: the file is not a"):
         calls.read(calls.layout(), name)
 
 
@@ -112,7 +112,7 @@ def test_truncated_file_is_one_line(calls, suffix, tmp_path):
     file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(DataError) as failure:
         calls.read(calls.layout(), f"a{suffix}")
-    assert str(failure.value).startswith(f"a{suffix}: cannot be read: ")
+    assert str(failure.value).startswith(f"a{suffix}: the file cannot be read: ")
     assert "\n" not in str(failure.value)
 
 

@@ -43,7 +43,11 @@ def test_decode_value_reads_tensors(dtype, data):
 @pytest.mark.parametrize(
     "dtype, data, problem",
     [
-        ("float32", [[1, 2], [3]], "x[1]: expected a list of 2 as before it, got a list of 1"),
+        (
+            "float32",
+            [[1, 2], [3]],
+            "x[1]: expected a list of 2, like the previous one, got a list of 1",
+        ),
         ("float32", [[1, 2], 3], "x[1]: expected a list of 2, got 3"),
         ("float32", [1, [2]], "x[1]: expected numbers for float32, got a list"),
         ("float32", [[0] * 3, [0, "a", 0]], 'x[1][1]: expected numbers for float32, got "a"'),

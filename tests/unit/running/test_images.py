@@ -50,8 +50,8 @@ def test_image_of_another_size_names_expected_size(calls, draw):
     layout = calls.layout(calls.spec("image", "uint8", ("batch", 3, 4, 4)))
     found = calls.read(layout, draw("a.png"))
     assert found.bad == [
-        "photos/a.png: row 1: expected an image of 4 x 4 pixels (height x width), got 1 x 2; "
-        "--resize resizes it"
+        "photos/a.png: row 1: expected an image of 4 x 4 pixels (height x width), got 1 x 2. "
+        "Pass --resize to resize it"
     ]
 
 
@@ -87,10 +87,10 @@ def test_damaged_image_is_a_bad_row(calls, draw, tmp_path):
 @pytest.mark.parametrize(
     ("specs", "message"),
     [
-        ([("x", "float32", ("batch", 3))], "the input 'x' takes no images: it is float32"),
+        ([("x", "float32", ("batch", 3))], "the input 'x' is float32"),
         ([("x", "int64", ("batch", 3, 1, 2))], "images cannot be converted to int64"),
         ([("x", "any", ())], "the package has no call signature"),
-        ([("x",), ("y",)], "the inputs are 'x', 'y'. Pass NAME=FOLDER"),
+        ([("x",), ("y",)], "the model has several inputs: 'x', 'y'. Pass NAME=FOLDER"),
     ],
 )
 def test_call_that_takes_no_images_is_rejected(calls, draw, specs, message):

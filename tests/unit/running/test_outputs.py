@@ -128,7 +128,7 @@ def test_output_that_does_not_fit_the_format_leaves_no_file(tmp_path, name, valu
 
 @pytest.mark.parametrize("name", ["o.jsonl", "o.csv", "o.parquet"])
 def test_output_without_rows_needs_a_whole_format(tmp_path, name):
-    with pytest.raises(DataError, match="the output 'loss' has no value for each row"):
+    with pytest.raises(DataError, match="the output 'loss' does not have one value per row"):
         write(tmp_path / name, {"a": SCORE}, whole={"loss": torch.tensor(1.0)})
 
 
@@ -162,5 +162,5 @@ def test_summary_rejects_whole_output_of_several_batches():
     outputs = Outputs({}, {"loss": torch.tensor(1.0)}, 2)
     summary.add(outputs)
     assert summary.text(is_single=False) == "loss: float32 ()\n  1\n"
-    with pytest.raises(DataError, match="'loss': has no value for each row"):
+    with pytest.raises(DataError, match="'loss': the output does not have one value per row"):
         summary.add(outputs)

@@ -167,11 +167,11 @@ def test_csv_reports_bad_row_with_line(calls, write, row, reason):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "a.csv:1: the file has no line with names of columns"),
+        ("", "a.csv:1: the file has no header line with column names"),
         ("x,x\n1,2\n", "a.csv: the column 'x' occurs twice"),
-        ("a,b\n1,2\n", "a.csv: the input 'x' is float32 (batch, 3), which 2 columns do not fit"),
-        ('x.0,x.1,x.2\n1,2,"3\n', "a.csv:2: is not valid CSV"),
-        (b"x.0,x.1,x.2\n\xff,1,2\n", "a.csv: cannot be read: 'utf-8' codec"),
+        ("a,b\n1,2\n", "a.csv: the input 'x' is float32 (batch, 3), which does not fit 2 columns"),
+        ('x.0,x.1,x.2\n1,2,"3\n', "a.csv:2: the file is not valid CSV"),
+        (b"x.0,x.1,x.2\n\xff,1,2\n", "a.csv: the file cannot be read: 'utf-8' codec"),
     ],
 )
 def test_csv_file_that_cannot_be_used_is_rejected(calls, write, text, message):
@@ -182,7 +182,7 @@ def test_csv_file_that_cannot_be_used_is_rejected(calls, write, text, message):
 
 def test_csv_without_column_of_an_input_is_rejected(calls, write):
     layout = calls.layout(calls.spec("x", shape=("batch",)), calls.spec("y", shape=("batch",)))
-    with pytest.raises(DataError, match=r"no column for the input 'y'; the columns are 'x', 'z'"):
+    with pytest.raises(DataError, match=r"no column for the input 'y'; its columns are 'x', 'z'"):
         calls.read(layout, write("a.csv", "x,z\n1,2\n"))
 
 
@@ -207,7 +207,10 @@ def test_named_files_give_each_input_its_rows(calls, write):
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        (["x=x.csv"], "x.csv: no file for the input 'y', which is float32 (batch,). Add y=FILE."),
+        (
+            ["x=x.csv"],
+            "x.csv: no file was given for the input 'y', which is float32 (batch,). Add y=FILE.",
+        ),
         (["x=x.csv", "z=x.csv"], "x.csv: there is no input 'z'; the inputs are 'x', 'y'"),
         (["x=x.csv", "y=y.jsonl"], "the inputs have different numbers of rows: 2 in 'x', 1 in 'y'"),
         (["x=x.csv", "y=bad.jsonl"], "bad.jsonl:1: row 1: input y: expected"),

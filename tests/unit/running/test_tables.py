@@ -95,6 +95,6 @@ def test_number_out_of_range_is_reported(calls, save):
 
 def test_damaged_file_is_one_line(calls, tmp_path, save):
     (tmp_path / save(x=[1.0])).write_bytes(b"PAR1 nothing")
-    with pytest.raises(DataError, match=r"^a\.parquet: cannot be read: ") as failure:
+    with pytest.raises(DataError, match=r"^a\.parquet: the file cannot be read: ") as failure:
         calls.read(calls.layout(), "a.parquet")
     assert "\n" not in str(failure.value)
