@@ -1,4 +1,4 @@
-"""The importer of packaged objects and of packaged code."""
+"""The importer and the call signature of packaged objects, and the importer of calling code."""
 
 from __future__ import annotations
 

@@ -311,7 +311,8 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If it was loaded from a package whose importer is not listed.
+            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
+                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_module(self._own_name(module_name), dependencies)
@@ -326,7 +327,8 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If it was loaded from a package whose importer is not listed.
+            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
+                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_dependency(self._own_name(module_name), dependencies)
@@ -411,8 +413,8 @@ class PackageExporter:
             TypeError: If an argument has the wrong type.
             ValueError: If an argument has an invalid value.
             PicklingError: If something in the object cannot be saved; the error lists the attribute
-                paths. It is also an ObjNotFoundError or ObjMismatchError if a class or function is
-                missing, or another object, under its own name.
+                paths. Also an ObjNotFoundError if a class or function is not found under its name,
+                or an ObjMismatchError if that name leads to another object.
             ObjMismatchError: If the package would contain two versions of one library.
         """
         self._save(package, resource, obj, dependencies, pickle_protocol, None)
@@ -428,7 +430,7 @@ class PackageExporter:
     ) -> None:
         """Save a model with its hooks, and its optimizer if given.
 
-        With example inputs, the model runs on them once after it was saved, in its current mode
+        With example inputs, the model runs on them once after it is saved, in its current mode
         and with its current gradient setting. Parameters, buffers, and random states are restored
         afterwards; other state that its code or hooks change is not. Inputs and output are stored
         in the package. Closing the exporter runs the self-test with them, and
@@ -506,7 +508,7 @@ class PackageExporter:
         self._planner.add_folder(record)
 
     def hook_report(self) -> HookReport:
-        """Return the status of every hook found so far: captured, native, or omitted."""
+        """Return the status of every hook found so far; see :class:`modpack.HookStatus`."""
         from modpack.hooks.report import HookReport
 
         return HookReport(tuple(self._objects.hook_statuses))
@@ -704,7 +706,7 @@ class PackageExporter:
         """Return the call signature of an example, without outputs, or None without example."""
         if example is None:
             if dynamic is not None:
-                raise ValueError("dynamic describes example inputs: pass example_inputs, too")
+                raise ValueError("dynamic requires example_inputs. Pass both.")
             return None
         from modpack.selftest.call_description import describe_call
 

@@ -101,7 +101,7 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
         ValueError: If an argument has an invalid value, or ``hooks`` contains an unknown name.
         EnvironmentMismatchError: If ``on_mismatch="error"`` and a version differs. No code has run.
         TrustError: If the policy does not allow something that the package requires. No code has
-            run if the package declares that it requires it.
+            run if the package declares this requirement.
         SignatureError: If the policy requires a signature that is missing or invalid. No code has
             run.
         ModpackError: If the package cannot be loaded, or has several objects and no main one.
@@ -143,7 +143,7 @@ class PackageImporter(Importer):
     they are below :mod:`modpack.packages` and a package named by the digest, so that packages
     conflict neither with each other nor with installed modules, and other processes of this user
     can unpickle their objects. In the process namespace they have their real names, for code that
-    looks itself up by name. In neither namespace is an interned module imported from the host.
+    looks itself up by name. Interned modules are never imported from the loading environment.
 
     Args:
         file_or_buffer: Package file, binary file object, folder of an unzipped package, or open
@@ -230,7 +230,7 @@ class PackageImporter(Importer):
 
         Raises:
             ModuleNotFoundError: If the package has no such module and may not import it from the
-                host.
+                loading environment.
         """
         if str(name).startswith(".") and package is not None:
             name = importlib.util.resolve_name(name, require_module_name(package, "package"))

@@ -1,9 +1,9 @@
 """A pickle module that saves lambdas and nested functions of loaded packages by their source.
 
 Plain :mod:`pickle` rejects such functions, for example hooks. After :func:`register`, worker
-processes receive them by :mod:`multiprocessing`, joblib, and Ray. For files, pass this module to
-torch: ``torch.save(model, file, pickle_module=modpack.pickle_by_source)``. Loading needs neither.
-The functions import modules of their package, as they do in the process that loaded it.
+processes receive them through :mod:`multiprocessing`, joblib, and Ray. For files, pass this module
+to torch: ``torch.save(model, file, pickle_module=modpack.pickle_by_source)``. Loading needs neither
+step. The functions import modules of their package, as they do in the process that loaded it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Pickler", "Unpickler", "dump", "dumps", "load", "loads", "register"]
 
 
 class Pickler(pickle.Pickler):
-    """A pickler that saves functions of packages by their source if they have no name."""
+    """A pickler that saves functions of packages by their source if they cannot be imported."""
 
     def reducer_override(self, obj: Any) -> Any:
         """Reduce a function of a package (:meth:`pickle.Pickler.reducer_override`)."""
@@ -59,8 +59,8 @@ def register(*picklers: type[pickle.Pickler]) -> None:
     function back.
 
     Args:
-        *picklers: Pickler classes. By default, multiprocessing's pickler, and that of each imported
-            copy of cloudpickle, as joblib and Ray have one: import them first.
+        *picklers: Pickler classes. Default: the picklers of multiprocessing and of each imported
+            copy of cloudpickle. joblib and Ray contain copies, so import them first.
     """
     for kind in picklers or _known_picklers():
         own = getattr(kind, "reducer_override", None)

@@ -49,7 +49,7 @@ class ExporterOptions(TypedDict, total=False):
         Option(
             True,
             "Whether to test a package with example inputs before it replaces the target: in an "
-            "interpreter that cannot import what the package interns, the model must load and "
+            "interpreter that cannot import the interned modules, the model must load and "
             "compute the same output. ``'warn'`` writes a package that fails, with a warning; "
             "False runs no test.",
         ),
@@ -79,7 +79,7 @@ class ModelOptions(TypedDict, total=False):
             False,
             "Hooks whose collected state is saved empty: True, False, names, or a predicate over "
             "HookSpecs. The state consists of the lists, dicts, sets, and deques among closure "
-            "variables, attributes, and bound arguments. The live hooks keep theirs.",
+            "variables, attributes, and bound arguments. The live hooks keep their state.",
         ),
     ]
     example_inputs: Annotated[
@@ -96,7 +96,7 @@ class ModelOptions(TypedDict, total=False):
         Mapping[str, Mapping[int, str]] | None,
         Option(
             None,
-            "Names of dimensions of the inputs that may vary, by argument and dimension: "
+            "Names for the input dimensions that may vary, by argument and dimension: "
             "``{'x': {0: 'batch', 1: 'length'}}``. Dimensions with the same name have the same "
             "size. The self-test finds the batch dimension without this option if all tensors "
             "share their first dimension.",

@@ -1,8 +1,8 @@
 """Specs of hooks that belong to an autograd graph.
 
 Such a hook is registered on an object that each forward pass creates: an output tensor, a node of
-the graph, or the engine's queue. It cannot be listed, and it dies with the graph. A spec says where
-it belongs; :func:`modpack.hooks.attach` registers it there on every forward pass.
+the graph, or the engine's queue. The hook cannot be listed, and it is freed with the graph. A spec
+says where it belongs; :func:`modpack.hooks.attach` registers it there on every forward pass.
 """
 
 from __future__ import annotations

@@ -423,11 +423,11 @@ class GraphHandle:
 def attach(model: torch.nn.Module, spec: GraphSpec) -> GraphHandle:
     """Attach a hook that belongs to the autograd graph, for all future forward passes.
 
-    It is saved and restored with the model, like other model hooks.
+    The hook is saved and restored with the model, like other model hooks.
 
     Args:
         model: The model.
-        spec: What to attach and where: an :class:`OutputGrad`, :class:`NodeHook`,
+        spec: The hook and its place: an :class:`OutputGrad`, :class:`NodeHook`,
             :class:`NodePreHook`, :class:`SavedTensors`, :class:`AfterBackward`,
             :class:`MultiGrad`, or :class:`CaptureGrad`.
 

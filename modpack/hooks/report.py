@@ -1,4 +1,4 @@
-"""The fate of every hook: captured, native, or left out."""
+"""The status of every hook: captured, native, left out, unsupported, or unwrapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from modpack.hooks.kinds import kinds_of
 
 @dataclass(frozen=True)
 class HookStatus:
-    """The fate of one hook.
+    """The status of one hook.
 
     Attributes:
         name: The hook's name.

@@ -1,8 +1,8 @@
-"""One HTML page about an audit: everything it needs is in it, and it asks nobody for more.
+"""One HTML page about an audit. The page is complete and loads nothing from the network.
 
-The page allows itself no connection, no foreign script and no foreign style (a content security
-policy with the hashes of its own). Whatever comes out of a package is text to it: escaped where the
-page is written, put in as text where a script shows it.
+A content security policy forbids connections, and all scripts and styles except the page's own,
+whose hashes it lists. Text from a package is never markup: it is escaped when the page is written,
+and scripts insert it as text.
 """
 
 from __future__ import annotations

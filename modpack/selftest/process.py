@@ -1,4 +1,4 @@
-"""The clean interpreter of the self-test: start it, respond its requests, and end it.
+"""The clean interpreter of the self-test: start it, respond to its requests, and end it.
 
 It runs the same Python, isolated (``-I``), in an empty folder, with its own cache and a given
 ``sys.path``, and without the modules and files that the package contains. Parent and child

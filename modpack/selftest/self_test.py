@@ -54,9 +54,10 @@ class SelfTestResult:
 def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) -> SelfTestResult:
     """Repeat a package's stored self-test in a clean interpreter.
 
-    It loads the package, runs it on the stored inputs under the recorded conditions (random states,
-    threads, modes), and compares the output with the stored one. Modules that were hidden at export
-    are hidden again. This executes the package's code: only test packages you trust.
+    The interpreter loads the package, runs it on the stored inputs under the recorded conditions
+    (random states, threads, modes), and compares the output with the stored one. Modules that were
+    hidden at export are hidden again. This executes the package's code: only test packages you
+    trust.
 
     Args:
         path: A package file, or the folder of an unzipped package.
