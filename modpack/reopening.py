@@ -91,14 +91,14 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
     """
     if is_closed(name):
         reason = "its importer was closed in this process"
-        raise ReopenError(name, reason, hint="Load the package again, or close it later.")
+        raise ReopenError(name, reason, hint="Load the package again, or close its importer later.")
     if is_local:
         reason = "it was loaded with module_allowed, a function that cannot be sent"
         raise ReopenError(name, reason, hint=f"Pass a TrustPolicy instead, or {_LOAD_FIRST}.")
     try:
         record = read_record(plain_name)
     except FileNotFoundError as failure:
-        reason = f"there is no record of it in {record_file(plain_name).parent}"
+        reason = f"there is no record of the package in {record_file(plain_name).parent}"
         hint = (
             "Loading a package leaves a record, for processes of the same user with the same "
             "MODPACK_CACHE_DIR, unless the package is a file object. "
@@ -113,7 +113,7 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
     except ReopenError:
         raise
     except PackageNotFoundError as failure:
-        hint = f"Move it back, or {_LOAD_FIRST} by its new path."
+        hint = f"Move the file back, or {_LOAD_FIRST} by its new path."
         raise ReopenError(name, "the file does not exist", record.path, hint=hint) from failure
     except (ModpackError, OSError, TypeError, ValueError) as failure:  # last two: bad options
         reason = str(failure).removeprefix(f"{record.path}: ")

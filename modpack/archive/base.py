@@ -329,7 +329,7 @@ class FileBytes(ByteSource):
         except FileNotFoundError as error:
             from modpack.archive.other_files import identify_url
 
-            reason, hint = identify_url(label) or ("no such file", "")
+            reason, hint = identify_url(label) or ("the file does not exist", "")
             raise PackageNotFoundError(label, reason, hint=hint) from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"the file cannot be opened: {_text(error)}") from error

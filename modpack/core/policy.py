@@ -210,9 +210,9 @@ class TrustPolicy:
             require_type(signer, Signer, "require_signature_from", _SIGNER_OBJECTS)
         object.__setattr__(self, "require_signature_from", signers)
         require_type(self.allow_native, bool, "allow_native", "a bool")
-        require_type(self.verify, (str, NoneType), "verify", "'code', 'full' or None")
+        require_type(self.verify, (str, NoneType), "verify", "'code', 'full', or None")
         if self.verify not in (None, *VERIFY_LEVELS):
-            raise ValueError(f"verify must be 'code', 'full' or None, not {self.verify!r}")
+            raise ValueError(f"verify must be 'code', 'full', or None, not {self.verify!r}")
         level = self.verify or ("full" if self.require_signature_from else "code")
         object.__setattr__(self, "verify", level)
         if self.allow_code and not self.require_signature_from:
@@ -237,7 +237,7 @@ class TrustPolicy:
         try:
             document = read_toml(file)
         except FileNotFoundError as failure:
-            raise PolicyNotFoundError(str(file), ("no such file",)) from failure
+            raise PolicyNotFoundError(str(file), ("the file does not exist",)) from failure
         except BrokenTomlError as failure:
             raise PolicyError(str(file), (str(failure),)) from failure
         except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
@@ -462,7 +462,7 @@ class _PolicyParser:
         with (self._folder / name).open("rb") as file:
             content = file.read(_MAX_KEY_BYTES + 1)
         if len(content) > _MAX_KEY_BYTES:
-            raise ValueError(f"a key has at most {_MAX_KEY_BYTES} bytes")
+            raise ValueError(f"the file is larger than {_MAX_KEY_BYTES} bytes, so it is not a key")
         try:
             return content.decode("ascii")
         except UnicodeDecodeError:

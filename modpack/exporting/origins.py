@@ -193,4 +193,4 @@ def iter_sources(module: str, path: Path) -> Iterator[tuple[str, Path, bool]]:
     elif path.is_file():
         yield module, path, path.name == "__init__.py"
     else:
-        raise FileNotFoundError(f"no such file or folder for module {module!r}: {str(path)!r}")
+        raise FileNotFoundError(f"{str(path)!r}, the source of module {module!r}, does not exist")

@@ -1,8 +1,8 @@
 """Files and metadata that are included with interned modules.
 
-For an installed distribution, its file list answers this: the files in folders of interned
-packages. The user's own folders may contain any file. A file there is included only if a source
-refers to it and nothing about it suggests a secret or a checkpoint. Nothing is executed.
+For an installed distribution, its file list names them: the files in folders of interned packages.
+The user's own folders may contain any file. A file there is included only if a source refers to it
+and nothing about it suggests a secret or a checkpoint. Nothing is executed.
 """
 
 from __future__ import annotations
@@ -300,10 +300,10 @@ class _Collector:
             if found:
                 shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
                 text = (
-                    f"{module} reads files whose names are computed at run time from {folder}; it "
-                    f"is not the folder of a Python package, so no file is included ({shown})"
+                    f"{module} reads files whose names are computed at run time from {folder}; "
+                    f"this is not the folder of a Python package, so no file is included ({shown})"
                 )
-                hint = 'Save those that it needs: save_text("", name, text).'
+                hint = 'Save the files that the model needs: save_text("", name, text).'
                 where = f"{location.file}:{read.line}"
                 self._notes.append(
                     Diagnostic.from_code("data-files-dynamic", module, text, where, hint=hint)

@@ -72,11 +72,12 @@ class _Leak(NamedTuple):
             module = next((folder for folder in folders if folder in reached), None)
         chain = graph.shortest_path(f"<{self.subject}>" if module is None else module)
         hints = [
-            f"If it is not a secret: allow_secrets_in=[{allow!r}], or --allow-secrets-in '{allow}'."
+            f"If it is not a secret, pass allow_secrets_in=[{allow!r}], or "
+            f"--allow-secrets-in '{allow}'."
         ]
         pattern = _mock_pattern(module, chain, graph) if module is not None else None
         if pattern is not None:
-            hints.append(f"To exclude it: mock({pattern!r}).")
+            hints.append(f"To exclude it, call mock({pattern!r}).")
         return Diagnostic.from_code(
             PackagingErrorReason.POSSIBLE_SECRET,
             self.subject,

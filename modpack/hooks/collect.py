@@ -525,10 +525,9 @@ class HookCollector:
             known[key] += 1
             if len(parts) < hook.attachment.size:
                 raise ModpackError(
-                    f"hook {spec.name!r} was attached to a model of which only a part is saved: it "
-                    "is also registered on modules outside this package",
-                    hint="Save the model that it was attached to, or remove it by its handle "
-                    "first.",
+                    f"hook {spec.name!r} is also registered on modules that are not saved, because "
+                    "only a part of its model is saved",
+                    hint="Save the whole model, or remove the hook by its handle first.",
                 )
             specs.update({id(part.found.hook): spec for part in parts})
         return specs

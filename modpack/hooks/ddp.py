@@ -106,7 +106,7 @@ def keep_comm_hook(module: torch.nn.Module, hook: CommHook) -> KeptHandle:
 
 
 def restore_comm_hook(ddp: DistributedDataParallel) -> tuple[CommHook, ...]:
-    """Register the comm hook that was saved with a module on its new wrapper.
+    """Register a loaded module's comm hook on the module's new wrapper.
 
     torch allows one comm hook per wrapper and raises RuntimeError for a second one.
 
@@ -128,8 +128,8 @@ def restore_comm_hook(ddp: DistributedDataParallel) -> tuple[CommHook, ...]:
     if not waiting:
         raise ModpackError(
             f"the {type(ddp.module).__name__} inside this wrapper was not loaded with a comm hook",
-            hint="Wrap the module that was loaded, with its hooks, from a package whose wrapped "
-            "model had a comm hook.",
+            hint="Load the module, with its hooks, from a package that was saved with a comm hook, "
+            "and wrap that module.",
         )
     for hook in waiting:
         hook.register_on(ddp)

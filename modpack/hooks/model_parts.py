@@ -87,7 +87,8 @@ def resolve_path(roots: Mapping[str, Any], path: Path) -> Any:
     found = roots.get(name)
     if found is None:
         raise ModpackError(
-            f"the captured hooks refer to an {name}, but none was passed", hint=f"Pass {name}=."
+            f"the captured hooks refer to an {name}, but none was passed",
+            hint=f"Pass the {name} argument.",
         )
     for index, (kind, key) in enumerate(steps):
         try:

@@ -76,7 +76,7 @@ class _NoExporter:
 
     def __getattr__(self, name: str) -> Any:
         raise ModpackError(
-            "its __reduce_package__ requires an exporter",
+            "the object's __reduce_package__ requires an exporter",
             hint="Save the model with modpack.save, or make the object part of the model.",
         )
 

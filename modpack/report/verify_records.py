@@ -447,7 +447,9 @@ def _check_self_tests(
             yield _inconsistent(layout.SELF_TEST, text)
     for call in own.call_signatures or ():
         if call.resource not in saved:
-            text = f"{'/'.join(call.resource)!r:.80} has a call, but is not a saved object"
+            text = (
+                f"{'/'.join(call.resource)!r:.80} has a call signature, but is not a saved object"
+            )
             yield _inconsistent(layout.CALL_SIGNATURE, text)
     for records in self_test.records if self_test is not None else ():
         names = (records.inputs, records.conditions, records.output)
@@ -515,7 +517,10 @@ def check_metadata(
     known = {each.folder for each in plan.distributions}
     for folder in dict.fromkeys(name.partition("/")[0] for name in archive.names()):
         if folder.endswith(_SUFFIX) and folder not in known:
-            text = "packaged code sees it as an installed distribution, but no decision covers it"
+            text = (
+                "packaged code sees this folder as an installed distribution, but no decision "
+                "covers it"
+            )
             yield Diagnostic.from_code("undeclared-code", folder, text)
 
 

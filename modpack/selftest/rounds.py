@@ -95,7 +95,7 @@ def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Exp
     # Modules and files that the package contains, but that code looked up outside it.
     for name, by in result.blocked[:_MAX_REFUSED]:
         details.append(
-            f"{by} looked for {name}, a file next to the original of packaged code"
+            f"{by} looked for {name}, a file next to the original source of packaged code"
             if "/" in name or "\\" in name
             else f"{by} looked for {name} outside the package, which contains it; the loading "
             "environment may not have it"

@@ -204,7 +204,7 @@ def test_stated_dimension_that_the_model_rejects_is_a_warning(tmp_path):
 @pytest.mark.parametrize(
     "options, error, text",
     [
-        ({"dynamic": {"x": {0: "n"}}}, ValueError, "dynamic describes example inputs"),
+        ({"dynamic": {"x": {0: "n"}}}, ValueError, "dynamic requires example_inputs"),
         ({"dynamic": {"z": {0: "n"}}}, ValueError, "'z' is not an input of the example"),
         ({"dynamic": {"x": {5: "n"}}}, ValueError, "'x' has no dimension 5"),
         ({"dynamic": {"x": {0: "1st"}}}, ValueError, r"dynamic\['x'\]\[0\] is not a name: '1st'"),
@@ -264,7 +264,7 @@ def test_export_command_names_dimensions(net, tmp_path):
 @pytest.mark.parametrize(
     "options, text",
     [
-        (["--dynamic", "x:0=n"], "--dynamic needs --example-inputs."),
+        (["--dynamic", "x:0=n"], "--dynamic requires --example-inputs."),
         (["--dynamic", "x=n"], "'x=n' is not INPUT:DIM=NAME"),
     ],
 )
@@ -297,7 +297,9 @@ def test_call_of_unsaved_object_is_inconsistent(package, tmp_path):
     document["calls"][0]["resource"][1] = "other.pkl"
     path = changed(package, tmp_path / "net.modpack", json.dumps(document).encode())
     texts = [str(each) for each in verify_package(path).findings]
-    assert any("'net/other.pkl' has a call, but is not a saved object" in text for text in texts)
+    assert any(
+        "'net/other.pkl' has a call signature, but is not a saved object" in text for text in texts
+    )
 
 
 def test_package_without_the_record_loads(package, tmp_path):

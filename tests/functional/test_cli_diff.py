@@ -117,7 +117,7 @@ def test_diff_rejects_stat_with_json(packages):
 def test_diff_of_other_file_exits_with_2(packages, tmp_path):
     result = run("diff", packages[0], tmp_path / "nowhere")
     assert result.exit_code == 2
-    assert "nowhere: no such file" in result.stderr
+    assert "nowhere: the file does not exist" in result.stderr
     error = json.loads(run("diff", packages[0], tmp_path / "nowhere", "--json").stdout)["error"]
     assert error["type"] == "PackageNotFoundError"
 

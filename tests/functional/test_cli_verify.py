@@ -129,7 +129,7 @@ def test_verify_checks_policy(package, tmp_path):
     assert run(package, "--policy", policy).exit_code == 2
     missing = run(package, "--policy", tmp_path / "nope.toml")
     assert missing.exit_code == 2
-    assert "nope.toml: no such file" in missing.stderr.replace("\n", "")
+    assert "nope.toml: the file does not exist" in missing.stderr.replace("\n", "")
 
 
 def test_verify_shows_hint_for_each_policy_violation(package, tmp_path):

@@ -190,7 +190,7 @@ def test_sign_reports_invalid_arguments_on_one_line(package, key, tmp_path):
         ((package, "--key", tmp_path / "none"), "the key cannot be read: No such file"),
         ((package, "--key", tmp_path / "a.txt"), "no key in PEM form found"),
         ((tmp_path / "a.txt", "--key", key), "a.txt: this is"),
-        ((tmp_path / "none", "--key", key), "no such file"),
+        ((tmp_path / "none", "--key", key), "the file does not exist"),
         ((package,), "Missing option '--key'"),
         ((package, "--key", key, "--detached", "-o", package), "is"),
         ((package, "--key", key, "-o", tmp_path / "no" / "x"), "does not exist"),

@@ -145,8 +145,8 @@ def test_policy_is_immutable() -> None:
             r"must be Signer objects: modpack\.Signer\(name, public_key\), not dict",
         ),
         ("allow_native", 1, TypeError, "allow_native must be a bool, not int"),
-        ("verify", "none", ValueError, "verify must be 'code', 'full' or None, not 'none'"),
-        ("verify", 3, TypeError, "verify must be 'code', 'full' or None, not int"),
+        ("verify", "none", ValueError, "verify must be 'code', 'full', or None, not 'none'"),
+        ("verify", 3, TypeError, "verify must be 'code', 'full', or None, not int"),
     ],
 )
 def test_policy_with_invalid_value_names_the_field(

@@ -187,14 +187,17 @@ def test_file_that_is_not_a_key_is_named(tmp_path: Path) -> None:
     text = "[trust]\nrequire_signature_from = [{ name = 'n', key = 'k.pub' }]"
     (problem,) = problems(tmp_path, text)
     path = "trust.require_signature_from[0].key"
-    assert problem == f"{path}: {tmp_path / 'k.pub'}: a key has at most 65536 bytes"
+    assert (
+        problem
+        == f"{path}: {tmp_path / 'k.pub'}: the file is larger than 65536 bytes, so it is not a key"
+    )
 
 
 def test_missing_file_raises_file_not_found(tmp_path: Path) -> None:
     with pytest.raises(PolicyNotFoundError) as caught:
         TrustPolicy.from_toml(tmp_path / "gone.toml")
     assert isinstance(caught.value, FileNotFoundError)
-    assert str(caught.value) == f"{tmp_path / 'gone.toml'}: no such file"
+    assert str(caught.value) == f"{tmp_path / 'gone.toml'}: the file does not exist"
 
 
 @pytest.mark.parametrize("name", [".", "a\0b"])
