@@ -215,7 +215,7 @@ def test_stated_dimension_that_the_model_rejects_is_a_warning(tmp_path):
     ],
 )
 def test_export_rejects_wrong_dimensions(net, tmp_path, options, error, text):
-    example = {} if "describes" in text else {"example_inputs": net.example()}
+    example = {} if "requires" in text else {"example_inputs": net.example()}
     with pytest.raises(error, match=text):
         modpack.save(net.Net(), tmp_path / "net.modpack", **example, **options)
     assert not list(tmp_path.iterdir())

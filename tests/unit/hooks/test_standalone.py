@@ -277,7 +277,7 @@ def test_restore_reports_missing_part_of_model():
         hooks.restore(net(), captured)
     other = net()
     other.collector = Collector()
-    with pytest.raises(modpack.ModpackError, match=r"Pass optimizer="):
+    with pytest.raises(modpack.ModpackError, match=r"Pass the optimizer argument"):
         hooks.restore(other, hooks.capture(model, optimizer))
     assert not any(module._forward_hooks for module in other.modules())
 
