@@ -34,7 +34,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_demo_reports_success(demo):
     done, _ = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All 7 checks passed." in done.stdout
+    assert "All 8 checks passed." in done.stdout
     assert "FAILED" not in done.stdout
 
 
@@ -66,7 +66,7 @@ def test_run_with_failed_check_returns_1(monkeypatch):
     console = Console(file=io.StringIO(), width=120)
     assert run(console, epochs=EPOCHS) == 1
     text = console.file.getvalue()
-    assert "1 of 7 checks failed." in text
+    assert "1 of 8 checks failed." in text
     assert "All 6" not in text
 
 

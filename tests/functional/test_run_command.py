@@ -194,7 +194,11 @@ def test_interrupted_run_leaves_no_half_output(package, monkeypatch, number, sta
         return predict(self, values)
 
     monkeypatch.setattr(Predictor, "predict", interrupted)
-    result = run(package, write("in.npy"), "-o", "out.jsonl", "--batch-size", 1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    try:
+        result = run(package, write("in.npy"), "-o", "out.jsonl", "--batch-size", 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (result.exit_code, len(calls)) == (status, 2)
     assert [each.name for each in Path().iterdir()] == ["in.npy"]
 
