@@ -38,7 +38,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
     ) -> int:
         found = re.fullmatch(r"(\d{1,9})([kmg]?)(i?b)?", str(value).strip().lower())
         if found is None or not int(found[1]):
-            self.fail(f"{value!r} is not a size such as 512k, 32M, or 1G", param, ctx)
+            self.fail(f"{value!r} is not a size such as 512k, 32M, or 1G.", param, ctx)
         return int(found[1]) * _UNITS[found[2]]
 
 

@@ -458,12 +458,14 @@ class _Data(Actions):
         return self._keys.frozenset_of(list(items))
 
     def add(self, target: Any, items: Sequence[Any]) -> None:
-        _require(type(target) is set, "adding to an object that is not a set")
+        _require(type(target) is set, "adding to an object that is not a set is not allowed")
         target.update(self._keys.members(list(items)))
 
     def _count(self, weight: int) -> None:
         self._containers += weight
-        _require(self._containers <= _MAX_CONTAINERS, "more than 5,000,000 containers")
+        _require(
+            self._containers <= _MAX_CONTAINERS, "the pickle creates more than 5,000,000 containers"
+        )
 
     def _retyped(self, *parts: Any) -> Any:
         """Create a plain tensor with attributes, by a function from the allowlist."""

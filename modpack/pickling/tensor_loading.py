@@ -58,7 +58,7 @@ def restore_function(
     known = (str, torch.device, dict)
     if not (map_location is None or isinstance(map_location, known) or callable(map_location)):
         raise TypeError(
-            "map_location must be None, a device, a dict of devices or a function, "
+            "map_location must be None, a device, a dict of devices, or a function, "
             f"not {type(map_location).__name__}"
         )
     if isinstance(map_location, str):
@@ -391,7 +391,11 @@ def _require_room(
     needed = StorageView(offset, tuple(shape), tuple(strides), dtype.itemsize).reach[1]
     if needed <= size or 0 in shape:
         return
-    hint = "" if size else "If its memory was freed before it was saved, export it again."
+    hint = (
+        ""
+        if size
+        else "If the tensor's memory was freed before the export, export again with its values."
+    )
     raise UnsoundTensorError(
         f"a tensor requires {needed} bytes, but its storage has {size}", hint=hint
     )

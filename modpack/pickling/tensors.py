@@ -101,7 +101,7 @@ def has_memory(storage: torch.UntypedStorage, view: StorageView) -> bool:
         raise RefusedError(
             f"the tensor needs {needed} bytes, but its storage was reduced to {storage.nbytes()} "
             "bytes by untyped_storage().resize_()",
-            hint="Save it while it has its values.",
+            hint="Save the tensor while it has its values.",
         )
     return storage.nbytes() >= needed
 
@@ -236,7 +236,7 @@ def _freed_parts(function: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return arguments
     if function is torch._utils._rebuild_qtensor:
         raise RefusedError(
-            "the memory of the tensor was freed", hint="Save it while it has its values."
+            "the memory of the tensor was freed", hint="Save the tensor while it has its values."
         )
     *view, requires_grad, hooks = arguments[:6]
     return (*view, requires_grad, hooks, view[0].dtype, *arguments[6:])

@@ -220,7 +220,7 @@ class Dispatcher:
         # them runs alone from now on.
         job.deaths += was_running
         if job.deaths >= _MAX_DEATHS:
-            job.fail("the request ended two workers, and was given up", 500)
+            job.fail("the request ended two workers, so the server gave it up", 500)
         else:
             self._pending.appendleft(job)
 
