@@ -202,7 +202,7 @@ class PackagingError(ModpackError):
     def __init__(self, problems: tuple[Diagnostic, ...], debug: bool = False) -> None:
         self.problems = problems
         self.debug = debug
-        hint = "" if debug else "Pass debug=True to PackageExporter to show the import chains."
+        hint = "" if debug else "Pass debug=True to show the import chains."
         super().__init__(_packaging_text(problems, debug), hint=hint)
 
 

@@ -25,8 +25,8 @@ from modpack.discovery.environment import compare
 from modpack.report.package_info import read_checked_manifest
 
 _OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"
-_ABSENT_AT_LOAD = "Imported when the package is loaded, but not installed at export either"
-_ABSENT = "Optional, and not installed at export either"
+_ABSENT_AT_LOAD = "Imported when the package is loaded, but not installed at export"
+_ABSENT = "Optional, and not installed at export"
 _IMPORTED = "Imported by extern modules in the self-test, but not named in the package"
 _WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")

@@ -91,7 +91,7 @@ def test_text_groups_by_reason_with_names_indented_and_context(project):
         * A deny rule matches a required module. Remove the import, or change the rule.
             street:1: 'banned' is denied by deny('banned'), but street imports it
 
-        Pass debug=True to PackageExporter to show the import chains."""
+        Pass debug=True to show the import chains."""
     assert str(failure) == textwrap.dedent(expected)
 
 
@@ -104,7 +104,7 @@ def test_problem_without_details_has_no_context_line(project):
 allow_empty=True.
             mock('gone') matches no module
 
-        Pass debug=True to PackageExporter to show the import chains."""
+        Pass debug=True to show the import chains."""
     )
 
 

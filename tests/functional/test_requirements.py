@@ -77,7 +77,7 @@ def test_requirements_pin_torch_and_extern_distributions(shop):
     assert requirements_in(result.output) == {"req-tea==2.0": [], f"torch=={TORCH}": []}
     assert "json" not in result.output
     assert "reqnowhere" not in requirements_in(result.output)
-    absent = "# Optional, and not installed at export either: reqnowhere"
+    absent = "# Optional, and not installed at export: reqnowhere"
     assert absent in result.output.splitlines()
 
 
@@ -119,8 +119,8 @@ def test_requirements_list_deferrable_distributions_last(installed, tmp_path):
     now, later = text.split("# Optional: ")
     assert {"req-first==1.0", "req-both==1.0"} <= set(requirements_in(now))
     assert set(requirements_in(f"# {later}")) == {"req-guarded==1.0", "req-late==1.0"}
-    assert "not installed at export either: reqneeded\n" in now
-    assert "not installed at export either: reqgone\n" in later
+    assert "not installed at export: reqneeded\n" in now
+    assert "not installed at export: reqgone\n" in later
     listed = json.loads(run(path, "--json").output)["requirements"]
     optional = {each["distribution"] for each in listed if each["optional"]}
     assert optional == {"req-guarded", "req-late"}

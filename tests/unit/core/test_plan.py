@@ -33,7 +33,7 @@ def test_packaging_error_groups_problems_by_cause():
             'b' is denied by deny('b')
             c: not wanted. Do without it.
 
-        Pass debug=True to PackageExporter to show the import chains."""
+        Pass debug=True to show the import chains."""
     )
 
 
