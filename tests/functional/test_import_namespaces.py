@@ -274,7 +274,7 @@ def test_taken_module_names_raise_conflict(packaged, project):
     project(library("host"))
     import twin.core  # noqa: F401
 
-    with pytest.raises(NamespaceConflictError, match=r"twin, twin\.core") as caught:
+    with pytest.raises(NamespaceConflictError, match=r"'twin', 'twin\.core'") as caught:
         packaged(library("one"), namespace="process")
     assert caught.value.modules == ("twin", "twin.core", "twin.late")[: len(caught.value.modules)]
     assert isinstance(caught.value, ImportError)
