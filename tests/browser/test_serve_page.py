@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.serving_process import Serving, export
 
@@ -51,13 +53,13 @@ def test_model_can_be_tried_with_an_image_and_with_numbers(chromium, serving):
     page.goto(serving.url)
     assert "image: float32 (batch, 1, 8, 8)" in page.inner_text("legend")
     page.click("#send")
-    page.wait_for_function("document.getElementById('result').textContent.includes('output')")
+    expect(page.locator("#result")).to_contain_text("output")
     assert '"output": [\n  0\n ]' in page.inner_text("#result")
     png = {"name": "a.png", "mimeType": "image/png", "buffer": gray_png(16, 51)}
     page.set_input_files("input[type=file]", png)
-    page.wait_for_function("document.querySelector('textarea').value.includes('0.2')")
+    expect(page.locator("textarea")).to_have_value(re.compile(r"0\.2"))
     page.click("#send")
-    page.wait_for_function("document.getElementById('result').textContent.includes('0.2')")
+    expect(page.locator("#result")).to_contain_text("0.2")
     page.fill("textarea", "[[1]]")
     page.click("#send")
     page.wait_for_selector("#result.error")
