@@ -47,9 +47,8 @@ def verify_command(
     modpack reads all of it without executing or unpickling anything in it.
 
     modpack checks the structure of the archive, the digest of every record (including tensors), the
-    consistency of the format's records, the globals in pickles, and the effects of importing the
-    sources. --key checks signatures, and --policy checks a trust policy. The report lists every
-    finding.
+    consistency of the format's records, and the globals in pickles. --key checks signatures, and
+    --policy checks a trust policy. The report lists every finding.
 
     \b
     Examples:

@@ -295,7 +295,7 @@ _Parts = tuple[torch.UntypedStorage, object, int]
 
 
 def storage_parts(kind: type) -> Callable[[Any], _Parts] | None:
-    """Return a function that describes storages of a type for a pickle; None for other types."""
+    """Return a function that describes storages of a type, or None if it is not a storage type."""
     if kind is StorageReference:
         return _reference_parts
     if issubclass(kind, torch.storage.TypedStorage):

@@ -190,7 +190,7 @@ class CodeFacts(NamedTuple):
 
 
 def code_facts(listing: CodeListing) -> CodeFacts:
-    """Return the code of a package as documents list it."""
+    """Return the facts about a package's code that the JSON documents contain."""
     from modpack.pickling.allowlist import is_dangerous
 
     pickles = (

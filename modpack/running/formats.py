@@ -155,7 +155,7 @@ class _Zipped:
     def chunks(self) -> Iterator[Chunk | BadRow]:
         if not self._sources:
             raise DataError(
-                "inputs", "no input has rows", hint="Pass a JSON object with all inputs."
+                "inputs", "no input has rows", hint="Pass one .json file with all inputs."
             )
         layout = self._layout
         varying = {
