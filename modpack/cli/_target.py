@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import inspect
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import cast
 
-from modpack.core.names import is_everywhere
+from modpack.core.names import did_you_mean, is_everywhere
 from modpack.discovery.script import has_side_effects
 from modpack.errors import ModpackError
 
@@ -211,8 +210,7 @@ def _attribute(target: Target, module: ModuleType) -> object:
     for position, part in enumerate(target.attribute.split(".")):
         if not hasattr(found, part):
             owner = ".".join([target.module, *target.attribute.split(".")[:position]])
-            similar = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else ""
+            hint = did_you_mean(part, dir(found))
             raise BadTargetError(f"{owner} has no attribute {part!r}", hint=hint)
         found = getattr(found, part)
     return found

@@ -5,13 +5,14 @@ A value of the wrong type is a TypeError with the expected type. The caller adds
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias, cast
+
+from modpack.core.names import did_you_mean
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
 
@@ -170,10 +171,7 @@ def unknown_keys(table: Mapping[str, object], known: Sequence[str], path: str) -
     """
     for key in table:
         if key not in known:
-            similar = difflib.get_close_matches(key, known, n=1)
-            hint = (
-                f"Did you mean {similar[0]!r}?" if similar else f"Known keys: {', '.join(known)}."
-            )
+            hint = did_you_mean(key, known, f"Known keys: {', '.join(known)}.")
             yield f"{path}.{key}: unknown key. {hint}"
 
 

@@ -474,3 +474,18 @@ def _allowance(given: object, argument: str) -> Allowance:
             "shown in the error about the secret"
         )
     return Allowance(_checked(where, argument, "/" if "/" in where else "."), fingerprint or None)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a question about the most similar of the known names.
+
+    Args:
+        name: The unknown name.
+        known: The known names.
+        otherwise: Text to return if none is similar.
+
+    >>> did_you_mean("extern", ["externs", "native"])
+    "Did you mean 'externs'?"
+    """
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean {similar[0]!r}?" if similar else otherwise

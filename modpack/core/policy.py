@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import os
 import re
 import sys
@@ -43,7 +42,7 @@ from modpack.core.json_values import (
     require_type,
     unknown_keys,
 )
-from modpack.core.names import GlobGroup, is_runtime, root_of
+from modpack.core.names import GlobGroup, did_you_mean, is_runtime, root_of
 from modpack.core.process import stacklevel_outside_package
 from modpack.core.text import listed
 from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, with_hint
@@ -323,8 +322,7 @@ def _check_text(text: str, field: str) -> None:
         raise ValueError(str(failure).removeprefix("include: ")) from failure
     if field != "allow_hook_kinds" or any(map(group.matches, HOOK_KINDS)):
         return
-    similar = difflib.get_close_matches(text, sorted(HOOK_KINDS), n=1)
-    hint = f"Did you mean {similar[0]!r}?" if similar else "Known kinds: forward, forward_pre, ..."
+    hint = did_you_mean(text, sorted(HOOK_KINDS), "Known kinds: forward, forward_pre, ...")
     raise ValueError(f"no kind of hook matches {text!r}. {hint}")
 
 
