@@ -25,6 +25,16 @@ Batching: TypeAlias = Literal["independent", "dependent", "untested"]
 
 Step: TypeAlias = str | int
 
+PLAIN_TYPES: Final[Mapping[ValueType, type]] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "none": type(None),
+}
+"""The Python type of each type of plain values."""
+
 CALL_SIGNATURE_VERSION: Final = 1
 """Version of the record. Raise it if a reader of the old version would misread the new record."""
 
@@ -275,23 +285,6 @@ def name_arguments(
     for name, value in arguments.items():
         by_path.update(flatten_values(value, (name,), objects=False).values)
     return {spec.name: by_path[spec.path] for spec in signature.inputs}
-
-
-def describe_unknown(
-    resource: tuple[str, str], names: Sequence[str], required: Sequence[bool]
-) -> CallSignature:
-    """Return a call signature that knows only the names of the arguments.
-
-    Args:
-        resource: Package and resource of the object.
-        names: The names.
-        required: Whether each argument is required.
-    """
-    specs = (
-        ValueSpec(name, (name,), "any", required=each)
-        for name, each in zip(names, required, strict=True)
-    )
-    return CallSignature(resource, tuple(names), 0, tuple(specs), ())
 
 
 def call_signatures_to_json(signatures: Iterable[CallSignature]) -> dict[str, Json]:

@@ -39,6 +39,11 @@ def portable_text(text: str, folders: Iterable[str]) -> str:
 _UNITS = ("kB", "MB", "GB", "TB")
 
 
+def dtype_name(dtype: object) -> str:
+    """Return the name of a torch dtype without ``torch.``: ``"float32"``."""
+    return str(dtype).removeprefix("torch.")
+
+
 def human_size(size: int) -> str:
     """Format a number of bytes with a unit (powers of 1000).
 

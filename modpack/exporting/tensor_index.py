@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.names import dotted
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_underused
-from modpack.core.text import human_size, listed
+from modpack.core.text import dtype_name, human_size, listed
 from modpack.diagnostics import Diagnostic
 from modpack.pickling.object_paths import iter_with_paths
 from modpack.pickling.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
@@ -158,7 +158,7 @@ def _describe(
     is_persistent: bool,
     key_of: Callable[[torch.UntypedStorage], str | None],
 ) -> TensorFacts:
-    dtype, device = str(tensor.dtype).removeprefix("torch."), str(tensor.device)
+    dtype, device = dtype_name(tensor.dtype), str(tensor.device)
     grad, form = tensor.requires_grad, _form(tensor)
     shape = None if form in _WITHOUT_SHAPE else _shape(tensor)
     storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()

@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 import torch
 
 from modpack.core.call_signature import ValueSpec
+from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError
 
 _NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
@@ -182,12 +183,12 @@ def _flatten(name: str, data: object) -> tuple[list[int], list[object]]:
 def _decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
     shape, elements = _flatten(name, data)
     if dtype.is_complex:
-        raise _wrong(name, f"JSON has no {_dtype_name(dtype)} numbers")
+        raise _wrong(name, f"JSON has no {dtype_name(dtype)} numbers")
     kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
     accepted = {int, float} if kind is float else {kind}
     if not set(map(type, elements)) <= accepted:
         index = next(i for i, each in enumerate(elements) if type(each) not in accepted)
-        text = f"expected {_NAMES_OF_ELEMENTS[kind]} for {_dtype_name(dtype)}"
+        text = f"expected {_NAMES_OF_ELEMENTS[kind]} for {dtype_name(dtype)}"
         raise _wrong(_position(name, index, shape), f"{text}, got {_show(elements[index])}")
     try:
         tensor = torch.tensor(elements, dtype=dtype)
@@ -196,7 +197,7 @@ def _decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
         fits = False
     if not fits:
         index = next(i for i, each in enumerate(elements) if not _fits_alone(each, dtype))
-        text = f"{_show(elements[index])} is out of range for {_dtype_name(dtype)}"
+        text = f"{_show(elements[index])} is out of range for {dtype_name(dtype)}"
         raise _wrong(_position(name, index, shape), text)
     return tensor.reshape(shape)
 
@@ -216,10 +217,6 @@ def _fits_alone(element: object, dtype: torch.dtype) -> bool:
         return _fits(torch.tensor([element], dtype=dtype), [element], dtype)
     except (OverflowError, RuntimeError, ValueError):
         return False
-
-
-def _dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _decode_any(name: str, data: object) -> object:

@@ -16,7 +16,7 @@ from modpack.running.predictor import Predictor
 from modpack.running.summary import OutputSummary
 
 if TYPE_CHECKING:
-    from modpack.core.call_signature import CallSignature
+    pass
 
 
 class RunResult(NamedTuple):
@@ -77,8 +77,7 @@ def _run(
     on_error: OnError,
     resize: bool,
 ) -> RunResult:
-    signature: CallSignature = predictor.signature  # type: ignore[assignment]
-    layout = layout_of(signature, batch_size)
+    layout = layout_of(predictor.signature, batch_size)
     source = open_source(files, layout, resize=resize)
     is_single = source.is_whole and not layout.rows
     summary = OutputSummary()

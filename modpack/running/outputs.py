@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol
 import torch
 
 from modpack.archive.target import Sink, open_sink
+from modpack.core.text import dtype_name
 from modpack.errors import DataError
 from modpack.running.batches import Outputs
 from modpack.running.decoding import encode_value
 from modpack.running.inputs import require_library
 from modpack.running.summary import shape_text
-from modpack.running.values import dtype_name
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""
@@ -364,7 +364,7 @@ def to_numpy(path: str, name: str, value: object) -> Any:
     except TypeError as failure:
         raise DataError(
             path,
-            f"NumPy has no dtype for the output {name!r}, which is {dtype_name(tensor)}",
+            f"NumPy has no dtype for the output {name!r}, which is {dtype_name(tensor.dtype)}",
             hint="Write .pt or .safetensors.",
         ) from failure
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modpack.archive.manifest import package_digest
-from modpack.core.call_signature import CallSignature
+from modpack.core.call_signature import CallSignature, build_arguments
 from modpack.core.process import gc_paused
 from modpack.errors import InputMismatchError, ModpackError
 from modpack.importer import PackageImporter
@@ -20,7 +20,7 @@ from modpack.options import (
     select_options,
     takes_options,
 )
-from modpack.running.values import build_arguments, check_inputs, flatten_result, signature_of
+from modpack.running.values import check_inputs, flatten_result, signature_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,7 +54,7 @@ class Predictor:
     path: str
     digest: str
     model: Any
-    signature: CallSignature | None
+    signature: CallSignature
     device: str
 
     @takes_options(PredictorOptions)
@@ -81,15 +81,13 @@ class Predictor:
                 if not callable(self.model):
                     kind = type(self.model).__name__
                     raise ModpackError(f"{self.path}: the object, a {kind}, cannot be called")
-                self.signature = importer.call_signature(package, resource)
+                found = importer.call_signature(package, resource)
+                self.signature = found or signature_of(self.model, (package, resource))
             except BaseException:
                 importer.close()
                 raise
         self.digest = package_digest(importer._archive)
         self._importer = importer
-        self._signature = self.signature = self.signature or signature_of(
-            self.model, (package, resource)
-        )
         self._device = location or _device_of(self.model)
         self.device = str(self._device)
         self._call = torch.compile(self.model) if compile else self.model
@@ -149,7 +147,7 @@ class Predictor:
 
     def _checked(self, values: Mapping[str, object]) -> dict[str, object]:
         converted = {name: _as_tensor(value) for name, value in values.items()}
-        check_inputs(self._signature, converted)
+        check_inputs(self.signature, converted)
         return converted
 
     def _run(self, values: Mapping[str, object]) -> dict[str, object]:
@@ -157,13 +155,13 @@ class Predictor:
             name: value.to(self._device) if isinstance(value, torch.Tensor) else value
             for name, value in values.items()
         }
-        args, kwargs = build_arguments(self._signature, moved)
+        args, kwargs = build_arguments(self.signature, moved)
         with torch.inference_mode():
-            return flatten_result(self._signature, self._call(*args, **kwargs))
+            return flatten_result(self.signature, self._call(*args, **kwargs))
 
     def _group_key(self, values: Mapping[str, object]) -> tuple[object, ...] | None:
         """Return a key that is equal for calls that can be joined, or None if none can."""
-        if self._signature.batch is None or self._signature.batching != "independent":
+        if self.signature.batch is None or self.signature.batching != "independent":
             return None
         return tuple(
             (name, *value.shape[1:]) if isinstance(value, torch.Tensor) else (name, repr(value))

@@ -7,10 +7,10 @@ from typing import Final
 
 import torch
 
+from modpack.core.text import dtype_name
 from modpack.errors import DataError
 from modpack.report.json_output import OutputFacts
 from modpack.running.batches import Outputs
-from modpack.running.values import dtype_name
 
 _SHOWN_ROWS: Final = 3
 _SHOWN_VALUES: Final = 6
@@ -85,7 +85,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 def _facts_of(name: str, value: object, is_whole: bool = False) -> OutputFacts:
     if isinstance(value, torch.Tensor):
-        return OutputFacts(name, dtype_name(value), tuple(value.shape))
+        return OutputFacts(name, dtype_name(value.dtype), tuple(value.shape))
     sample = value if is_whole or not isinstance(value, list) else next(iter(value), None)
     return OutputFacts(name, "None" if sample is None else type(sample).__name__, None)
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import torch
 
 from modpack.core.call_signature import (
+    PLAIN_TYPES,
     CallSignature,
     ValueSpec,
-    describe_unknown,
     flatten_values,
     format_tensor,
     name_values,
 )
-from modpack.core.call_signature import build_arguments as build_arguments
+from modpack.core.names import did_you_mean
+from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError
+from modpack.selftest.call_description import call_parameters
 
-_PLAIN_TYPES: Final[dict[str, type]] = {
-    **{"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes, "none": type(None)}
-}
 _MAX_PROBLEMS = 20
 
 
@@ -33,16 +30,11 @@ def signature_of(model: Any, resource: tuple[str, str]) -> CallSignature:
         model: The object.
         resource: Its package and resource.
     """
-    called = model.forward if isinstance(model, torch.nn.Module) else model
-    try:
-        parameters = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):  # a function in C
-        parameters = {}.values()
+    parameters = call_parameters(model)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    signature = describe_unknown(
-        resource, [p.name for p in named], [p.default is p.empty for p in named]
-    )
-    return signature._replace(positional=sum(p.kind is not p.KEYWORD_ONLY for p in named))
+    inputs = (ValueSpec(p.name, (p.name,), "any", required=p.default is p.empty) for p in named)
+    positional = sum(p.kind is not p.KEYWORD_ONLY for p in named)
+    return CallSignature(resource, tuple(p.name for p in named), positional, tuple(inputs), ())
 
 
 def check_inputs(signature: CallSignature, values: Mapping[str, object]) -> None:
@@ -84,12 +76,8 @@ def _find_problems(signature: CallSignature, values: Mapping[str, object]) -> It
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
-    similar = difflib.get_close_matches(name, known, n=1)
-    if similar:
-        return f"Did you mean {similar[0]!r}?"
-    return (
-        f"The inputs are {', '.join(map(repr, known[:10]))}." if known else "There are no inputs."
-    )
+    inputs = f"The inputs are {', '.join(map(repr, known[:10]))}."
+    return did_you_mean(name, known, inputs if known else "There are no inputs.")
 
 
 def _value_problem(spec: ValueSpec, value: object) -> str | None:
@@ -100,7 +88,7 @@ def _value_problem(spec: ValueSpec, value: object) -> str | None:
         if isinstance(value, torch.Tensor) and _fits(spec, value):
             return None
     else:
-        accepted = (int, float) if spec.type == "float" else (_PLAIN_TYPES[spec.type],)
+        accepted = (int, float) if spec.type == "float" else (PLAIN_TYPES[spec.type],)
         if type(value) in accepted:
             return None
     return f"expected {spec}, got {describe(value)}"
@@ -109,7 +97,7 @@ def _value_problem(spec: ValueSpec, value: object) -> str | None:
 def _fits(spec: ValueSpec, tensor: torch.Tensor) -> bool:
     shape = spec.shape or ()
     return (
-        dtype_name(tensor) == spec.dtype
+        dtype_name(tensor.dtype) == spec.dtype
         and tensor.dim() == len(shape)
         and all(type(e) is str or e == size for e, size in zip(shape, tensor.shape, strict=True))
     )
@@ -139,13 +127,8 @@ def describe(value: object) -> str:
     ('float32 (2, 3)', 'int', 'None')
     """
     if isinstance(value, torch.Tensor):
-        return format_tensor(dtype_name(value), tuple(value.shape))
+        return format_tensor(dtype_name(value.dtype), tuple(value.shape))
     return "None" if value is None else type(value).__name__
-
-
-def dtype_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's dtype without ``torch.``."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def flatten_result(signature: CallSignature | None, result: object) -> dict[str, object]:

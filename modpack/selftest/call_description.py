@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from modpack.core.call_signature import (
+    PLAIN_TYPES,
     CallSignature,
     ContainerSpec,
     FlatValues,
@@ -19,15 +19,15 @@ from modpack.core.call_signature import (
     flatten_values,
     name_values,
 )
+from modpack.core.names import did_you_mean
+from modpack.core.text import dtype_name
 
 if TYPE_CHECKING:
     from modpack.selftest.reference import Example
 
 Dynamic = Mapping[str, Mapping[int, str]]
 
-_PLAIN_TYPES: Final[dict[type, ValueType]] = {
-    **{bool: "bool", int: "int", float: "float", str: "str", bytes: "bytes", type(None): "none"}
-}
+_TYPES: Final[Mapping[type, ValueType]] = {kind: name for name, kind in PLAIN_TYPES.items()}
 
 
 def describe_call(
@@ -44,7 +44,9 @@ def describe_call(
     Raises:
         ValueError: If ``dynamic`` does not fit the arguments.
     """
-    parameters = _parameters(model)
+    from modpack.hooks.ddp import unwrap  # imports torch.distributed
+
+    parameters = call_parameters(unwrap(model))  # the wrapped module is saved
     names, required = _name_positional(parameters, len(example.args))
     by_name = {p.name: p.default is p.empty for p in parameters}
     named = [name for name in by_name if name in example.kwargs]
@@ -83,10 +85,10 @@ def _specs(values: Mapping[tuple[Step, ...], object]) -> Iterator[ValueSpec]:
     for path, name in name_values(values).items():
         value = values[path]
         if isinstance(value, torch.Tensor) and _is_dense(value):
-            dtype = str(value.dtype).removeprefix("torch.")
+            dtype = dtype_name(value.dtype)
             yield ValueSpec(name, path, "tensor", dtype, tuple(value.shape))
         else:
-            yield ValueSpec(name, path, _PLAIN_TYPES.get(type(value), "object"))
+            yield ValueSpec(name, path, _TYPES.get(type(value), "object"))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -94,11 +96,9 @@ def _is_dense(tensor: torch.Tensor) -> bool:
         return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
 
 
-def _parameters(model: Any) -> list[inspect.Parameter]:
+def call_parameters(model: Any) -> list[inspect.Parameter]:
     """Return the parameters of a model's call, or none if they are not known."""
-    from modpack.hooks.ddp import unwrap  # imports torch.distributed
-
-    called = model = unwrap(model)  # the wrapped module is saved
+    called = model
     if isinstance(model, torch.nn.Module) and type(model).__call__ is torch.nn.Module.__call__:
         called = model.forward
     schema = getattr(called, "schema", None)  # of a TorchScript method
@@ -137,8 +137,7 @@ def _name_dimensions(signature: CallSignature, dynamic: Dynamic) -> CallSignatur
         chosen = [s for s in signature.inputs if s.name == name or s.path[0] == name]
         if not chosen:
             known = [spec.name for spec in signature.inputs]
-            similar = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {similar[0]!r}?" if similar else f"Inputs: {', '.join(known)}."
+            hint = did_you_mean(name, known, f"Inputs: {', '.join(known)}.")
             raise ValueError(f"dynamic: {name!r} is not an input of the example. {hint}")
         tensors = [(spec, spec.shape) for spec in chosen if spec.shape is not None]
         if not tensors:

@@ -17,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from modpack.core.json_values import Json
+from modpack.core.text import dtype_name
 
 
 def capture_rng_and_modes() -> dict[str, Json]:
@@ -25,7 +26,7 @@ def capture_rng_and_modes() -> dict[str, Json]:
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "autocast": _autocast(),
-        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "default_dtype": dtype_name(torch.get_default_dtype()),
         "default_device": str(torch.get_default_device()),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
@@ -94,7 +95,7 @@ def _autocast() -> dict[str, Json]:
     """Return the devices for which autocast is enabled, with their dtypes."""
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {
-        device: str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        device: dtype_name(torch.get_autocast_dtype(device))
         for device in devices
         if torch.is_autocast_enabled(device)
     }

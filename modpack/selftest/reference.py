@@ -33,7 +33,7 @@ from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere
 from modpack.core.process import phase
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord, UnfilledTable
-from modpack.core.text import local_folders, portable_text
+from modpack.core.text import dtype_name, local_folders, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
@@ -150,7 +150,7 @@ def _write_leaves(
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
             writer.write_storage(record, memoryview(content))
-            dtype = str(tensor.dtype).removeprefix("torch.")
+            dtype = dtype_name(tensor.dtype)
             entry["tensor"] = {"dtype": dtype, "shape": list(tensor.shape), "record": record}
         listed.append(entry)
     writer.write(records.output, _json({"leaves": listed}), compress=True)

@@ -53,9 +53,7 @@ class Answerer:
     """
 
     def __init__(self, predictor: Predictor, name: str, max_body: int) -> None:
-        assert predictor.signature is not None
         self._predictor = predictor
-        self._signature: CallSignature = predictor.signature
         self._name = name
         self._max_body = max_body
 
@@ -73,8 +71,8 @@ class Answerer:
         try:
             body = self._decompress(received)
             if received.kind == "infer":
-                return read_infer_request(body, received.json_length, self._signature)
-            return read_named_values(body, self._signature)
+                return read_infer_request(body, received.json_length, self._predictor.signature)
+            return read_named_values(body, self._predictor.signature)
         except Exception as failure:
             return self._failed(received, failure)
 

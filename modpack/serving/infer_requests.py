@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
+from modpack.core.text import dtype_name
 from modpack.running.decoding import decode_value, encode_value, parse_json
 from modpack.serving.open_inference import DATATYPES, DTYPES, PLAIN_DATATYPES, version_of
 from modpack.serving.problems import JSON, RequestError
@@ -256,7 +257,7 @@ def write_infer_answer(
 def _write_output(name: str, value: object, is_binary: bool) -> tuple[dict[str, Any], bytes | None]:
     """Return the JSON of an output, and its data if it is binary."""
     if isinstance(value, torch.Tensor):
-        datatype = DATATYPES.get(str(value.dtype).removeprefix("torch."))
+        datatype = DATATYPES.get(dtype_name(value.dtype))
         shape, tensor = list(value.shape), value
     else:
         datatype = PLAIN_DATATYPES.get(type(value).__name__)
