@@ -67,6 +67,7 @@ RUNTIME_ROOTS = frozenset({"torch", "torchgen", "functorch", "modpack"})
 """Packages of the torch distribution, and modpack, which every loading environment has."""
 PACKAGES: Final = "modpack.packages"
 """The Python package that contains the private namespaces of loaded packages."""
+_NAMESPACE = r"\bmodpack\.packages\.p[0-9a-f]{32}\w*\."
 
 
 def namespace_of(module: str) -> str:
@@ -75,9 +76,18 @@ def namespace_of(module: str) -> str:
     >>> namespace_of("modpack.packages.p0123.net.layers"), namespace_of("modpack.hooks")
     ('modpack.packages.p0123', '')
     """
-    if not module.startswith("modpack.packages."):
+    if not module.startswith(f"{PACKAGES}."):
         return ""
     return ".".join(module.split(".", 3)[:3])
+
+
+def strip_namespaces(text: str) -> str:
+    """Return a text without the private namespaces in the names that it contains.
+
+    >>> strip_namespaces("<class 'modpack.packages.p00112233445566778899aabbccddeeff_2.net.Layer'>")
+    "<class 'net.Layer'>"
+    """
+    return re.sub(_NAMESPACE, "", text)
 
 
 def is_runtime(module: str) -> bool:

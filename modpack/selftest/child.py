@@ -29,7 +29,7 @@ from modpack.core.call_signature import (
 )
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
-from modpack.core.names import root_of
+from modpack.core.names import root_of, strip_namespaces
 from modpack.core.plan import MockEvent, MockEventKind
 from modpack.core.selftest import CaseRecordNames, SelfTestCase, UnfilledTable
 from modpack.errors import ModpackWarning
@@ -182,7 +182,7 @@ class _JobRunner:
         return RunResult(
             failure,
             tuple(differences),
-            tuple((name, self._strip_namespace(by)) for name, by in blocked),
+            tuple((name, strip_namespaces(by)) for name, by in blocked),
             tuple(operators),
             self._monitor is not None and self._monitor.has_skipped_probes,
             tuple(self._mock_events()),
@@ -208,7 +208,7 @@ class _JobRunner:
                             name_arguments(signature, example.args, example.kwargs),
                             partial(_call_with, signature, model),
                         )
-                        failures += map(self._strip_namespace, failed)
+                        failures += map(strip_namespaces, failed)
         return VariedCalls(tuple(known.values()), tuple(failures))
 
     def _differences(self) -> Iterator[tuple[int, Difference]]:
@@ -250,7 +250,7 @@ class _JobRunner:
         for name in sorted(set(sys.modules) - self._modules_before):
             if _has_file(name) and not _has_file(name.rpartition(".")[0]):
                 by = self._isolation.requested_by.get(root_of(name))
-                yield name, by and self._strip_namespace(by)
+                yield name, by and strip_namespaces(by)
 
     def _unfilled_tables(self) -> Iterator[UnfilledTable]:
         """Yield the tables that name a class of the model in the parent but not in this process."""
@@ -262,14 +262,11 @@ class _JobRunner:
                 if table.kind not in _reference().named_classes(vars(loaded)[table.name]):
                     yield table
 
-    def _strip_namespace(self, text: str) -> str:
-        return text.replace(f"{self._importer.id()}.", "") if self._importer is not None else text
-
     def _describe(self, failure: BaseException) -> Failure:
         tree = self._importer.tree if self._importer is not None else None
         trace = format_traceback(failure, tree)
-        text = self._strip_namespace(format_exception(failure))
-        return Failure(text, tuple(map(self._strip_namespace, trace)))
+        text = strip_namespaces(format_exception(failure))
+        return Failure(text, tuple(map(strip_namespaces, trace)))
 
 
 def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list[Difference]:

@@ -18,6 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
+from modpack.core.names import strip_namespaces
 from modpack.selftest.process import Difference
 
 _MAX_DEPTH = 100
@@ -36,7 +37,6 @@ _ELEMENTS = {
     "d": torch.float64,
 }
 """The torch dtypes of :mod:`struct` element types. Other types are compared as bytes."""
-_NAMESPACE = re.compile(r"\bmodpack\.packages\.p[0-9a-f]{32}\w*\.")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 
 
@@ -243,7 +243,7 @@ def _format_key(key: object, position: int) -> str:
 
 def _normalize_text(text: str) -> str:
     """Return a text without the parts that differ from process to process."""
-    return _ADDRESS.sub("0x...", _NAMESPACE.sub("", text))
+    return _ADDRESS.sub("0x...", strip_namespaces(text))
 
 
 def _type_name(value: object) -> str:

@@ -30,7 +30,7 @@ import torch
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
-from modpack.core.names import is_everywhere
+from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.process import phase
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord, UnfilledTable
 from modpack.core.text import dtype_name, local_folders, portable_text
@@ -376,7 +376,6 @@ def declare_operators(schemas: Iterable[str]) -> None:
         _libraries.append(library)
 
 
-_NAMESPACE = re.compile(r"\bmodpack\.packages\.p[0-9a-f]{32}\w*\.")
 _SHOWN = re.compile(r"<class '([^']+)'>")
 _MAX_ENTRIES = 10_000
 _MAX_NAME_LENGTH = 300
@@ -401,7 +400,7 @@ def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
             continue
         for attribute, value in list(vars(loaded).items()):
             for kind in named_classes(value) & wanted:
-                yield UnfilledTable(local_name(name), attribute, kind)
+                yield UnfilledTable(strip_namespaces(name), attribute, kind)
 
 
 def named_classes(table: object) -> set[str]:
@@ -410,11 +409,6 @@ def named_classes(table: object) -> set[str]:
     An entry names a class if it is the class, its path, or its ``str()``.
     """
     return {name for entry in list(_entries(table)) for name in _names_of(entry)}
-
-
-def local_name(name: str) -> str:
-    """Return the path of a module or class without a package's private namespace."""
-    return _NAMESPACE.sub("", name)
 
 
 def _entries(table: Any) -> Iterable[object]:
@@ -428,7 +422,7 @@ def _entries(table: Any) -> Iterable[object]:
 
 def _names_of(entry: object) -> Iterator[str]:
     if is_a(entry, type):
-        yield local_name(f"{entry.__module__}.{entry.__qualname__}")
+        yield strip_namespaces(f"{entry.__module__}.{entry.__qualname__}")
     elif type(entry) is str and "." in entry and len(entry) <= _MAX_NAME_LENGTH:
         shown = _SHOWN.fullmatch(entry)
-        yield local_name(shown[1] if shown else entry)
+        yield strip_namespaces(shown[1] if shown else entry)
