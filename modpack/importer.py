@@ -556,13 +556,13 @@ class PackageImporter(Importer):
         )
         self._tree = self._unpack(sizes)
         kind = options["namespace"]
+        name = namespace_name(digest, self._policy, module_allowed is not _allow_all)
         self._namespace = self._open_namespace(
-            find_namespace(self._archive) if kind == "auto" else kind,
-            namespace_name(digest, self._policy, module_allowed is not _allow_all),
+            find_namespace(self._archive) if kind == "auto" else kind, name
         )
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             sent = options["verify"], options["on_mismatch"], self._policy
-            leave_record(self._namespace.name, digest, file_or_buffer, *sent)
+            leave_record(name, digest, file_or_buffer, *sent)
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}

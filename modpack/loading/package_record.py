@@ -89,7 +89,11 @@ def record_file(name: str) -> Path:
     Raises:
         RuntimeError: If the user has no cache folder.
     """
-    return cache_folder() / "packages" / "v1" / f"{name.rpartition('.')[2]}.json"
+    return _records_folder(cache_folder()) / f"{name.rpartition('.')[2]}.json"
+
+
+def _records_folder(cache: Path) -> Path:
+    return cache / "packages" / "v1"
 
 
 def leave_record(
@@ -103,15 +107,14 @@ def leave_record(
     """Leave the record by which other processes reopen a package, if the cache is writable.
 
     Args:
-        name: The name of the package's namespace, which may have a number.
+        name: The name of the package's namespace, without a number.
         digest: The package's digest.
         path: The package.
         verify: An option of the load.
         on_mismatch: An option of the load.
         policy: The trust policy of the load.
     """
-    plain_name = namespace_name(digest, policy)
-    if plain_name.endswith(LOCAL) or name.startswith(plain_name + LOCAL):
+    if name.endswith(LOCAL):
         return
     document = {
         "digest": digest,
@@ -122,7 +125,7 @@ def leave_record(
     }
     content = json.dumps(document).encode()
     try:
-        file = record_file(plain_name)
+        file = record_file(name)
         try:
             if _read_private(file) == content:
                 return
@@ -135,7 +138,7 @@ def leave_record(
 
 def remove_stale_records(cache: Path) -> None:
     """Remove the records of packages that no longer exist."""
-    for file in (cache / "packages" / "v1").glob("*.json"):
+    for file in _records_folder(cache).glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             if not os.path.lexists(json.loads(_read_private(file))["path"]):
                 file.unlink()
