@@ -65,6 +65,12 @@ verify_option = click.option(
     help="Verify the digests of all records (full), or of all but tensors (code).",
 )
 
+isolated_option = click.option(
+    "--isolated",
+    is_flag=True,
+    help="Run in a virtual environment that contains the package's requirements and nothing else.",
+)
+
 PASSPHRASE_VARIABLE: Final = "MODPACK_KEY_PASSPHRASE"
 
 

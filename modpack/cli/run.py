@@ -16,6 +16,7 @@ from modpack.cli._common import (
     FILE,
     collect_warnings,
     command,
+    isolated_option,
     key_option,
     on_mismatch_option,
     policy_option,
@@ -69,11 +70,7 @@ _TERMINATED = 143
 @click.option(
     "--resize", is_flag=True, help="Resize images to the height and width of the call signature."
 )
-@click.option(
-    "--isolated",
-    is_flag=True,
-    help="Run in a virtual environment that contains the package's requirements and nothing else.",
-)
+@isolated_option
 @click.option(
     "--package",
     "module",

@@ -11,6 +11,7 @@ from modpack.cli._common import (
     FILE,
     collect_warnings,
     command,
+    isolated_option,
     key_option,
     on_mismatch_option,
     policy_option,
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
     "or the trust policy rejects it.",
 )
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option(
-    "--isolated",
-    is_flag=True,
-    help="Run in a virtual environment that contains the package's requirements and nothing else.",
-)
+@isolated_option
 @key_option
 @on_mismatch_option
 @policy_option
