@@ -125,12 +125,14 @@ def run_command(
     if (module is None) != (resource is None):
         raise click.UsageError("--package and --resource must be given together.")
     files = resolve_inputs(inputs)
-    kind = None if output is None else format_of(output, "output")
+    target = None if output is None else (output, format_of(output, "output"))
     if output is not None:
         require_other_output(files, package, output)
     trusted = read_trust(policy, keys)
     if isolated:
-        formats = [*(each.format for each in files), *([kind] if kind is not None else [])]
+        formats = [each.format for each in files]
+        if target is not None:
+            formats.append(target[1])
         raise Exit(repeat_isolated(package, trusted, verify, formats))
     started = time.monotonic()
     with _terminable(), working(f"Running {package}"), collect_warnings() as collected:
@@ -140,7 +142,7 @@ def run_command(
             result = run_package(
                 package,
                 files,
-                None if output is None or kind is None else (output, kind),
+                target,
                 batch_size=batch_size,
                 device=device,
                 compile=compiled,
