@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -26,6 +25,7 @@ from modpack.cli._common import (
     write_json,
 )
 from modpack.cli._running import read_trust, repeat_isolated
+from modpack.core.process import handle_sigterm
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -135,7 +135,11 @@ def run_command(
             formats.append(target[1])
         raise Exit(repeat_isolated(package, trusted, verify, formats))
     started = time.monotonic()
-    with _terminable(), working(f"Running {package}"), collect_warnings() as collected:
+    with (
+        handle_sigterm(_terminate),
+        working(f"Running {package}"),
+        collect_warnings() as collected,
+    ):
         from modpack.running.job import run_package
 
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for the report
@@ -193,19 +197,6 @@ def _format(result: RunResult, output: str | None) -> str:
     return printable(text, keep="\n")
 
 
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """End the block with an exception on SIGTERM, so that it removes its temporary files."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(_TERMINATED)
-
-    try:
-        before = signal.signal(signal.SIGTERM, end)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _terminate(number: int, frame: object) -> None:
+    """End the run with an exception on SIGTERM, so that it removes its temporary files."""
+    raise SystemExit(_TERMINATED)

@@ -1,4 +1,4 @@
-"""Process-wide services: progress, garbage collection, threads, helper processes, current folder.
+"""Process-wide services: progress, garbage collection, threads, helpers, signals, current folder.
 
 Long operations report progress to the log and to a listener.
 
@@ -421,6 +421,28 @@ def kill_helper(helper: subprocess.Popen[bytes]) -> None:
     helper.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):  # subprocess reaps it later
         helper.wait(_KILL_TIMEOUT)
+
+
+@contextmanager
+def handle_sigterm(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call a handler on SIGTERM during the block. Has no effect outside the main thread.
+
+    Args:
+        handler: Function that receives the number of the signal and the current frame.
+    """
+    import signal  # not needed by most loads
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, handler)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        if before is not None:  # a handler in C, which cannot be restored
+            signal.signal(signal.SIGTERM, before)
 
 
 class ThreadPool:

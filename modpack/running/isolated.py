@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
-from modpack.core.process import phase
+from modpack.core.process import handle_sigterm, phase
 from modpack.errors import IsolationError
 from modpack.report.requirements import Requirements, requirements_of
 
@@ -275,15 +274,12 @@ def run_isolated(python: Path, arguments: Sequence[str]) -> int:
         arguments: The command and its arguments.
     """
     started: list[subprocess.Popen[bytes]] = []
-    before = signal.getsignal(signal.SIGTERM)
 
     def forward(number: int, frame: object) -> None:
         for each in started:
             each.send_signal(number)
 
-    with contextlib.suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGTERM, forward)
-    try:
+    with handle_sigterm(forward):
         child = subprocess.Popen([os.fspath(python), "-I", "-m", "modpack", *arguments])
         started.append(child)
         while True:
@@ -291,6 +287,3 @@ def run_isolated(python: Path, arguments: Sequence[str]) -> int:
                 return child.wait()
             except KeyboardInterrupt:
                 continue  # the terminal has also interrupted the child, which cleans up
-    finally:
-        with contextlib.suppress(ValueError, TypeError):
-            signal.signal(signal.SIGTERM, before)
