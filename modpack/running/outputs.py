@@ -17,7 +17,6 @@ from modpack.errors import DataError
 from modpack.running.batches import Outputs
 from modpack.running.decoding import encode_value
 from modpack.running.inputs import require_library
-from modpack.running.summary import shape_text
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""
@@ -236,7 +235,7 @@ class _CsvWriter:
             elif isinstance(value, torch.Tensor) and value.dim() > 2:
                 raise DataError(
                     self._path,
-                    f"a cell cannot contain the output {name!r} of {shape_text(value.shape)}",
+                    f"a cell cannot contain the output {name!r} of {tuple(value.shape)}",
                     hint="Write .jsonl, .parquet, or .npy.",
                 )
             else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import torch
 
+from modpack.core.call_signature import format_tensor
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
 from modpack.report.json_output import OutputFacts
@@ -65,22 +65,12 @@ class OutputSummary:
         """Return a table of the outputs with their first values."""
         lines = []
         for each in self.facts(is_single):
-            shape = "" if each.shape is None else f" {shape_text(each.shape)}"
-            lines.append(f"{each.name}: {each.type}{shape}")
+            lines.append(f"{each.name}: {format_tensor(each.type, each.shape)}")
             values = self._first.get(each.name, [self._whole.get(each.name)])
             lines += [f"  {_shorten(value)}" for value in values]
             if each.name in self._first and self.rows > len(values):
                 lines.append("  ...")
         return "".join(f"{line}\n" for line in lines)
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """Return dimensions as a tuple.
-
-    >>> shape_text((3,)), shape_text((3, 4))
-    ('(3,)', '(3, 4)')
-    """
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _facts_of(name: str, value: object, is_whole: bool = False) -> OutputFacts:
