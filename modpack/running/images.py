@@ -9,7 +9,7 @@ import torch
 
 from modpack.errors import DataError, InputMismatchError
 from modpack.running.arrays import only_input
-from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk
+from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.decoding import dtype_of
 from modpack.running.inputs import join_problems, require_library
 
@@ -58,7 +58,7 @@ def picture_of(file: str, layout: Layout) -> Picture:
             "the package has no call signature, so the form of its images is unknown",
             hint="Export it with example_inputs, or pass a file of arrays.",
         )
-    shape = (spec.shape or ())[1:] if name in layout.rows else spec.shape or ()
+    shape = row_spec(layout, name).shape or ()
     axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
     if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
         raise DataError(file, f"the input {name!r} is {spec}, which cannot contain images")

@@ -19,7 +19,7 @@ from modpack.running.arrays import name_json
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading
-from modpack.running.tables import Assignment, assign_columns, convert, fold
+from modpack.running.tables import Assignment, assign_columns, convert, fold, open_sizes
 from modpack.running.values import check_inputs
 
 _BLOCK_BYTES: Final = 1 << 20
@@ -216,8 +216,7 @@ class CsvSource(RowSource[list[str]]):
             tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
             if tensor is None:
                 return None
-            sizes = [size if isinstance(size, int) else -1 for size in (spec.shape or ())[1:]]
-            values[each.name] = tensor.reshape(len(rows), *sizes)
+            values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
         return values
 
 

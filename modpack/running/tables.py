@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from modpack.core.call_signature import ValueSpec
 from modpack.core.text import listed
 from modpack.errors import DataError, InputMismatchError, ModpackWarning
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
@@ -87,7 +88,7 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
 
 def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
     spec, name = layout.specs[assigned.name], assigned.name
-    shape = spec.shape[1:] if spec.shape and name in layout.rows else spec.shape
+    shape = row_spec(layout, name).shape
     if not assigned.is_vector or shape is None:
         if assigned.is_vector and spec.type != "any":
             raise DataError(file, f"the input {name!r} is one {spec}, not several columns")
@@ -102,14 +103,19 @@ def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
         )
 
 
-def fold(value: object, spec: Any) -> object:
+def fold(value: object, spec: ValueSpec) -> object:
     """Return the elements of a row in the shape of the input, in row-major order."""
     if not isinstance(value, torch.Tensor) or spec.shape is None or len(spec.shape) < 2:
         return value
     try:
-        return value.reshape([size if isinstance(size, int) else -1 for size in spec.shape])
+        return value.reshape(open_sizes(spec.shape))
     except RuntimeError:
         return value  # the check of the shape explains it
+
+
+def open_sizes(shape: Sequence[int | str]) -> list[int]:
+    """Return dimensions for :meth:`torch.Tensor.reshape`: -1 for one that varies."""
+    return [size if isinstance(size, int) else -1 for size in shape]
 
 
 class ParquetSource:
@@ -188,8 +194,7 @@ class ParquetSource:
             stacked = torch.stack(converted, 1) if len(converted) == len(parts) else None
         if stacked is None:
             return None
-        tail = (spec.shape or ())[1:]
-        sizes = [size if isinstance(size, int) else -1 for size in tail]
+        sizes = open_sizes((spec.shape or ())[1:])
         return stacked.reshape(len(stacked), *sizes) if len(stacked) else stacked
 
     def _row(self, row: Any, place: Place) -> Chunk | BadRow:
