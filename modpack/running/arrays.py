@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from modpack.core.call_signature import CallSignature
+from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.errors import DataError, InputMismatchError
 from modpack.running.batches import BadRow, Chunk, Layout, Place
 from modpack.running.decoding import decode_value, parse_json
@@ -197,19 +197,12 @@ def open_arguments(file: str, layout: Layout, data: object) -> ArraySource:
     Raises:
         DataError: If a value does not fit the call signature.
     """
-    values: dict[str, object] = {}
-    specs = layout.specs
-    problems: list[str] = []
-    for name, item in name_json(layout.signature, data).items():
-        try:
-            value = decode_value(specs[name], item) if name in specs else item
-        except InputMismatchError as failure:
-            problems += failure.problems
-            continue
-        values[name] = _stored(value) if isinstance(value, torch.Tensor) else value
-    if problems:
-        raise DataError(file, "; ".join(problems))
-    return ArraySource(file, layout, values)
+    try:
+        values = decode_named(layout.signature, layout.specs, data)
+    except InputMismatchError as failure:
+        raise DataError(file, "; ".join(failure.problems)) from failure
+    stored = {n: _stored(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+    return ArraySource(file, layout, stored)
 
 
 def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
@@ -218,6 +211,31 @@ def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
         return decode_value(layout.specs[name], parse_json(content))
     except InputMismatchError as failure:
         raise DataError(file, join_problems(failure)) from failure
+
+
+def decode_named(
+    signature: CallSignature, specs: Mapping[str, ValueSpec], data: object
+) -> dict[str, object]:
+    """Return the values of parsed JSON by name. Unknown names keep their JSON.
+
+    Args:
+        signature: The call signature.
+        specs: The specs of the inputs by name, with or without the dimension of rows.
+        data: The parsed JSON.
+
+    Raises:
+        InputMismatchError: If a value cannot be converted. The error lists all such values.
+    """
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for name, item in name_json(signature, data).items():
+        try:
+            values[name] = decode_value(specs[name], item) if name in specs else item
+        except InputMismatchError as failure:
+            problems += failure.problems
+    if problems:
+        raise InputMismatchError(tuple(problems))
+    return values
 
 
 def name_json(signature: CallSignature, data: object) -> dict[str, object]:

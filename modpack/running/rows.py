@@ -6,7 +6,7 @@ import csv
 import sys
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -15,7 +15,7 @@ import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import DataError, InputMismatchError
-from modpack.running.arrays import name_json
+from modpack.running.arrays import decode_named, name_json
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading
@@ -45,6 +45,7 @@ class RowSource(ABC, Generic[_Row]):
 
     def __init__(self, file: str, layout: Layout, total: int | None) -> None:
         self._file, self._layout, self.total = file, layout, total
+        self._row_specs = {name: row_spec(layout, name) for name in layout.specs}
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
         rows = self._rows()
@@ -108,7 +109,7 @@ class ListSource(RowSource[object]):
             yield Place(self._file, number), row
 
     def _decode(self, row: object) -> dict[str, object]:
-        return decode_row(self._layout, row)
+        return decode_named(self._layout.signature, self._row_specs, row)
 
     def _decode_all(self, rows: Sequence[object]) -> dict[str, object] | None:
         return _decode_rows(self._layout, rows)
@@ -134,7 +135,7 @@ class JsonlSource(RowSource[bytes]):
                     yield Place(self._file, number, line), row
 
     def _decode(self, row: bytes) -> dict[str, object]:
-        return decode_row(self._layout, parse_json(row))
+        return decode_named(self._layout.signature, self._row_specs, parse_json(row))
 
     def _decode_all(self, rows: Sequence[bytes]) -> dict[str, object] | None:
         return _decode_rows(self._layout, [parse_json(row) for row in rows])
@@ -149,24 +150,6 @@ def _decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | 
     if any(specs[name].type != "tensor" for name in names):
         return None
     return {n: decode_value(specs[n], [each[n] for each in named]) for n in names}
-
-
-def decode_row(layout: Layout, data: object) -> dict[str, object]:
-    """Return the values of a row in JSON.
-
-    Raises:
-        InputMismatchError: If a value cannot be converted. The error lists all such values.
-    """
-    specs, values = layout.specs, dict[str, object]()
-    problems: list[str] = []
-    for name, item in name_json(layout.signature, data).items():
-        try:
-            values[name] = decode_value(row_spec(layout, name), item) if name in specs else item
-        except InputMismatchError as failure:
-            problems += failure.problems
-    if problems:
-        raise InputMismatchError(tuple(problems))
-    return values
 
 
 class CsvSource(RowSource[list[str]]):
@@ -203,7 +186,7 @@ class CsvSource(RowSource[list[str]]):
                 ) from failure
 
     def _decode(self, row: list[str]) -> dict[str, object]:
-        return _decode_cells(self._layout, self._assigned, self._header, row)
+        return _decode_cells(self._row_specs, self._assigned, self._header, row)
 
     def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
         if any(len(row) != len(self._header) for row in rows):
@@ -243,14 +226,17 @@ def _parse_numbers(
 
 
 def _decode_cells(
-    layout: Layout, assigned: Iterable[Assignment], header: Sequence[str], row: Sequence[str]
+    specs: Mapping[str, ValueSpec],
+    assigned: Iterable[Assignment],
+    header: Sequence[str],
+    row: Sequence[str],
 ) -> dict[str, object]:
     if len(row) != len(header):
         text = f"expected {len(header)} columns as in the first line, got {len(row)}"
         raise InputMismatchError((text,))
     values: dict[str, object] = {}
     for each in assigned:
-        spec = row_spec(layout, each.name)
+        spec = specs[each.name]
         cells = [_parse(row[index], spec, header[index]) for index in each.columns]
         if each.is_vector:
             values[each.name] = fold(decode_value(spec, cells), spec)
