@@ -82,7 +82,7 @@ class _SinkStream(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
-        self._sink.write(bytes(view))
+        self._sink.write(view)
         self._size += len(view)
         return len(view)
 
@@ -196,8 +196,14 @@ class _NpzWriter(_WholeWriter):
 class _SafetensorsWriter(_WholeWriter):
     def write_values(self, values: Mapping[str, object]) -> None:
         library = require_library("safetensors.torch", ".safetensors files")
-        tensors = {n: _require_tensor(self._path, n, v).contiguous() for n, v in values.items()}
-        self._sink.write(library.save({name: each.clone() for name, each in tensors.items()}))
+        # The library rejects tensors that share memory or are not contiguous.
+        tensors = {
+            name: _require_tensor(self._path, name, value).clone(
+                memory_format=torch.contiguous_format
+            )
+            for name, value in values.items()
+        }
+        self._sink.write(library.save(tensors))
 
 
 class _JsonlWriter:
