@@ -196,11 +196,6 @@ def reading(file: str) -> Iterator[None]:
         ) from failure
     except Exception as failure:
         reason = " ".join((str(failure) or type(failure).__name__).split())
-        if "Weights only load failed" in reason:  # torch continues with advice on how to do it
-            raise DataError(
-                file,
-                "the file contains objects other than tensors and plain values, which can run code",
-            ) from failure
         raise DataError(file, f"the file cannot be read: {reason:.200}") from failure
 
 
