@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
 
+from modpack.core.names import root_of
 from modpack.core.text import listed
 from modpack.errors import DataError, InputMismatchError, ModpackError
 
@@ -164,8 +165,8 @@ def require_library(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as failure:
-        root = module.partition(".")[0]
-        if (failure.name or "").partition(".")[0] != root:
+        root = root_of(module)
+        if root_of(failure.name or "") != root:
             raise
         names = {"PIL": "Pillow"}
         raise ModpackError(
