@@ -260,8 +260,9 @@ def run_rows(
                 write(split_outputs(result, len(chunk.places), layout))
             advance(len(chunk.places))
     # A row that cannot be read is found before earlier rows of its batch are run.
-    files = {place.file: number for number, (place, _) in enumerate(reversed(skipped))}
-    return sorted(skipped, key=lambda bad: (-files[bad.place.file], bad.place.row))
+    files = dict.fromkeys(bad.place.file for bad in skipped)
+    order = {file: number for number, file in enumerate(files)}
+    return sorted(skipped, key=lambda bad: (order[bad.place.file], bad.place.row))
 
 
 def _results(
