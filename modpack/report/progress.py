@@ -151,8 +151,7 @@ class _Display:
         return line
 
     def _elapsed(self) -> str:
-        seconds = int(time.monotonic() - self._started)
-        return f"{seconds // 60}:{seconds % 60:02}"
+        return _duration(time.monotonic() - self._started)
 
     def _run(self) -> None:
         if self._closed.wait(PATIENCE_SECONDS):
@@ -201,13 +200,13 @@ def _parts(phase: Phase) -> tuple[str, str]:
     text = printable(phase.text)
     if phase.unit is None or not phase.done:
         return text, ""
+    if phase.unit is ProgressUnit.ROWS:
+        total = f" of {phase.total:,}" if phase.total else ""
+        return text, f"{phase.done:,}{total}  {_rate(phase)}"
     if phase.unit is ProgressUnit.BYTES:
         done, total = human_size(phase.done), human_size(phase.total or 0)
     else:
         done, total = f"{phase.done:,}", f"{phase.total or 0:,} {phase.unit.value}"
-    if phase.unit is ProgressUnit.ROWS:
-        amount = f"{done} of {phase.total:,}" if phase.total else done
-        return text, f"{amount}  {_rate(phase)}"
     if phase.total:
         return text, f"{done} of {total}"
     return text, done if phase.unit is ProgressUnit.BYTES else f"{done} {phase.unit.value}"
@@ -219,6 +218,14 @@ def _rate(phase: Phase) -> str:
     speed = phase.done / max(seconds, 0.001)
     text = f"{speed:,.{0 if speed >= 10 else 1}f} rows/s"
     if phase.total and speed:
-        left = int(max(phase.total - phase.done, 0) / speed)
-        text += f"  {left // 60}:{left % 60:02} left"
+        text += f"  {_duration(max(phase.total - phase.done, 0) / speed)} left"
     return text
+
+
+def _duration(seconds: float) -> str:
+    """Return minutes and seconds.
+
+    >>> _duration(83.9)
+    '1:23'
+    """
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
