@@ -68,14 +68,35 @@ def require_trusted_folder(folder: Path) -> None:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise OSError(f"{folder} is not a folder")
+    _require_owner(folder, status, may_be_root=True)
+
+
+def read_private(file: Path, most_bytes: int) -> bytes:
+    """Return the contents of a file that only this user can change.
+
+    Raises:
+        OSError: If it is another kind of file.
+    """
+    descriptor = os.open(file, os.O_RDONLY | _NO_SURPRISES)
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{file} is not a regular file")
+        _require_owner(file, status, may_be_root=False)
+        return stream.read(most_bytes)
+
+
+def _require_owner(path: Path, status: os.stat_result, *, may_be_root: bool) -> None:
+    """Check that no user but the owner, who is this user or root, can modify a file or folder."""
     if hasattr(os, "getuid"):
-        if status.st_uid not in (os.getuid(), 0):
-            raise OSError(f"{folder} belongs to another user")
-        if status.st_mode & _BY_OTHERS:
-            raise OSError(f"other users can write to {folder}")
+        if status.st_uid != os.getuid() and not (may_be_root and status.st_uid == 0):
+            raise OSError(f"{path} belongs to another user")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(f"other users can write to {path}")
 
 
-_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_NO_SURPRISES = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Flags that refuse a symlink, and do not wait for the writer of a named pipe."""
 _UID_MAP = Path("/proc/self/uid_map")
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
@@ -144,3 +165,20 @@ def make_private(folder: Path) -> None:
         missing.append(missing[-1].parent)
     for each in reversed(missing):
         each.mkdir(mode=0o700, exist_ok=True)
+
+
+def replace_file(file: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file of the cache atomically, without flushing it to disk.
+
+    Args:
+        file: The file, in an existing folder.
+        content: The contents.
+        mode: The permissions, which the umask restricts.
+    """
+    making = file.with_name(f"{os.urandom(8).hex()}.tmp")
+    try:
+        with open(making, "xb", opener=functools.partial(os.open, mode=mode)) as opened:
+            opened.write(content)
+        making.replace(file)
+    finally:
+        making.unlink(missing_ok=True)

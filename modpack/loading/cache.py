@@ -38,6 +38,7 @@ from typing import NamedTuple
 from modpack.core.cache_dir import (
     cache_folder,
     make_private,
+    replace_file,
     require_trusted_folder,
     require_trusted_path,
 )
@@ -109,12 +110,7 @@ def put_stamp(tree: Path, digest: str, names: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # the cache may be read-only
         folder = tree / _STAMPS
         folder.mkdir(mode=0o700, exist_ok=True)
-        making = folder / f"{os.urandom(4).hex()}.tmp"
-        try:
-            making.write_text(_stamp(tree, digest, names), encoding="ascii")
-            making.replace(folder / (boot() or "any"))
-        finally:
-            making.unlink(missing_ok=True)
+        replace_file(folder / (boot() or "any"), _stamp(tree, digest, names).encode("ascii"))
 
 
 def has_stamp(tree: Path, digest: str, names: Iterable[str]) -> bool:

@@ -49,7 +49,7 @@ from modpack.archive.module_index import (
     ModuleIndex,
     is_package_import,
 )
-from modpack.core.cache_dir import make_private, require_trusted_folder
+from modpack.core.cache_dir import make_private, replace_file, require_trusted_folder
 from modpack.core.names import root_of
 from modpack.core.process import (
     FIND_MODPACK,
@@ -341,12 +341,7 @@ class BytecodeCache:
         make_private(self._folder)
         # Processes that import the same modules write the same file.
         name = hashlib.blake2b(repr(sorted(new)).encode(), digest_size=16).hexdigest()
-        making = self._folder / f"{os.urandom(8).hex()}.tmp"
-        try:
-            making.write_bytes(_written(new, self._owner))
-            making.replace(self._folder / f"{name}{_SUFFIX}")
-        finally:
-            making.unlink(missing_ok=True)
+        replace_file(self._folder / f"{name}{_SUFFIX}", _written(new, self._owner))
 
 
 def _written(pieces: Mapping[_Key, bytes], owner: str) -> bytes:

@@ -14,13 +14,18 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from modpack.archive.manifest import canonical_json
-from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
+from modpack.core.cache_dir import (
+    cache_folder,
+    make_private,
+    read_private,
+    replace_file,
+    require_trusted_path,
+)
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import as_mapping, as_text
 from modpack.core.names import PACKAGES
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
 LOCAL = "_local"
 """The end of names of namespaces that cannot be reopened: their options cannot be sent."""
 _MOST_BYTES = 1 << 20
-_NO_SURPRISES = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-"""Flags that refuse a symlink, and do not wait for the writer of a named pipe."""
 _log = logging.getLogger(__name__)
 
 
@@ -127,11 +130,11 @@ def leave_record(
     try:
         file = record_file(name)
         try:
-            if _read_private(file) == content:
+            if read_private(file, _MOST_BYTES) == content:
                 return
         except OSError:
             make_private(file.parent)
-        _replace(file, content)
+        replace_file(file, content, 0o600)
     except (OSError, RuntimeError) as failure:
         _log.debug("%s: other processes cannot reopen the package: %s", path, failure)
 
@@ -140,19 +143,8 @@ def remove_stale_records(cache: Path) -> None:
     """Remove the records of packages that no longer exist."""
     for file in _records_folder(cache).glob("*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            if not os.path.lexists(json.loads(_read_private(file))["path"]):
+            if not os.path.lexists(json.loads(read_private(file, _MOST_BYTES))["path"]):
                 file.unlink()
-
-
-def _replace(file: Path, content: bytes) -> None:
-    making = file.with_name(f"{os.urandom(8).hex()}.tmp")
-    try:
-        descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
-        making.replace(file)
-    finally:
-        making.unlink(missing_ok=True)
 
 
 def read_record(name: str) -> PackageRecord:
@@ -170,7 +162,7 @@ def read_record(name: str) -> PackageRecord:
     from modpack.core.policy import TrustPolicy
 
     file = record_file(name)
-    content = _read_private(file)
+    content = read_private(file, _MOST_BYTES)
     require_trusted_path(file.parent)
     try:
         document = as_mapping(json.loads(content), "the record")
@@ -190,22 +182,3 @@ def read_record(name: str) -> PackageRecord:
     if namespace_name(record.digest, policy) != name:
         raise ValueError(f"the record {file} belongs to another package or policy")
     return record
-
-
-def _read_private(file: Path) -> bytes:
-    """Return the contents of a file that only this user can change.
-
-    Raises:
-        OSError: If it is another kind of file.
-    """
-    descriptor = os.open(file, os.O_RDONLY | _NO_SURPRISES)
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{file} is not a regular file")
-        if hasattr(os, "getuid"):
-            if status.st_uid != os.getuid():
-                raise OSError(f"{file} belongs to another user")
-            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise OSError(f"other users can write to {file}")
-        return stream.read(_MOST_BYTES)

@@ -316,13 +316,13 @@ def test_trees_in_folder_writable_by_others_are_not_used(cache, caplog):
 
 
 def test_unwritable_marker_leaves_no_temporary_file(cache, monkeypatch):
-    def fill(file, text, **_):
-        file.write_bytes(b"")
+    def fail(file, target):
+        assert file.exists()
         raise OSError(28, "No space left on device")
 
     place = unpack()
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
-    monkeypatch.setattr(Path, "write_text", fill)
+    monkeypatch.setattr(Path, "replace", fail)
     unpack()
     assert list((place.parent / "stamps").glob("*.tmp")) == []
 
