@@ -12,7 +12,7 @@ import importlib
 import io
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from pickle import Unpickler, load, loads
 from types import CellType, FunctionType
@@ -24,6 +24,7 @@ from modpack.pickling.functions import (
     GlobalNames,
     NoSourceError,
     globals_module,
+    is_found_by_name,
     make_cell,
     make_function,
     reduce_function,
@@ -97,13 +98,13 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
         return _make_globals, (_namespace_name(obj.builtins), is_registered)
     if type(obj) is not FunctionType:
         return NotImplemented
-    namespace = _namespace_name(_builtins_of(obj))
-    if not namespace or _is_found_by_name(obj):
+    builtins = obj.__builtins__  # type: ignore[attr-defined]
+    if not _namespace_name(builtins) or is_found_by_name(obj, obj.__qualname__):
         return NotImplemented
     seen = vars(pickler).setdefault("_modpack_by_source", {})
     module = globals_module(obj)
     if module is None:
-        home: Any = seen.setdefault(id(obj.__globals__), (_globals_like(obj), obj))[0]
+        home: Any = seen.setdefault(id(obj.__globals__), (_globals_with(builtins), obj))[0]
     else:
         home = module.__name__
     cells = tuple(seen.setdefault(id(c), (_Cell(), c))[0] for c in obj.__closure__ or ())
@@ -114,38 +115,24 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
     return _make_function, (text, identity, home, cells, is_registered), *rest
 
 
-def _globals_like(function: FunctionType) -> GlobalNames:
-    """Return empty globals with the builtins of a function."""
+def _globals_with(builtins: Mapping[str, Any]) -> GlobalNames:
+    """Return empty globals with these builtins."""
     made = GlobalNames()
-    made.builtins = _builtins_of(function)
+    made.builtins = builtins
     return made
 
 
-def _builtins_of(function: Any) -> Any:
-    return function.__builtins__
-
-
-def _namespace_name(builtins: Any) -> str:
+def _namespace_name(builtins: Mapping[str, Any]) -> str:
     """Return the private namespace of functions with these builtins; empty for others."""
-    names = builtins if isinstance(builtins, dict) else vars(builtins)
-    owner = getattr(names.get("__import__"), "__self__", None)
+    owner = getattr(builtins.get("__import__"), "__self__", None)
     return owner.name if isinstance(owner, Namespace) and owner.prefix else ""
-
-
-def _is_found_by_name(function: FunctionType) -> bool:
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
-        found = getattr(found, part, None)
-    return found is function
 
 
 def _make_globals(namespace: str, is_registered: bool) -> GlobalNames:
     """Create globals for functions without a module, with the builtins of their package."""
     if is_registered:
         register()
-    made = GlobalNames()
-    made.builtins = importlib.import_module(namespace).__modpack__._code_builtins
-    return made
+    return _globals_with(importlib.import_module(namespace).__modpack__._code_builtins)
 
 
 def _make_function(

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 from modpack.pickling.base import RefusedError
-from modpack.pickling.graph_context import find_live_object
+from modpack.pickling.functions import find_live_object
 from modpack.pickling.rebuild import named_in_packages
 
 _Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]

@@ -147,15 +147,21 @@ def _match_packaged(
     loader: Any = namespace.get("__loader__")
     if "__modpack__" not in namespace or getattr(loader, "path", None) != code.co_filename:
         return None
-    todo = [loader.source_to_code(loader.get_data(loader.path), loader.path)]
-    while todo:
-        each = todo.pop()
+    for each in _code_in(loader.source_to_code(loader.get_data(loader.path), loader.path)):
         starts = each.co_name, each.co_firstlineno
         if starts == (code.co_name, code.co_firstlineno) and same_code(each, code):
             source = "".join(lines)
             return next(reversed(list(_candidates(source, _parsed(source)[0], code))), None)
-        todo.extend(constant for constant in each.co_consts if isinstance(constant, CodeType))
     return None
+
+
+def _code_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and all code objects in it."""
+    todo = [code]
+    while todo:
+        each = todo.pop()
+        yield each
+        todo.extend(constant for constant in each.co_consts if isinstance(constant, CodeType))
 
 
 def parsable_text(function: FunctionType) -> str:
@@ -320,6 +326,19 @@ class GlobalNames(dict[str, Any]):
     builtins: Any = builtins
 
 
+def find_live_object(module: str, name: str) -> object:
+    """Return the object of a dotted name in a module of this process, or None."""
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def is_found_by_name(obj: Any, name: str) -> bool:
+    """Return whether pickle finds a class or function by its own module and name."""
+    return find_live_object(str(obj.__module__), name) is obj
+
+
 def globals_module(function: FunctionType) -> ModuleType | None:
     """Return the importable module with a function's globals; None for those of scripts."""
     # not __module__: a decorator's wrapper copies that from the wrapped function
@@ -442,14 +461,11 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
 def named_globals(function: FunctionType) -> dict[str, Any]:
     """Return the module globals that a function, or a function inside it, uses."""
     names: dict[str, Any] = {}
-    todo: list[CodeType] = [function.__code__]
-    while todo:
-        code = todo.pop()
+    for code in _code_in(function.__code__):
         for instruction in dis.get_instructions(code):
             name = instruction.argval
             if instruction.opname in _USES_GLOBAL and name in function.__globals__:
                 names.setdefault(name, function.__globals__[name])
-        todo.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
     return names
 
 

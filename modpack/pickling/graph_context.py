@@ -18,7 +18,7 @@ import torch
 
 from modpack.core.names import root_of
 from modpack.errors import ModpackError
-from modpack.pickling.functions import SCRIPTS
+from modpack.pickling.functions import SCRIPTS, is_found_by_name
 from modpack.pickling.object_paths import add_reachable, iter_objects
 
 _SETS = (set, frozenset)
@@ -31,19 +31,6 @@ _NOT_INDEXED = (
     *(ModuleType, FunctionType, BuiltinFunctionType, type),
     *(str, bytes, int, float, complex, type(None), list, tuple, dict, set, frozenset),
 )
-
-
-def find_live_object(module: str, name: str) -> object:
-    """Return the object of a dotted name in a module of this process, or None."""
-    found: object = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-def is_found_by_name(obj: Any, name: str) -> bool:
-    """Return whether pickle finds a class or function by its own module and name."""
-    return find_live_object(str(obj.__module__), name) is obj
 
 
 def name_in_module(obj: object, module: str) -> str | None:

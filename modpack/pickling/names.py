@@ -34,6 +34,7 @@ from modpack.pickling.functions import (
     SCRIPTS,
     GlobalNames,
     NoSourceError,
+    is_found_by_name,
     make_cell,
     make_method,
     method_name,
@@ -41,7 +42,7 @@ from modpack.pickling.functions import (
     parsable_text,
     reduce_function,
 )
-from modpack.pickling.graph_context import is_found_by_name, is_platform_module, name_in_module
+from modpack.pickling.graph_context import is_platform_module, name_in_module
 from modpack.pickling.pickle_edits import ReducedObject
 from modpack.pickling.remade import fill_cell
 
