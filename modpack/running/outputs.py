@@ -290,8 +290,8 @@ class _ParquetWriter:
         if not isinstance(value, torch.Tensor):
             return self._arrow.array(value)
         column = self._arrow.array(to_numpy(self._path, name, value).reshape(-1))
-        for size in reversed(value.shape[1:]):
-            count = math.prod(value.shape) and len(column) // size
+        for axis in range(value.dim() - 1, 0, -1):
+            size, count = value.shape[axis], math.prod(value.shape[:axis])
             offsets = [index * size for index in range(count + 1)]
             column = self._arrow.ListArray.from_arrays(
                 self._arrow.array(offsets, self._arrow.int32()), column

@@ -89,6 +89,13 @@ def test_nested_tensors_become_nested_lists_in_parquet(tmp_path):
     assert read(tmp_path / "out.parquet") == {"x": cube.tolist()}
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (2, 3, 0), (2, 0, 3)])
+def test_tensors_without_elements_keep_their_rows_in_parquet(tmp_path, shape):
+    empty = torch.zeros(shape)
+    write(tmp_path / "out.parquet", {"x": empty, "label": LABEL[:2]})
+    assert read(tmp_path / "out.parquet") == {"x": empty.tolist(), "label": [0, 1]}
+
+
 def test_nan_is_null_in_json(tmp_path):
     write(tmp_path / "out.json", {"x": torch.tensor([1.0, float("nan")])})
     assert read(tmp_path / "out.json") == {"x": [1.0, None]}
