@@ -49,11 +49,11 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
         DataError: If a file cannot be read, or its contents do not fit the call signature.
         ModpackError: If a library is missing.
     """
-    named: dict[str | None, list[InputFile]] = {}
+    named: dict[str, list[InputFile]] = {}
     for file in files:
+        if file.name is None:
+            return _Joined(_sources(files, layout, resize))
         named.setdefault(file.name, []).append(file)
-    if None in named:
-        return _Joined(_sources(named[None], layout, resize))
     known = [spec.name for spec in layout.signature.inputs]
     for name, own in named.items():
         if name not in known:
@@ -70,8 +70,6 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
     sources: dict[str, Source] = {}
     plain: dict[str, object] = {}
     for name, own in named.items():
-        if name is None:
-            continue
         if layout.specs[name].type not in ("tensor", "any") and own[0].format == ".json":
             plain[name] = read_plain(own[0].label, _content(own[0]), layout, name)
         else:
@@ -172,15 +170,14 @@ class _Zipped:
         }
         while True:
             parts = {name: _next(stream) for name, stream in streams.items()}
-            ended = [name for name, part in parts.items() if part is None]
-            if len(ended) == len(parts):
+            chunks = [part for part in parts.values() if part is not None]
+            if not chunks:
                 return
             counts = {name: len(part.places) if part else 0 for name, part in parts.items()}
             if len(set(counts.values())) > 1:
-                first = next(part for part in parts.values() if part is not None)
                 shown = ", ".join(f"{count} in {name!r}" for name, count in counts.items())
-                raise first.places[0].error(f"the inputs have different numbers of rows: {shown}")
-            chunks = [part for part in parts.values() if part is not None]
+                reason = f"the inputs have different numbers of rows: {shown}"
+                raise chunks[0].places[0].error(reason)
             values = {name: value for part in chunks for name, value in part.values.items()}
             yield Chunk({**values, **self._plain}, chunks[0].places)
 
