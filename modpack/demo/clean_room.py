@@ -37,13 +37,6 @@ _DATA = (  # in an installed modpack and in its source tree
     _HERE / "data" / "digits.csv.gz",
     _HERE.parent.parent / "fixtures" / "data" / "digits" / "digits.csv.gz",
 )
-# Last on the path: only a modpack that runs from its source tree needs this entry.
-_START = """
-import sys
-sys.path.append(sys.argv[1])
-from modpack.demo.clean_room import main
-main(sys.argv[2])
-"""
 
 
 class Digits(NamedTuple):
@@ -114,6 +107,18 @@ class Reloaded:
     observed: Observation
 
 
+def clean_python(code: str, *arguments: str) -> list[str]:
+    """Return the command of a clean interpreter that can import modpack.
+
+    Args:
+        code: The code to run, after ``import sys``.
+        arguments: The rest of ``sys.argv``.
+    """
+    # Last on the path: only a modpack that runs from its source tree needs this entry.
+    start = f"import sys; sys.path.append(sys.argv.pop(1)); {code}"
+    return [sys.executable, "-I", "-c", start, str(_HERE.parent.parent), *arguments]
+
+
 def reload_package(package: Path, folder: Path) -> Reloaded:
     """Load a package in a clean interpreter, and return its report.
 
@@ -124,8 +129,8 @@ def reload_package(package: Path, folder: Path) -> Reloaded:
     Raises:
         ModpackError: If the interpreter fails. The message includes its stderr.
     """
-    source_root = str(_HERE.parent.parent)
-    command = [sys.executable, "-I", "-c", _START, source_root, str(package.resolve())]
+    code = "from modpack.demo.clean_room import main; main(sys.argv[1])"
+    command = clean_python(code, str(package.resolve()))
     started = time.perf_counter()
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - started

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from modpack import ModpackError
+from modpack.demo.clean_room import clean_python
 
-# Last on the path: only a modpack that runs from its source tree needs this entry.
-_START = """
-import sys
-sys.path.append(sys.argv.pop(1))
-from modpack.cli import main
-main()
-"""
 _SECONDS = 60
 
 
@@ -40,9 +33,8 @@ def serve(package: Path, folder: Path) -> Iterator[str]:
     Raises:
         ModpackError: If the server ends before it listens. The message includes its stderr.
     """
-    root = str(Path(__file__).parents[2])
     options = ("--port", "0", "--log-format", "json")
-    command = [sys.executable, "-I", "-c", _START, root, "serve", str(package), *options]
+    command = clean_python("from modpack.cli import main; main()", "serve", str(package), *options)
     server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:
