@@ -204,9 +204,6 @@ class _UnavailableClass(type):
             raise AttributeError(name)
         return cls
 
-    def __call__(cls, *arguments: object, **options: object) -> Any:
-        return cls._made()
-
 
 class _Unavailable:
     """An object that ignores its state while it is unpickled, and then raises when it is used."""
@@ -214,11 +211,7 @@ class _Unavailable:
     _failure: ReopenError
 
     def __new__(cls, *arguments: object, **options: object) -> Any:
-        return cls._made()
-
-    @classmethod
-    def _made(cls) -> Any:
-        return object.__new__(cls)._raise()
+        return super().__new__(cls)._raise()
 
     def _raise(self, *arguments: object, **options: object) -> Any:
         if _is_pool_receiving():
