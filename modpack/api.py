@@ -7,7 +7,7 @@ import sys
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
-from modpack.core.names import namespace_of, root_of
+from modpack.core.names import namespace_of, resource_record, root_of
 from modpack.discovery.importers import importer_of as module_importer
 from modpack.errors import ModpackError
 
@@ -82,7 +82,6 @@ def call_signature(path_or_model: object) -> CallSignature | None:
     if not isinstance(path_or_model, (str, os.PathLike)):
         return call_signature_of(path_or_model)
     from modpack.archive.reader import open_archive
-    from modpack.core.names import resource_record
     from modpack.loading.checks import find_entry
 
     with open_archive(path_or_model) as archive:

@@ -660,8 +660,13 @@ def _remember(loaded: object, importer: PackageImporter, record: str) -> None:
 
 def loader_of(obj: object) -> PackageImporter | None:
     """Return the open importer that loaded a model or an optimizer, or None."""
-    known, importer, _ = _LOADERS.get(id(obj), (None, None, ""))
-    return importer if known is not None and known() is obj else None
+    return _find_load(obj)[0]
+
+
+def _find_load(obj: object) -> tuple[PackageImporter | None, str]:
+    """Return the open importer of a loaded model or optimizer, and its record, or None and ""."""
+    known, importer, record = _LOADERS.get(id(obj), (None, None, ""))
+    return (importer, record) if known is not None and known() is obj else (None, "")
 
 
 def call_signature_of(model: object) -> CallSignature | None:
@@ -670,10 +675,8 @@ def call_signature_of(model: object) -> CallSignature | None:
     Raises:
         ArchiveError: If the record of call signatures is damaged.
     """
-    known, importer, record = _LOADERS.get(id(model), (None, None, ""))
-    if importer is None or known is None or known() is not model:
-        return None
-    return find_call_signature(importer._archive, record)
+    importer, record = _find_load(model)
+    return find_call_signature(importer._archive, record) if importer is not None else None
 
 
 def find_call_signature(archive: Archive, record: str) -> CallSignature | None:
