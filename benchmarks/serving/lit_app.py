@@ -36,4 +36,9 @@ if __name__ == "__main__":
     batch = int(sys.argv[3])
     api = Api(max_batch_size=batch, batch_timeout=float(sys.argv[4]) if batch > 1 else 0.0)
     server = litserve.LitServer(api, accelerator="cpu")
-    server.run(port=int(sys.argv[2]), host="127.0.0.1", log_level="warning")
+    server.run(
+        port=int(sys.argv[2]),
+        host="127.0.0.1",
+        log_level="warning",
+        generate_client_file=False,  # in the working directory, which is this folder
+    )
