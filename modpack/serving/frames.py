@@ -13,11 +13,14 @@ from typing import Any, Final
 
 Header = Mapping[str, Any]
 
+FORK: Final = b"f"
+SERVE: Final = b"s"
+"""The commands to a zygote, which are bytes with a descriptor instead of frames."""
 _LENGTHS: Final = struct.Struct(">IQ")
 _CHUNK: Final = 1 << 20
 
 
-def encode_frame(header: Header, parts: Sequence[bytes | memoryview] = ()) -> list[Any]:
+def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> list[bytes]:
     """Return the pieces of a frame, whose payload is the concatenation of ``parts``."""
     content = json.dumps(header, separators=(",", ":")).encode()
     size = sum(map(len, parts))
@@ -64,7 +67,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
 
-    def send(self, header: Header, parts: Sequence[bytes | memoryview] = ()) -> None:
+    def send(self, header: Header, parts: Sequence[bytes] = ()) -> None:
         pieces = encode_frame(header, parts)
         if sum(map(len, pieces)) <= _CHUNK:
             self.connection.sendall(b"".join(pieces))

@@ -14,11 +14,9 @@ from typing import Any, Final
 
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Job
-from modpack.serving.frames import Channel, FrameDecoder, encode_frame
+from modpack.serving.frames import FORK, SERVE, Channel, FrameDecoder, encode_frame
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
 
-FORK: Final = b"f"
-SERVE: Final = b"s"
 _MAX_DELAY: Final = 5.0
 _END_AFTER: Final = 2.0
 _MAX_EARLY_ENDS: Final = 5

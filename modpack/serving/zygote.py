@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.policy import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
-from modpack.serving.frames import Channel
+from modpack.serving.frames import SERVE, Channel
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
 
 if TYPE_CHECKING:
     from modpack.running.predictor import Predictor
 
-FORK: Final = b"f"
-SERVE: Final = b"s"
 _PR_SET_PDEATHSIG: Final = 1
 
 
