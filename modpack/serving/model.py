@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json
@@ -13,7 +13,7 @@ from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Observer
 from modpack.serving.open_inference import version_of
 from modpack.serving.pool import WorkerPool, Zygote
-from modpack.serving.settings import LoadOrder, ServerSettings
+from modpack.serving.settings import LoadedPackage, LoadOrder, ServerSettings
 
 Log = Callable[..., None]
 """Writes a log line: an event, and its fields by keyword."""
@@ -70,8 +70,7 @@ class ServedModel:
         Raises:
             ModpackError: If the package cannot be loaded.
         """
-        await self._pool.start()
-        self._adopt(self._pool)
+        self._adopt(await self._pool.start())
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def close(self, timeout: float) -> None:
@@ -89,15 +88,13 @@ class ServedModel:
         zygote = Zygote(self._order)
         return WorkerPool(zygote, count, self.dispatcher, self._count_lost, self._note_broken)
 
-    def _adopt(self, pool: WorkerPool) -> None:
-        package = pool.package
-        assert package is not None
+    def _adopt(self, package: LoadedPackage) -> None:
+        """Describe the package of the pool, which answers from now on."""
         for text in package.warnings:
             self._log("warning", model=self.name, message=text)
-        signature: Any = package.signature
-        self.signature = from_json(CallSignature, signature, "the call signature")
+        self.signature = from_json(CallSignature, package.signature, "the call signature")
         self.digest = package.digest
-        self._log("ready", model=self.name, version=self.version, workers=pool.pids)
+        self._log("ready", model=self.name, version=self.version, workers=self._pool.pids)
 
     def _count_lost(self, pid: int | None) -> None:
         self._observer.worker_lost(self.name)
@@ -121,7 +118,7 @@ class ServedModel:
     async def _replace(self) -> None:
         pool = self._make_pool()
         try:
-            await pool.start()
+            package = await pool.start()
         except (ModpackError, OSError) as failure:
             await pool.close(0)
             self._observer.replaced(self.name, False)
@@ -132,7 +129,7 @@ class ServedModel:
             return
         previous, self._pool = self._pool, pool
         self._needs_restart = False
-        self._adopt(pool)
+        self._adopt(package)
         self._observer.replaced(self.name, True)
         closing = asyncio.get_running_loop().create_task(previous.close(self._settings.timeout))
         self._retired.add(closing)

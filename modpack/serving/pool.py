@@ -176,8 +176,8 @@ class WorkerPool:
         self._delay = 0.0
         self._early_ends = 0
         self._all_ready = asyncio.Event()
-        self.is_retired = False
-        self.package: LoadedPackage | None = None
+        self._is_retired = False
+        self._package: LoadedPackage | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -190,8 +190,8 @@ class WorkerPool:
         Raises:
             ModpackError: If the package cannot be loaded, or workers end before they are ready.
         """
-        self.package = await self._zygotes[0].loaded()
-        if self.package.can_fork:
+        self._package = await self._zygotes[0].loaded()
+        if self._package.can_fork:
             self._run(self._watch_zygote())
         for _ in range(self._count):
             await self._add_worker()
@@ -199,7 +199,7 @@ class WorkerPool:
         if len(self.pids) < self._count:
             path = self._zygotes[0].order.path
             raise ModpackError(f"{path}: workers end before they are ready")
-        return self.package
+        return self._package
 
     def worker_ready(self, worker: Worker) -> None:
         """Handle a worker that waits for its first job."""
@@ -220,14 +220,14 @@ class WorkerPool:
             self._early_ends += 1
             if self._early_ends == _MAX_EARLY_ENDS:
                 self._all_ready.set()  # start() reports it
-        if not self.is_retired:
+        if not self._is_retired:
             self._lost(worker.pid)
             self._run(self._replace_worker(worker.pid is not None))
         self._dispatcher.remove(worker)
 
     def retire(self) -> None:
         """Let the workers finish their requests, and end all processes."""
-        self.is_retired = True
+        self._is_retired = True
         for worker in list(self._workers):
             if worker.pid is None or self._dispatcher.retire(worker):
                 worker.close()
@@ -253,7 +253,7 @@ class WorkerPool:
             zygote.process.wait()
 
     def _free(self, worker: Worker) -> None:
-        if self.is_retired:
+        if self._is_retired:
             worker.close()
         else:
             self._dispatcher.add(worker)
@@ -263,13 +263,13 @@ class WorkerPool:
         if not was_ready:
             self._delay = min(self._delay * 2 or 0.1, _MAX_DELAY)
             await asyncio.sleep(self._delay)
-        if not self.is_retired:
+        if not self._is_retired:
             with contextlib.suppress(OSError, ModpackError):  # the zygote has ended
                 await self._add_worker()
 
     async def _add_worker(self) -> None:
-        assert self.package is not None
-        if self.package.can_fork:
+        assert self._package is not None
+        if self._package.can_fork:
             connection = self._zygotes[0].command(FORK)
         else:
             connection = await self._load_again()
@@ -280,19 +280,19 @@ class WorkerPool:
 
     async def _load_again(self) -> socket.socket:
         """Turn a zygote that is no worker yet into one, and return the socket."""
-        assert self.package is not None
+        assert self._package is not None
         zygote, self._unused = self._unused, None
         if zygote is None:
             for ended in self._zygotes:
                 ended.process.poll()  # removes a process that has ended from the system's table
-            zygote = Zygote(self._zygotes[0].order._replace(digest=self.package.digest))
+            zygote = Zygote(self._zygotes[0].order._replace(digest=self._package.digest))
             self._zygotes.append(zygote)
             await zygote.loaded()
         return zygote.command(SERVE)
 
     async def _watch_zygote(self) -> None:
         await self._zygotes[0].wait_until_lost()
-        if not self.is_retired:
+        if not self._is_retired:
             self._broken(self)
 
     def _run(self, work: Any) -> None:

@@ -74,16 +74,14 @@ class LoadedPackage(NamedTuple):
     Attributes:
         digest: Digest of the package, in hexadecimal.
         signature: Its call signature as JSON.
-        device: Device of the model.
         can_fork: Whether workers can be forks of the process that loaded the package.
         warnings: Warnings of loading.
     """
 
     digest: str
     signature: Any
-    device: str
     can_fork: bool
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
 
 
 class Answer(NamedTuple):

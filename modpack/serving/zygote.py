@@ -87,17 +87,8 @@ def _load(order: LoadOrder) -> tuple[LoadOrder, Predictor, LoadedPackage]:
     signature = record_to_json(predictor.signature)
     texts = tuple(str(each.message) for each in caught if issubclass(each.category, ModpackWarning))
     order = order._replace(threads=order.threads or max(1, threads // order.workers))
-    return (
-        order,
-        predictor,
-        LoadedPackage(
-            predictor.digest,
-            signature,
-            str(predictor.device),
-            _can_fork(str(predictor.device)),
-            texts,
-        ),
-    )
+    can_fork = _can_fork(predictor.device)
+    return order, predictor, LoadedPackage(predictor.digest, signature, can_fork, texts)
 
 
 def _can_fork(device: str) -> bool:
