@@ -51,7 +51,6 @@ class ServedModel:
         self._retired: set[asyncio.Task[None]] = set()
         self._seen = _identity(order.path)
         self._pool = self._make_pool()
-        self._needs_restart = False
         self._watching: asyncio.Task[None] | None = None
 
     @property
@@ -86,7 +85,7 @@ class ServedModel:
     def _make_pool(self) -> WorkerPool:
         count = self._settings.workers
         zygote = Zygote(self._order)
-        return WorkerPool(zygote, count, self.dispatcher, self._count_lost, self._note_broken)
+        return WorkerPool(zygote, count, self.dispatcher, self._count_lost, self._log_broken)
 
     def _adopt(self, package: LoadedPackage) -> None:
         """Describe the package of the pool, which answers from now on."""
@@ -100,17 +99,15 @@ class ServedModel:
         self._observer.worker_lost(self.name)
         self._log("worker lost", model=self.name, pid=pid)
 
-    def _note_broken(self, pool: WorkerPool) -> None:
-        if pool is self._pool:
-            self._log("loading process lost", model=self.name)
-            self._needs_restart = True
+    def _log_broken(self) -> None:
+        self._log("loading process lost", model=self.name)
 
     async def _watch(self) -> None:
-        """Load the package again when its file is replaced, or its zygote has ended."""
+        """Load the package again when its file is replaced, or no worker can be replaced."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             seen = await asyncio.to_thread(_identity, self._order.path)
-            if seen is None or (seen == self._seen and not self._needs_restart):
+            if seen is None or (seen == self._seen and not self._pool.is_broken):
                 continue
             self._seen = seen
             await self._replace()
@@ -122,13 +119,11 @@ class ServedModel:
         except (ModpackError, OSError) as failure:
             await pool.close(0)
             self._observer.replaced(self.name, False)
-            kept = (
-                "no worker can be replaced" if self._needs_restart else "the previous one answers"
-            )
+            is_broken = self._pool.is_broken
+            kept = "no worker can be replaced" if is_broken else "the previous one answers"
             self._log("replacement failed", model=self.name, error=str(failure), result=kept)
             return
         previous, self._pool = self._pool, pool
-        self._needs_restart = False
         self._adopt(package)
         self._observer.replaced(self.name, True)
         closing = asyncio.get_running_loop().create_task(previous.close(self._settings.timeout))

@@ -154,7 +154,11 @@ class WorkerPool:
         count: Number of workers.
         dispatcher: Gives requests to the workers.
         lost: Called for each worker that ended without being asked to.
-        broken: Called when the zygote has ended, so that no worker can be replaced.
+        broken: Called when no worker can be replaced any more.
+
+    Attributes:
+        is_broken: Whether no worker can be replaced: the zygote has ended, or the package cannot
+            be loaded again.
     """
 
     def __init__(
@@ -163,7 +167,7 @@ class WorkerPool:
         count: int,
         dispatcher: Dispatcher,
         lost: Callable[[int | None], None],
-        broken: Callable[[WorkerPool], None],
+        broken: Callable[[], None],
     ) -> None:
         self._zygotes = [zygote]
         self._unused: Zygote | None = zygote
@@ -177,6 +181,7 @@ class WorkerPool:
         self._early_ends = 0
         self._all_ready = asyncio.Event()
         self._is_retired = False
+        self.is_broken = False
         self._package: LoadedPackage | None = None
 
     @property
@@ -264,8 +269,10 @@ class WorkerPool:
             self._delay = min(self._delay * 2 or 0.1, _MAX_DELAY)
             await asyncio.sleep(self._delay)
         if not self._is_retired:
-            with contextlib.suppress(OSError, ModpackError):  # the zygote has ended
+            try:
                 await self._add_worker()
+            except (OSError, ModpackError):  # the server loads the package again, and reports why
+                self._break()
 
     async def _add_worker(self) -> None:
         assert self._package is not None
@@ -292,8 +299,13 @@ class WorkerPool:
 
     async def _watch_zygote(self) -> None:
         await self._zygotes[0].wait_until_lost()
-        if not self._is_retired:
-            self._broken(self)
+        self._break()
+
+    def _break(self) -> None:
+        if not self._is_retired and not self.is_broken:
+            self.is_broken = True
+            self._all_ready.set()  # start() reports it if workers are missing
+            self._broken()
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
