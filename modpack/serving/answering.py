@@ -13,7 +13,12 @@ import torch
 from modpack.core.text import printable
 from modpack.errors import ModpackError
 from modpack.running.decoding import decode_value, encode_value, parse_json
-from modpack.serving.infer_requests import InferRequest, read_infer_request, write_infer_answer
+from modpack.serving.infer_requests import (
+    MAX_DEPTH,
+    InferRequest,
+    read_infer_request,
+    write_infer_answer,
+)
 from modpack.serving.problems import JSON, RequestError, error_answer
 from modpack.serving.settings import Answer, JobKind
 
@@ -21,7 +26,6 @@ if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
     from modpack.running.predictor import Predictor
 
-_MAX_DEPTH = 70
 _MAX_MESSAGE = 2000
 _ANY_COMPRESSION = zlib.MAX_WBITS | 32
 """Accept the headers of gzip and of zlib."""
@@ -135,7 +139,7 @@ def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, o
         RequestError: If the body is not an object.
         InputMismatchError: If it is not valid JSON, or a value does not fit.
     """
-    document = parse_json(bytes(body), _MAX_DEPTH)
+    document = parse_json(bytes(body), MAX_DEPTH)
     specs = {spec.name: spec for spec in signature.inputs}
     if not isinstance(document, dict):
         example = next(iter(specs), "x")

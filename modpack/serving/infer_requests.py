@@ -15,13 +15,20 @@ import torch
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
 from modpack.running.decoding import decode_value, encode_value, parse_json
-from modpack.serving.open_inference import DATATYPES, DTYPES, PLAIN_DATATYPES, version_of
+from modpack.serving.open_inference import (
+    ALL_DATATYPES,
+    BINARY,
+    DATATYPES,
+    DTYPES,
+    PLAIN_DATATYPES,
+    version_of,
+)
 from modpack.serving.problems import JSON, RequestError
 from modpack.serving.settings import Answer
 
-BINARY: Final = "application/octet-stream"
+MAX_DEPTH: Final = 70
+"""Maximum nesting of a request: the 64 dimensions of a tensor, and the objects around it."""
 _SIZE: Final = struct.Struct("<I")
-_MAX_DEPTH: Final = 70
 
 
 class InferRequest(NamedTuple):
@@ -59,7 +66,7 @@ def read_infer_request(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
     end = len(body) if json_length is None else json_length
-    document = parse_json(bytes(body[:end]), _MAX_DEPTH)
+    document = parse_json(bytes(body[:end]), MAX_DEPTH)
     if not isinstance(document, dict):
         raise RequestError("the body must be a JSON object with the key 'inputs'")
     identifier = document.get("id")
@@ -115,8 +122,8 @@ def _read_inputs(
     for name, given in inputs:
         size = _parameters(given, f"input {name!r}").get("binary_data_size")
         shape, datatype = _shape_of(name, given), given.get("datatype")
-        if not isinstance(datatype, str) or datatype not in (*DTYPES, "BYTES"):
-            known = ", ".join([*DTYPES, "BYTES"])
+        if not isinstance(datatype, str) or datatype not in ALL_DATATYPES:
+            known = ", ".join(ALL_DATATYPES)
             raise RequestError(f"input {name!r}: unknown datatype {datatype!r:.40}; known: {known}")
         if size is None:
             elements = _elements(name, given.get("data"), shape, datatype)

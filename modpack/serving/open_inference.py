@@ -35,9 +35,14 @@ PLAIN_DATATYPES: Final = {
     "bytes": "BYTES",
 }
 """The datatypes of plain values, which are tensors of shape [1], by type."""
+ALL_DATATYPES: Final = (*DTYPES, "BYTES")
 EXTENSIONS: Final = ("binary_tensor_data",)
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 """The header with the length of the JSON before binary tensors."""
+HEADER_LENGTH_KEY: Final = HEADER_LENGTH.lower().encode("ascii")
+"""The name of that header in a list of headers of ASGI."""
+BINARY: Final = "application/octet-stream"
+"""The media type of a body with binary tensors."""
 
 
 def version_of(digest: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from modpack._version import __version__
 from modpack.core.call_signature import CallSignature, ValueSpec
-from modpack.serving.open_inference import DATATYPES, DTYPES, HEADER_LENGTH, tensor_metadata
+from modpack.serving.open_inference import ALL_DATATYPES, BINARY, HEADER_LENGTH, tensor_metadata
 from modpack.serving.problems import JSON, PROBLEM
 
 Schema = dict[str, Any]
@@ -83,7 +83,7 @@ def _infer_schema(signature: CallSignature) -> Schema:
         "properties": {
             "name": {"enum": names},
             "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-            "datatype": {"enum": [*DTYPES, "BYTES"]},
+            "datatype": {"enum": list(ALL_DATATYPES)},
             "parameters": {"type": "object"},
             "data": {"type": "array"},
         },
@@ -141,7 +141,7 @@ _SCHEMAS: Final[Schema] = {
                     "required": ["name", "datatype", "shape"],
                     "properties": {
                         "name": {"type": "string"},
-                        "datatype": {"enum": [*DATATYPES.values(), "BYTES"]},
+                        "datatype": {"enum": list(ALL_DATATYPES)},
                         "shape": {"type": "array", "items": {"type": "integer"}},
                         "parameters": {"type": "object"},
                         "data": {"type": "array"},
@@ -230,7 +230,7 @@ def _responses(schema: Schema, error_media: str, errors: Mapping[int, str]) -> S
     error = {error_media: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     content: Schema = {JSON: {"schema": schema}}
     if error_media != PROBLEM:
-        content["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
+        content[BINARY] = {"schema": {"type": "string", "format": "binary"}}
     return {
         "200": {"description": "OK", "content": content},
         **{str(s): {"description": text, "content": error} for s, text in errors.items()},

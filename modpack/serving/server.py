@@ -8,6 +8,7 @@ from typing import Final
 
 from modpack.serving.dispatch import Job, Observer
 from modpack.serving.model import Log, ServedModel
+from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
 from modpack.serving.problems import RequestError
 from modpack.serving.settings import Answer, JobKind, LoadOrder, ServerSettings
 
@@ -97,13 +98,11 @@ class ModelServer:
             shown = encoding.decode("latin-1")
             raise RequestError(f"content encoding {shown!r:.40} is not gzip or deflate", 415)
         json_length = None
-        length = headers.get(b"inference-header-content-length")
+        length = headers.get(HEADER_LENGTH_KEY)
         if length is not None and kind == "infer":
             if not length.isdigit() or len(length) > 15:
                 shown = length.decode("latin-1")
-                raise RequestError(
-                    f"Inference-Header-Content-Length must be a number, not {shown!r:.40}"
-                )
+                raise RequestError(f"{HEADER_LENGTH} must be a number, not {shown!r:.40}")
             json_length = int(length)
         return Job(kind, body, json_length, _ENCODINGS[encoding], self.settings.timeout)
 
@@ -116,5 +115,5 @@ def unpack(answer: Answer) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     ]
     if answer.json_length is not None:
         length = str(answer.json_length).encode("ascii")
-        headers.append((b"inference-header-content-length", length))
+        headers.append((HEADER_LENGTH_KEY, length))
     return answer.status, headers, answer.body
