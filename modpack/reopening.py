@@ -1,9 +1,10 @@
 """Reopening packages of objects that other processes have sent.
 
 Unpickling imports the module of an object's class. If that module is in a private namespace that
-this process does not have, :class:`ReopeningFinder` opens the package with the options of the first
-load, and with all of its checks. The names are exactly those of the sender. An importer that the
-user opens for the same package later claims the namespace.
+this process does not have, :class:`ReopeningFinder` opens the package with all checks, with the
+trust policy of the sender, and with the other options of the user's last load with that policy. The
+names are exactly those of the sender. An importer that the user opens for the same package later
+claims the namespace.
 """
 
 from __future__ import annotations

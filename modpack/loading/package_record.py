@@ -45,10 +45,10 @@ class PackageRecord(NamedTuple):
 
     Attributes:
         digest: The package's whole digest.
-        path: The absolute path of the package.
-        verify: The option of the first load.
-        on_mismatch: The option of the first load.
-        policy: The trust policy of the first load.
+        path: The absolute path of the package in the last load with this policy.
+        verify: The option of that load.
+        on_mismatch: The option of that load.
+        policy: The trust policy.
     """
 
     digest: str
@@ -108,6 +108,8 @@ def leave_record(
     policy: TrustPolicy | None,
 ) -> None:
     """Leave the record by which other processes reopen a package, if the cache is writable.
+
+    The last load replaces the record of earlier ones: the package may have been moved since.
 
     Args:
         name: The name of the package's namespace, without a number.
