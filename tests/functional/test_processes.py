@@ -106,7 +106,7 @@ def receive(tmp_path, clean_python):
             (host / name).parent.mkdir(parents=True, exist_ok=True)
             (host / name).write_text(text)
         start = f"import pickle, sys\nsys.path.insert(0, {str(host)!r})\nimport modpack\n"
-        loads = f"pickle.loads({str(sent)!r} and Path({str(sent)!r}).read_bytes())"
+        loads = f"pickle.loads(Path({str(sent)!r}).read_bytes())"
         if fails:
             code = f"try:\n    {loads}\nexcept modpack.ModpackError as e:\n    print(repr(e))"
         else:
