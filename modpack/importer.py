@@ -52,7 +52,7 @@ from modpack.loading.checks import (
 )
 from modpack.loading.finder import FolderResources, PackageEnvironment
 from modpack.loading.namespace import Namespace, open_namespace
-from modpack.loading.package_record import leave_record, namespace_name
+from modpack.loading.package_record import PackageRecord, leave_record, namespace_name
 from modpack.options import (
     LoadModelOptions,
     LoadOptions,
@@ -561,8 +561,9 @@ class PackageImporter(Importer):
             find_namespace(self._archive) if kind == "auto" else kind, name
         )
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
+            path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
             sent = options["verify"], options["on_mismatch"], self._policy
-            leave_record(name, digest, file_or_buffer, *sent)
+            leave_record(name, PackageRecord(digest, path, *sent))
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}

@@ -99,36 +99,18 @@ def _records_folder(cache: Path) -> Path:
     return cache / "packages" / "v1"
 
 
-def leave_record(
-    name: str,
-    digest: str,
-    path: str | os.PathLike[str],
-    verify: str,
-    on_mismatch: str,
-    policy: TrustPolicy | None,
-) -> None:
+def leave_record(name: str, record: PackageRecord) -> None:
     """Leave the record by which other processes reopen a package, if the cache is writable.
 
     The last load replaces the record of earlier ones: the package may have been moved since.
 
     Args:
         name: The name of the package's namespace, without a number.
-        digest: The package's digest.
-        path: The package.
-        verify: An option of the load.
-        on_mismatch: An option of the load.
-        policy: The trust policy of the load.
+        record: The record of this load.
     """
     if name.endswith(LOCAL):
         return
-    document = {
-        "digest": digest,
-        "path": os.path.abspath(os.fspath(path)),  # noqa: PTH100 - Path is slower
-        "verify": verify,
-        "on_mismatch": on_mismatch,
-        "policy": None if policy is None else record_to_json(policy),
-    }
-    content = json.dumps(document).encode()
+    content = json.dumps(record_to_json(record)).encode()
     try:
         file = record_file(name)
         try:
@@ -138,7 +120,7 @@ def leave_record(
             make_private(file.parent)
         replace_file(file, content, 0o600)
     except (OSError, RuntimeError) as failure:
-        _log.debug("%s: other processes cannot reopen the package: %s", path, failure)
+        _log.debug("%s: other processes cannot reopen the package: %s", record.path, failure)
 
 
 def remove_stale_records(cache: Path) -> None:
