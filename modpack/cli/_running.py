@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import warn
+from modpack.cli._common import collect_warnings, warn
 from modpack.core.text import listed
 from modpack.report.progress import working
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def read_trust(policy: str | None, keys: Sequence[str]) -> TrustPolicy | None:
     """Return the trust policy that ``--policy`` and ``--key`` describe together.
 
+    Warnings about it are printed.
+
     Args:
         policy: A TOML file. None allows everything.
         keys: Files of public keys. The package must be signed with one of them.
@@ -30,7 +32,10 @@ def read_trust(policy: str | None, keys: Sequence[str]) -> TrustPolicy | None:
     """
     from modpack.core.policy import TrustPolicy
 
-    allowed = None if policy is None else TrustPolicy.from_toml(policy)
+    with collect_warnings() as collected:
+        allowed = None if policy is None else TrustPolicy.from_toml(policy)
+    for text in collected:
+        warn(text)
     if not keys:
         return allowed
     from modpack.security.signing_keys import read_public

@@ -66,13 +66,13 @@ def self_test_command(
     """
     from modpack.cli._running import read_trust, repeat_isolated
 
+    trusted = read_trust(policy, keys)
     if isolated:
-        raise Exit(repeat_isolated(file, read_trust(policy, keys), verify))
+        raise Exit(repeat_isolated(file, trusted, verify))
     from modpack.selftest.self_test import self_test
 
     with working(f"Running the self-test of {file}"), collect_warnings() as collected:
-        trust = read_trust(policy, keys)
-        outcome = self_test(file, on_mismatch=on_mismatch, policy=trust, verify=verify)
+        outcome = self_test(file, on_mismatch=on_mismatch, policy=trusted, verify=verify)
     for text in collected:
         warn(text)
     if as_json:

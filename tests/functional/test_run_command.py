@@ -301,6 +301,15 @@ def test_run_obeys_trust_policy(package):
     assert result.exit_code == 2 and "called" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "self-test"])
+def test_warning_about_trust_policy_is_one_line(package, command):
+    Path("trust.toml").write_text("[trust]\nallow_code = true\n")
+    inputs = [write("in.npy")] if command == "run" else []
+    result = CliRunner().invoke(cli, [command, package, *inputs, "--policy", "trust.toml"])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("Warning: the trust policy allows code without a signature: ")
+
+
 def test_isolated_commands_repeat_their_arguments_in_the_environment(package, monkeypatch):
     seen = []
     monkeypatch.setattr(isolated, "isolated_python", lambda package, found: Path("python"))
