@@ -441,7 +441,7 @@ def handle_sigterm(handler: Callable[[int, FrameType | None], object]) -> Iterat
     try:
         yield
     finally:
-        if before is not None:  # a handler in C, which cannot be restored
+        if before is not None:  # C code installed the previous handler, which cannot be restored
             signal.signal(signal.SIGTERM, before)
 
 
