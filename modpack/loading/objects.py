@@ -63,12 +63,13 @@ def operator_conflicts_explained(source: str) -> Iterator[None]:
         found = next(filter(None, (re.search(each, str(failure)) for each in _CONFLICTS)), None)
         if found is None or isinstance(failure, OperatorConflictError):
             raise
-        location = _packaged_location(failure)
+        place = packaged_location(failure)
+        location = None if place is None else f"{place[0]}:{place[1]}"
         first = _first_definition(found["file"], found["line"])
         raise OperatorConflictError(source, found["name"], location, first) from failure
 
 
-def _packaged_location(failure: BaseException) -> str | None:
+def packaged_location(failure: BaseException) -> tuple[str, int] | None:
     """Return module and line of the innermost packaged code in a traceback."""
     location, trace = None, failure.__traceback__
     while trace is not None:
@@ -76,7 +77,7 @@ def _packaged_location(failure: BaseException) -> str | None:
         if "__modpack__" in names:
             owner, name = names["__modpack__"], str(names.get("__name__"))
             module = owner.whichmodule(SimpleNamespace(__module__=name), "")
-            location = f"{module}:{trace.tb_lineno}"
+            location = (module, trace.tb_lineno)
         trace = trace.tb_next
     return location
 

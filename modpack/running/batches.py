@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from modpack.core.process import advance
 from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.loading.objects import packaged_location
 from modpack.running.inputs import join_problems
 from modpack.running.values import check_inputs
 
@@ -323,18 +323,6 @@ def explain(failure: Exception) -> str:
     text = " ".join(str(failure).split())
     if isinstance(failure, ModpackError):
         return text
-    location = _location(failure.__traceback__)
+    place = packaged_location(failure)
+    location = "" if place is None else f" ({place[0]}, line {place[1]})"
     return f"the model raised {type(failure).__name__}: {text:.500}{location}"
-
-
-def _location(trace: TracebackType | None) -> str:
-    """Return the innermost line of packaged code, in parentheses; empty if there is none."""
-    found = ""
-    while trace is not None:
-        code = trace.tb_frame
-        importer = code.f_globals.get("__modpack__")
-        if importer is not None:
-            name = str(code.f_globals.get("__name__"))
-            found = f" ({importer._namespace.local_name(name)}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return found
