@@ -21,6 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
+from modpack.core.environment import RecordedDistribution
+from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import handle_sigterm, phase
 from modpack.errors import IsolationError
 from modpack.report.requirements import Requirements, requirements_of
@@ -88,9 +90,6 @@ def find_requirements(package: str, extra: Sequence[str] = ()) -> Installation:
 
 def _recorded(found: Requirements) -> Iterator[tuple[str, str | None, str]]:
     """Yield name, requirement, and remark of each distribution that the package names."""
-    from modpack.core.environment import RecordedDistribution
-    from modpack.core.names import normalized_distribution as normalized
-
     for each in found.needed:
         recorded = each.distribution
         if normalized(recorded.name) != "modpack":
@@ -117,7 +116,7 @@ def _own_requirements() -> dict[str, str]:
 
 def _installed_requirement(name: str) -> str:
     try:
-        return f"{name}=={metadata.version(name).partition('+')[0]}"  # without a local label
+        return RecordedDistribution(name, metadata.version(name)).pin
     except metadata.PackageNotFoundError:
         return name
 
