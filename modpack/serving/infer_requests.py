@@ -8,7 +8,7 @@ import math
 import struct
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 
@@ -29,6 +29,9 @@ from modpack.serving.settings import Answer
 MAX_DEPTH: Final = 70
 """Maximum nesting of a request: the 64 dimensions of a tensor, and the objects around it."""
 _SIZE: Final = struct.Struct("<I")
+
+_Elements: TypeAlias = torch.Tensor | list[Any]
+"""A tensor, or the texts or bytes of a BYTES tensor."""
 
 
 class InferRequest(NamedTuple):
@@ -145,7 +148,7 @@ def _shape_of(name: str, given: dict[str, Any]) -> list[int]:
     return shape
 
 
-def _elements(name: str, data: object, shape: list[int], datatype: str) -> object:
+def _elements(name: str, data: object, shape: list[int], datatype: str) -> _Elements:
     """Return a tensor from JSON, or the texts of a BYTES tensor."""
     if not isinstance(data, list):
         raise RequestError(
@@ -169,7 +172,7 @@ def _elements(name: str, data: object, shape: list[int], datatype: str) -> objec
     return tensor.reshape(shape)
 
 
-def _binary_elements(name: str, data: memoryview, shape: list[int], datatype: str) -> object:
+def _binary_elements(name: str, data: memoryview, shape: list[int], datatype: str) -> _Elements:
     if datatype == "BYTES":
         parts = list(_split_bytes(name, data))
         _require_count(name, len(parts), shape)
@@ -188,8 +191,8 @@ def _binary_elements(name: str, data: memoryview, shape: list[int], datatype: st
 
 
 def _require_count(name: str, count: int, shape: list[int]) -> None:
-    if count != math.prod(shape):
-        expected = math.prod(shape)
+    expected = math.prod(shape)
+    if count != expected:
         raise RequestError(
             f"input {name!r}: shape {shape} has {expected} elements, got {count}"
             if expected < 1 << 62
@@ -206,18 +209,17 @@ def _split_bytes(name: str, data: memoryview) -> Iterator[bytes]:
         data = data[_SIZE.size + size :]
 
 
-def _plain_value(spec: ValueSpec | None, name: str, elements: object) -> object:
+def _plain_value(spec: ValueSpec | None, name: str, elements: _Elements) -> object:
     """Convert a tensor of one element to the plain value that a spec describes."""
-    is_tensor = isinstance(elements, torch.Tensor)
-    if spec is None or spec.type == "any" or spec.type not in PLAIN_DATATYPES:
-        if not is_tensor and (spec is None or spec.type == "any"):
-            parts = cast(list[Any], elements)
-            return parts[0] if len(parts) == 1 else parts
+    if spec is None or spec.type == "any":
+        is_single = isinstance(elements, list) and len(elements) == 1
+        return elements[0] if is_single else elements
+    if spec.type not in PLAIN_DATATYPES:
         return elements
-    count = elements.numel() if is_tensor else len(cast(list[Any], elements))  # type: ignore[attr-defined]
-    if count != 1:
-        raise RequestError(f"input {name!r}: expected one element of {spec}, got {count}")
-    value = elements.item() if is_tensor else cast(list[Any], elements)[0]  # type: ignore[attr-defined]
+    parts = elements.reshape(-1) if isinstance(elements, torch.Tensor) else elements
+    if len(parts) != 1:
+        raise RequestError(f"input {name!r}: expected one element of {spec}, got {len(parts)}")
+    value = parts.item() if isinstance(parts, torch.Tensor) else parts[0]
     if spec.type == "str" and isinstance(value, bytes):
         try:
             return value.decode("utf-8")
@@ -256,7 +258,7 @@ def write_infer_answer(
     if request.id is not None:
         document["id"] = request.id
     head = json.dumps(document).encode()
-    if not any("parameters" in each for each in outputs):
+    if not parts:
         return Answer(200, JSON, head)
     return Answer(200, BINARY, b"".join([head, *parts]), len(head))
 
