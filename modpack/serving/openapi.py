@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from modpack._version import __version__
@@ -12,7 +13,7 @@ from modpack.serving.problems import JSON, PROBLEM
 
 Schema = dict[str, Any]
 
-_INTEGER_BITS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+_INTEGER: Final = re.compile(r"(?P<unsigned>u?)int(?P<bits>\d{1,2})")
 _LARGEST: Final = {
     "float16": 65504.0,
     "bfloat16": 3.3895e38,
@@ -50,19 +51,18 @@ def value_schema(spec: ValueSpec, is_output: bool = False) -> Schema:
 def _element_schema(dtype: str, is_output: bool) -> Schema:
     if dtype == "bool":
         return {"type": "boolean"}
-    if dtype.startswith("uint"):
-        return {"type": "integer", "minimum": 0, "maximum": 2 ** int(dtype[4:]) - 1}
-    if dtype in _INTEGER_BITS:
-        bound = 2 ** (_INTEGER_BITS[dtype] - 1)
-        return {"type": "integer", "minimum": -bound, "maximum": bound - 1}
+    integer = _INTEGER.fullmatch(dtype)
+    if integer is not None:
+        numbers = 2 ** int(integer["bits"])
+        least = 0 if integer["unsigned"] else -numbers // 2
+        return {"type": "integer", "minimum": least, "maximum": least + numbers - 1}
     if is_output:  # numbers that are not finite are null
         return {"type": ["number", "null"]}
     largest = _LARGEST.get(dtype, _LARGEST["float32"])
     return {"type": "number", "minimum": -largest, "maximum": largest}
 
 
-def _values_schema(specs: Iterable[ValueSpec], is_output: bool) -> Schema:
-    specs = list(specs)
+def _values_schema(specs: Sequence[ValueSpec], is_output: bool) -> Schema:
     schema: Schema = {
         "type": "object",
         "properties": {spec.name: value_schema(spec, is_output) for spec in specs},
@@ -180,7 +180,7 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
             "post": {
                 "summary": f"Call {name} with plain JSON",
                 "requestBody": _body(_values_schema(signature.inputs, False)),
-                "responses": _responses(_values_schema(signature.outputs, True), PROBLEM, _ERRORS),
+                "responses": _responses(_values_schema(signature.outputs, True), PROBLEM),
             }
         }
         if len(models) == 1:
@@ -202,7 +202,7 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
                     }
                 ],
                 "requestBody": _body(_infer_schema(signature)),
-                "responses": _responses(answer, JSON, _ERRORS),
+                "responses": _responses(answer, JSON),
             }
         }
     return {
@@ -225,7 +225,7 @@ def _body(schema: Schema) -> Schema:
     return {"required": True, "content": {JSON: {"schema": schema}}}
 
 
-def _responses(schema: Schema, error_media: str, errors: Mapping[int, str]) -> Schema:
+def _responses(schema: Schema, error_media: str) -> Schema:
     name = "Problem" if error_media == PROBLEM else "Error"
     error = {error_media: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
     content: Schema = {JSON: {"schema": schema}}
@@ -233,5 +233,5 @@ def _responses(schema: Schema, error_media: str, errors: Mapping[int, str]) -> S
         content[BINARY] = {"schema": {"type": "string", "format": "binary"}}
     return {
         "200": {"description": "OK", "content": content},
-        **{str(s): {"description": text, "content": error} for s, text in errors.items()},
+        **{str(s): {"description": text, "content": error} for s, text in _ERRORS.items()},
     }
