@@ -6,12 +6,8 @@ go to the workers as they are.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -20,11 +16,21 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from modpack._version import __version__
+from modpack.serving.asgi import (
+    FACTS,
+    GONE,
+    ClientGone,
+    LoggedApp,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_answer,
+)
 from modpack.serving.open_inference import model_metadata, server_metadata
 from modpack.serving.openapi import openapi_document
 from modpack.serving.page import render_page
 from modpack.serving.problems import RequestError, error_answer
-from modpack.serving.server import RETRY_AFTER, unpack
 from modpack.serving.settings import Answer, JobKind
 
 if TYPE_CHECKING:
@@ -32,23 +38,8 @@ if TYPE_CHECKING:
     from modpack.integrations.prometheus import PrometheusMetrics
     from modpack.serving.server import ModelServer
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_FACTS: Final = "modpack"
-"""The key of a scope with what the log reports about a request."""
-_QUIET: Final = ("/v2/health/", "/metrics")
-"""Paths that are polled, and therefore not logged."""
-_GONE: Final = 499
-"""The status in the log if the client has closed the connection before its request was complete."""
-
-
-class _ClientGone(Exception):
-    pass
-
-
-def make_app(server: ModelServer, metrics: PrometheusMetrics) -> _LoggedApp:
+def make_app(server: ModelServer, metrics: PrometheusMetrics) -> LoggedApp:
     """Return the ASGI application of a server."""
     app = FastAPI(title="modpack", version=__version__, redoc_url=None, redirect_slashes=False)
     app.openapi = lambda: openapi_document(_signatures(server))  # type: ignore[method-assign]
@@ -65,7 +56,7 @@ def make_app(server: ModelServer, metrics: PrometheusMetrics) -> _LoggedApp:
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(RequestError, _answer_request_error)
     app.add_exception_handler(Exception, _answer_bug)
-    return _LoggedApp(app, server)
+    return LoggedApp(app, server.log)
 
 
 def _signatures(server: ModelServer) -> dict[str, CallSignature]:
@@ -119,18 +110,18 @@ class _ModelRoute:
         self._kind: JobKind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        facts = scope.setdefault(_FACTS, {"started": time.perf_counter()})
+        facts = scope[FACTS]
         try:
             answer = await self._answer(scope, receive, facts)
         except RequestError as failure:
             answer = error_answer(str(failure), failure.status, self._kind == "infer")
-        except _ClientGone:
-            facts["status"] = _GONE
+        except ClientGone:
+            facts["status"] = GONE
             return
         if "model" in facts:
             seconds = time.perf_counter() - facts["started"]
             self._metrics.answered(facts["model"], self._kind, answer.status, seconds)
-        await _send_answer(answer, send)
+        await send_answer(answer, send)
 
     async def _answer(self, scope: Scope, receive: Receive, facts: dict[str, Any]) -> Answer:
         names = scope["path_params"]
@@ -142,7 +133,7 @@ class _ModelRoute:
         try:
             headers = dict(scope["headers"])
             settings = self._server.settings
-            body = await _read_body(headers, receive, settings.max_body, settings.timeout)
+            body = await read_body(headers, receive, settings.max_body, settings.timeout)
             job = self._server.make_job(self._kind, headers, body)
             is_submitted = True
         finally:
@@ -160,92 +151,6 @@ class _ModelRoute:
             known = ", ".join(f"/models/{name}/predict" for name in self._server.models)
             raise RequestError(f"the server has several models. Use one of: {known}", 404)
         return next(iter(self._server.models))
-
-
-async def _read_body(
-    headers: dict[bytes, bytes], receive: Receive, limit: int, timeout: float
-) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        RequestError: If the body exceeds the limit, or does not arrive in time.
-        _ClientGone: If the client has closed the connection.
-    """
-    length = headers.get(b"content-length", b"")
-    if length.isdigit() and int(length) > limit:
-        raise RequestError(f"the body has {int(length)} bytes, and the limit is {limit}", 413)
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) > limit:
-            raise RequestError(f"the body exceeds {limit} bytes", 413)
-        return body
-    try:
-        return await asyncio.wait_for(_read_chunks(message, receive, limit), timeout)
-    except asyncio.TimeoutError:
-        raise RequestError(f"the body did not arrive within {timeout:g} seconds", 408) from None
-
-
-async def _read_chunks(message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
-    body = bytearray()
-    while message["type"] == "http.request":
-        body += message.get("body", b"")
-        if len(body) > limit:
-            raise RequestError(f"the body exceeds {limit} bytes", 413)
-        if not message.get("more_body"):
-            return bytes(body)
-        message = await receive()
-    raise _ClientGone
-
-
-async def _send_answer(answer: Answer, send: Send) -> None:
-    status, headers, body = unpack(answer)
-    if status == 429:
-        headers.append((b"retry-after", RETRY_AFTER.encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-class _LoggedApp:
-    """Writes a log line for each request, and gives each request an ID."""
-
-    def __init__(self, app: FastAPI, server: ModelServer) -> None:
-        self._app = app
-        self._log = server.log
-        self._prefix = os.urandom(4).hex()
-        self._numbers = itertools.count(1)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = time.perf_counter()
-        given = next((v for k, v in scope["headers"] if k == b"x-request-id"), b"")
-        identifier = given[:128] or f"{self._prefix}-{next(self._numbers)}".encode()
-        facts: dict[str, Any] = {"started": started}
-        scope[_FACTS] = facts
-
-        async def send_with_id(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                facts["status"] = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", identifier)]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_id)
-        finally:
-            status = facts.pop("status", 500)
-            del facts["started"]
-            if status >= 400 or not scope["path"].startswith(_QUIET):
-                self._log(
-                    "request",
-                    id=identifier.decode("latin-1"),
-                    method=scope["method"],
-                    path=scope["path"],
-                    status=status,
-                    ms=round((time.perf_counter() - started) * 1000, 2),
-                    **facts,
-                )
 
 
 def _error_response(request: Request, message: str, status: int) -> Response:

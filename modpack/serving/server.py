@@ -10,10 +10,8 @@ from modpack.serving.dispatch import Job, Observer
 from modpack.serving.model import Log, ServedModel
 from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
 from modpack.serving.problems import RequestError
-from modpack.serving.settings import Answer, JobKind, LoadOrder, ServerSettings
+from modpack.serving.settings import JobKind, LoadOrder, ServerSettings
 
-RETRY_AFTER: Final = "1"
-"""Seconds after which a client may try again if the queue is full."""
 _ENCODINGS: Final = {b"": "", b"identity": "", b"gzip": "gzip", b"deflate": "deflate"}
 
 
@@ -105,15 +103,3 @@ class ModelServer:
                 raise RequestError(f"{HEADER_LENGTH} must be a number, not {shown!r:.40}")
             json_length = int(length)
         return Job(kind, body, json_length, _ENCODINGS[encoding], self.settings.timeout)
-
-
-def unpack(answer: Answer) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Return status, headers, and body of an answer."""
-    headers = [
-        (b"content-type", answer.media_type.encode("ascii")),
-        (b"content-length", str(len(answer.body)).encode("ascii")),
-    ]
-    if answer.json_length is not None:
-        length = str(answer.json_length).encode("ascii")
-        headers.append((HEADER_LENGTH_KEY, length))
-    return answer.status, headers, answer.body
