@@ -11,6 +11,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 
 
 class Client(asyncio.Protocol):
@@ -72,12 +73,10 @@ async def run(
     request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
     begin = time.perf_counter() + warmup
     loop = asyncio.get_running_loop()
-    started = [
-        (await loop.create_connection(lambda: Client(request, begin + seconds, begin), host, port))[
-            1
-        ]
-        for _ in range(clients)
-    ]
+    started = []
+    for _ in range(clients):
+        make = partial(Client, request, begin + seconds, begin)
+        started.append((await loop.create_connection(make, host, port))[1])
     await asyncio.gather(*(client.done for client in started))
     times = sorted(each for client in started for each in client.seconds)
     errors: dict[str, int] = {}

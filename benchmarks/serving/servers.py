@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,29 +62,26 @@ class Running:
         self.seconds = time.perf_counter() - started
 
     def _answers(self) -> bool:
-        try:
-            self.ask()
-        except OSError:
-            return False
-        return True
-
-    def ask(self) -> Any:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/predict",
             data=BODY,
             headers={"content-type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                json.load(answer)
+        except OSError:
+            return False
+        return True
 
     @property
     def processes(self) -> list[psutil.Process]:
         root = psutil.Process(self._process.pid)
         return [root, *root.children(recursive=True)]
 
-    def pss(self) -> list[float]:
-        """Return the proportional set size of each process, in MiB."""
-        return [process.memory_full_info().pss / 2**20 for process in self.processes]
+    def pss(self) -> float:
+        """Return the proportional set size of all processes, in MiB."""
+        return sum(process.memory_full_info().pss for process in self.processes) / 2**20
 
     def pause(self) -> None:
         for process in self.processes:
@@ -122,11 +118,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def median_seconds(arguments: Sequence[str], repetitions: int) -> float:
-    """Return the median wall-clock time of a Python process."""
-    times = []
-    for _ in range(repetitions):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, *arguments], check=True)
-        times.append(time.perf_counter() - started)
-    return sorted(times)[repetitions // 2]
+def seconds_of(*arguments: str) -> float:
+    """Return the wall-clock time of a Python process."""
+    started = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], check=True)
+    return time.perf_counter() - started
