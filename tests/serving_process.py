@@ -70,13 +70,13 @@ class Serving:
         lines: The log lines so far, parsed; others as ``{"event": text}``.
     """
 
-    def __init__(self, *arguments: object, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *arguments: object) -> None:
         command = [sys.executable, "-m", "modpack", "serve", *map(str, arguments)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", "--log-format", "json"],
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         self.lines: list[dict[str, Any]] = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -100,27 +100,21 @@ class Serving:
 
         return wait_until(find, lambda: f"{event} {fields}: {self.lines}")
 
-    @property
-    def workers(self) -> list[int]:
-        """The processes of the workers that are ready."""
-        found = next(line for line in reversed(self.lines) if line["event"] == "ready")
-        return list(found["workers"])
-
     def metric(self, name: str) -> float:
         """Return a metric; the sum over its labels."""
         text = self.client.get("/metrics").text
         found = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
-    def predict(self, rows: list[list[float]], **options: Any) -> httpx.Response:
-        return self.client.post("/predict", json={"x": rows}, **options)
+    def predict(self, rows: list[list[float]]) -> httpx.Response:
+        return self.client.post("/predict", json={"x": rows})
 
-    def stop(self) -> int:
-        """Stop the server, and return its exit status."""
+    def stop(self) -> None:
+        """Stop the server."""
         self.client.close()
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            self.process.wait(20)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise

@@ -313,7 +313,7 @@ def test_hung_request_is_504_and_its_worker_is_replaced(served):
 
 
 def test_killed_worker_loses_no_accepted_request(served):
-    parents = {_parent(pid) for pid in _workers(served)}
+    parents = _parents(_workers(served))
     with ThreadPoolExecutor(8) as pool:
         asked = occupy(served, pool, 0.5)
         asked += [pool.submit(served.client.post, "/predict", json=slow(0.1)) for _ in range(6)]
@@ -323,7 +323,7 @@ def test_killed_worker_loses_no_accepted_request(served):
         assert [each.result().status_code for each in asked] == [200] * 8
     after = wait_until(lambda: len(_workers(served)) == 2 and _workers(served), lambda: "workers")
     assert not set(before) & set(after)
-    assert {_parent(pid) for pid in after} == parents and len(parents) == 1  # forks of one process
+    assert _parents(after) == parents and len(parents) == 1  # forks of one process
 
 
 def test_request_that_ends_two_workers_is_given_up_alone(served):
@@ -345,8 +345,13 @@ def _children(pid: int) -> list[int]:
     return [int(e) for e in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return state, int(parent)
+
+
+def _parents(pids: list[int]) -> set[int]:
+    return {_state_and_parent(pid)[1] for pid in pids}
 
 
 def test_server_process_does_not_load_torch(served):
@@ -430,7 +435,7 @@ def test_replaced_file_is_served_and_sigterm_answers_requests_in_flight(folder, 
 
 def _is_running(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return _state_and_parent(pid)[0] != "Z"
     except OSError:
         return False
 
