@@ -83,6 +83,11 @@ class Zygote:
             raise
         return ours
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended after the package was loaded."""
+        return self._is_loaded and self.process.poll() is not None
+
     def close(self) -> None:
         """Let the process end; kill it if it does not, or still loads."""
         self._control.close()
@@ -169,6 +174,7 @@ class WorkerPool:
         lost: Callable[[int | None], None],
         broken: Callable[[], None],
     ) -> None:
+        self._order = zygote.order
         self._zygotes = [zygote]
         self._unused: Zygote | None = zygote
         self._count = count
@@ -202,8 +208,7 @@ class WorkerPool:
             await self._add_worker()
         await self._all_ready.wait()
         if len(self.pids) < self._count:
-            path = self._zygotes[0].order.path
-            raise ModpackError(f"{path}: workers end before they are ready")
+            raise ModpackError(f"{self._order.path}: workers end before they are ready")
         return self._package
 
     def worker_ready(self, worker: Worker) -> None:
@@ -290,9 +295,10 @@ class WorkerPool:
         assert self._package is not None
         zygote, self._unused = self._unused, None
         if zygote is None:
-            for ended in self._zygotes:
-                ended.process.poll()  # removes a process that has ended from the system's table
-            zygote = Zygote(self._zygotes[0].order._replace(digest=self._package.digest))
+            for ended in [each for each in self._zygotes if each.has_ended]:
+                ended.close()
+                self._zygotes.remove(ended)
+            zygote = Zygote(self._order._replace(digest=self._package.digest))
             self._zygotes.append(zygote)
             await zygote.loaded()
         return zygote.command(SERVE)
