@@ -98,7 +98,7 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
         return _make_globals, (_namespace_name(obj.builtins), is_registered)
     if type(obj) is not FunctionType:
         return NotImplemented
-    builtins = obj.__builtins__  # type: ignore[attr-defined]
+    builtins = obj.__builtins__
     if not _namespace_name(builtins) or is_found_by_name(obj, obj.__qualname__):
         return NotImplemented
     seen = vars(pickler).setdefault("_modpack_by_source", {})

@@ -8,10 +8,12 @@ import sys
 import pytest
 
 from modpack.archive.module_index import ModuleIndex
+from modpack.core import cache_dir
 from modpack.loading import cache as tree
 from modpack.loading import compile as codestore
 from modpack.loading.cache_maintenance import list_trees
 from modpack.loading.compile import code_store
+from tests.full_disk import FullDisk
 
 DIGEST = "ab12"
 RECORDS = {"pkg/__init__.py": b"", "pkg/one.py": b"value = 1", "pkg/two.py": b"value = 2"}
@@ -150,11 +152,7 @@ def test_read_only_bytecode_cache_is_read(place, monkeypatch):
 
 
 def test_write_on_full_disk_leaves_no_partial_file(place, monkeypatch):
-    def fail(file, target):
-        assert file.exists()
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.replace", fail)
+    monkeypatch.setattr(cache_dir, "open", FullDisk, raising=False)
     keep(place)
     assert files_of(place) == []
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from modpack.core import cache_dir
 from modpack.errors import ArchiveError, CacheError
 from modpack.loading import cache as leases
 from modpack.loading import cache as tree
 from modpack.loading import cache as treerecord
+from tests.full_disk import FullDisk
 
 RECORDS = {"pkg/__init__.py": b"", "pkg/sub/mod.py": b"x = 1", "words.txt": b"alpha"}
 SIZES = {name: len(content) for name, content in RECORDS.items()}
@@ -316,13 +318,9 @@ def test_trees_in_folder_writable_by_others_are_not_used(cache, caplog):
 
 
 def test_unwritable_marker_leaves_no_temporary_file(cache, monkeypatch):
-    def fail(file, target):
-        assert file.exists()
-        raise OSError(28, "No space left on device")
-
     place = unpack()
     monkeypatch.setattr(treerecord, "boot", lambda: "another")
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(cache_dir, "open", FullDisk, raising=False)
     unpack()
     assert list((place.parent / "stamps").glob("*.tmp")) == []
 
