@@ -18,7 +18,7 @@ FORMATS = ("v1", "v2")
 X = torch.tensor([[1.0, 1.0]])
 
 
-@pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 12)])
+@pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 13)])
 def test_verify_accepts_every_archive(version, count):
     archives = sorted((FOLDER / version).glob("*.modpack"))
     assert len(archives) == count
@@ -169,6 +169,28 @@ def test_archive_restores_object_for_each_vocabulary_name():
     assert found["weight"] is dict(found["scripted"].named_parameters())["weight"]
     assert type(found["traced"]).__mro__[1].__name__ == "Twice"
     assert found["traced"](X).tolist() == [[2.0, 2.0]]
+
+
+def test_archive_restores_call_signature():
+    package = FOLDER / "v2" / "called.modpack"
+    call = modpack.call_signature(package)
+    assert [f"{each.name}: {each}" for each in call.inputs] == [
+        "features.tokens: float32 (batch, length, 2)",
+        "features.mask: float32 (batch, length)",
+        "scale: float",
+        "state.0: int64 (batch,)",
+        "state.1: bool (batch, 5)",
+    ]
+    assert [f"{each.name}: {each}" for each in call.outputs] == [
+        "scores: float32 (batch, length, 3)",
+        "state.0: int64 (batch,)",
+        "state.1: bool (batch, 5)",
+    ]
+    assert (call.batch, call.batching) == ("batch", "independent")
+    net = modpack.load(package)
+    features = {"tokens": torch.ones(1, 1, 2), "mask": torch.zeros(1, 1)}
+    found = net(features, 2.0, state=(torch.zeros(1), torch.ones(1, 5)))
+    assert found["scores"].tolist() == [[[6.0, 10.0, 14.0]]]
 
 
 @pytest.mark.parametrize("version", FORMATS)
