@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +31,33 @@ _INTERRUPTED = 130
 """The user pressed Ctrl-C: 128 + SIGINT, as in shells."""
 FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
+
+_SIZES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
+    """A size in bytes, with an optional unit: ``800M``.
+
+    Args:
+        least: The smallest size.
+    """
+
+    name = "size"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is not a size such as 5G or 800M.", param, ctx)
+        size = int(found[1]) * _SIZES[found[2].upper()]
+        if size < self._least:
+            self.fail(f"{value!r} is less than {self._least}.", param, ctx)
+        return size
+
 
 # The options of commands that open packages.
 policy_option = click.option(

@@ -1,4 +1,4 @@
-"""``modpack cache``: list, prune, and verify the package cache."""
+"""``modpack cache``: list, prune, and verify the cache."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import command, show, warn, write, write_json
+from modpack.cli._common import Size, command, show, warn, write, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from modpack.loading.cache_maintenance import CachedTree, Scans
-    from modpack.report.json_output import CachedPackage
+    from modpack.loading.cache_maintenance import CacheEntry, Scans
+    from modpack.report.json_output import CachedEntry
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_SIZES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @click.group("cache")
@@ -24,7 +23,8 @@ def cache_command() -> None:
     """List, prune, and verify the package cache.
 
     Loading a package unpacks its code into the cache folder: MODPACK_CACHE_DIR, or the platform's
-    cache folder for the user. Removing cached files is safe, because modpack re-creates them.
+    cache folder for the user. The virtual environments of --isolated are in it, too. Removing
+    cached files is safe, because modpack re-creates them.
 
     \b
     Examples:
@@ -36,19 +36,19 @@ def cache_command() -> None:
 
 @command("list", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be read.")
 def _list(as_json: bool) -> None:
-    """List cached packages, most recently used first."""
-    from modpack.loading.cache_maintenance import list_scans, list_trees
+    """List cached packages and environments, most recently used first."""
+    from modpack.loading.cache_maintenance import list_entries, list_scans
 
     folder = _cache_folder()
-    trees, scans = list_trees(folder), list_scans(folder)
+    entries, scans = list_entries(folder), list_scans(folder)
     if as_json:
         from modpack.report.json_output import CachedScans, CacheListDocument
 
-        packages = tuple(map(_cached_package, trees))
+        listed = tuple(map(_cached_entry, entries))
         cached_scans = CachedScans(scans.files, scans.size_bytes)
-        write_json(CacheListDocument(str(folder), packages, cached_scans))
+        write_json(CacheListDocument(str(folder), listed, cached_scans))
     else:
-        _show_list(folder, trees, scans)
+        _show_list(folder, entries, scans)
 
 
 def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
@@ -63,16 +63,6 @@ def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return float(match[1]) * _UNITS[match[2]]
 
 
-def _bytes(ctx: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Parse the value of ``--max-size``."""
-    if value is None:
-        return None
-    match = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not a size such as 5G or 800M.", ctx, parameter)
-    return int(match[1]) * _SIZES[match[2].upper()]
-
-
 @command(
     "prune",
     group=cache_command,
@@ -83,15 +73,15 @@ def _bytes(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     "--older-than",
     metavar="TIME",
     callback=_seconds,
-    help="Remove packages not used for this long, for example 30d.",
+    help="Remove entries not used for this long, for example 30d.",
 )
 @click.option(
     "--max-size",
     metavar="SIZE",
-    callback=_bytes,
-    help="Remove the least recently used packages until the cache fits SIZE, for example 5G.",
+    type=Size(),
+    help="Remove the least recently used entries until the cache fits SIZE, for example 5G.",
 )
-@click.option("--all", "everything", is_flag=True, help="Remove all packages.")
+@click.option("--all", "everything", is_flag=True, help="Remove all entries.")
 def _prune(
     digests: tuple[str, ...],
     older_than: float | None,
@@ -99,10 +89,10 @@ def _prune(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Remove cached packages that no running process uses.
+    """Remove cached packages and environments that no running process uses.
 
     DIGEST is the beginning of a digest that modpack cache list shows. Without a DIGEST or an
-    option, the command removes only incomplete folders of processes that have ended.
+    option, the command removes only incomplete entries of processes that have ended.
 
     \b
     Examples:
@@ -126,17 +116,17 @@ def _prune(
         write_json(
             CachePruneDocument(
                 str(folder),
-                tuple(map(_cached_package, pruned.removed)),
-                tuple(map(_cached_package, pruned.kept)),
+                tuple(map(_cached_entry, pruned.removed)),
+                tuple(map(_cached_entry, pruned.kept)),
                 CachedScans(pruned.scans.files, pruned.scans.size_bytes),
                 pruned.leftovers,
                 pruned.freed_bytes,
             )
         )
         return
-    for tree in pruned.kept:
-        warn(f"{_label(tree)} was not removed, because a process uses it.")
-    removed = counted(len(pruned.removed), "package")
+    for entry in pruned.kept:
+        warn(f"{_label(entry)} was not removed, because a process uses it.")
+    removed = _count(pruned.removed)
     if pruned.scans.files:
         removed += f", {counted(pruned.scans.files, 'scan')} of sources"
     if pruned.leftovers:
@@ -151,29 +141,30 @@ def _prune(
     "read.",
 )
 def _verify(as_json: bool) -> bool:
-    """Compare every cached file with its digest.
+    """Compare every file of the cached packages with its digest.
 
     modpack re-creates damaged files when it loads their package again.
     """
     from modpack.core.text import counted, printable
-    from modpack.loading.cache_maintenance import damaged_files, list_trees
+    from modpack.loading.cache_maintenance import damaged_files, list_entries
 
     folder = _cache_folder()
-    checked = [(tree, damaged_files(tree)) for tree in list_trees(folder)]
-    damaged = [(tree, files) for tree, files in checked if files]
+    packages = [entry for entry in list_entries(folder) if entry.kind == "package"]
+    checked = [(entry, damaged_files(entry)) for entry in packages]
+    damaged = [(entry, files) for entry, files in checked if files]
     if as_json:
-        from modpack.report.json_output import CacheVerifyDocument, VerifiedPackage
+        from modpack.report.json_output import CacheVerifyDocument, VerifiedEntry
 
-        packages = (
-            VerifiedPackage(**vars(_cached_package(tree)), damaged_files=files)
-            for tree, files in checked
+        verified = (
+            VerifiedEntry(**vars(_cached_entry(entry)), damaged_files=files)
+            for entry, files in checked
         )
-        write_json(CacheVerifyDocument(str(folder), not damaged, tuple(packages)))
+        write_json(CacheVerifyDocument(str(folder), not damaged, tuple(verified)))
     else:
-        for tree, files in damaged:
+        for entry, files in damaged:
             for file in files:
                 write(
-                    f"{_label(tree)}: {printable(file)} is missing or does not match its digest\n"
+                    f"{_label(entry)}: {printable(file)} is missing or does not match its digest\n"
                 )
         write(f"{counted(len(checked), 'package')} verified, {len(damaged)} damaged\n")
     return bool(damaged)
@@ -199,42 +190,58 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _cached_package(tree: CachedTree) -> CachedPackage:
+def _cached_entry(entry: CacheEntry) -> CachedEntry:
     from datetime import datetime, timezone
 
-    from modpack.report.json_output import CachedPackage
+    from modpack.report.json_output import CachedEntry
 
-    last_used = datetime.fromtimestamp(tree.used, timezone.utc).isoformat(timespec="seconds")
-    return CachedPackage(tree.digest, tree.name, tree.files, tree.size_bytes, last_used)
+    last_used = datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
+    return CachedEntry(
+        entry.kind, entry.digest, entry.name, entry.files, entry.size_bytes, last_used
+    )
 
 
-def _label(tree: CachedTree) -> str:
-    """Return a cached package's digest and name, for text."""
+def _label(entry: CacheEntry) -> str:
+    """Return an entry's digest and name, for text."""
+    return f"{entry.digest[:16]} ({_name(entry)})"
+
+
+def _name(entry: CacheEntry) -> str:
     from modpack.core.text import printable
 
-    return f"{tree.digest[:16]} ({printable(tree.name or 'unknown')})"
+    if entry.kind == "environment":
+        return "environment of --isolated"
+    return printable(entry.name or "unknown")
 
 
-def _show_list(folder: Path, trees: tuple[CachedTree, ...], scans: Scans) -> None:
+def _count(entries: tuple[CacheEntry, ...]) -> str:
+    """Return the number of packages, and that of environments if there are any."""
+    from modpack.core.text import counted
+
+    environments = sum(entry.kind == "environment" for entry in entries)
+    text = counted(len(entries) - environments, "package")
+    return f"{text}, {counted(environments, 'environment')}" if environments else text
+
+
+def _show_list(folder: Path, entries: tuple[CacheEntry, ...], scans: Scans) -> None:
     from datetime import datetime
 
     from rich import box
     from rich.table import Table
 
-    from modpack.core.text import counted, human_size, printable
+    from modpack.core.text import counted, human_size
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for column in ("digest", "package", "last used"):
         table.add_column(column)
     for column in ("files", "size"):
         table.add_column(column, justify="right")
-    for tree in trees:
-        used = datetime.fromtimestamp(tree.used).strftime("%Y-%m-%d %H:%M")
-        name = printable(tree.name or "unknown")
-        size = human_size(tree.size_bytes)
-        table.add_row(printable(tree.digest[:16]), name, used, str(tree.files), size)
-    if trees:
+    for entry in entries:
+        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
+        size = human_size(entry.size_bytes)
+        table.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
+    if entries:
         show(table)
-    total = sum(tree.size_bytes for tree in trees) + scans.size_bytes
+    total = sum(entry.size_bytes for entry in entries) + scans.size_bytes
     kept = f"; {counted(scans.files, 'scan')} of sources" if scans.files else ""
-    write(f"{counted(len(trees), 'package')}{kept}; {human_size(total)} in {folder}\n")
+    write(f"{_count(entries)}{kept}; {human_size(total)} in {folder}\n")

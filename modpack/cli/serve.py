@@ -11,6 +11,7 @@ import click
 
 from modpack.cli._common import (
     FILE,
+    Size,
     command,
     key_option,
     on_mismatch_option,
@@ -24,22 +25,7 @@ from modpack.errors import ModpackError, PackageNotFoundError
 if TYPE_CHECKING:
     from modpack.options import OnMismatch, VerifyLevel
 
-_UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
-    """A size in bytes, with an optional unit: ``32M``."""
-
-    name = "size"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        found = re.fullmatch(r"(\d{1,9})([kmg]?)(i?b)?", str(value).strip().lower())
-        if found is None or not int(found[1]):
-            self.fail(f"{value!r} is not a size such as 512k, 32M, or 1G.", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
 
 
 @command(
@@ -107,7 +93,7 @@ class _Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic
 )
 @click.option(
     "--max-body",
-    type=_Size(),
+    type=Size(least=1),
     default="32M",
     show_default=True,
     help="Answer 413 if a request's body is larger.",
@@ -208,7 +194,6 @@ def serve_command(
             workers=workers,
             max_batch=max_batch,
             max_body=max_body,
-            import_path=tuple(sys.path),
         )
         for name, path in named.items()
     ]

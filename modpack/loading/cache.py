@@ -57,6 +57,8 @@ CODE = "code"
 """The folder of a tree with compiled code."""
 USED = "used"
 """A file of a tree whose modification time is the time of the tree's last use."""
+ENVIRONMENT = "modpack-environment.json"
+"""A file of a virtual environment that is written last, and touched on each use."""
 TEMPORARY = ".tmp"
 """Suffix of folders that are being created or removed."""
 _RECORD = "tree.json"
@@ -282,6 +284,11 @@ def trees_folder(cache: Path) -> Path:
     return cache / "trees" / "v2"
 
 
+def environments_folder(cache: Path) -> Path:
+    """Return the folder of a cache that contains the virtual environments of packages."""
+    return cache / "environments"
+
+
 def unpack(digest: str, records: Mapping[str, int], read: _Read, name: str = "") -> Path:
     """Create a package's tree if it does not exist, and return the folder with its files.
 
@@ -408,11 +415,17 @@ def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read
 
 
 def sweep(cache: Path, used: set[str]) -> list[Path]:
-    """Return the temporary folders of ended processes, which can be removed.
+    """Return the temporary folders and incomplete environments of ended processes.
 
-    Call this under :func:`.exclusive`.
+    They can be removed. Call this under :func:`.exclusive`.
     """
-    left = trees_folder(cache).glob(f"*{TEMPORARY}")
+    folders = [trees_folder(cache), environments_folder(cache)]
+    left = [each for folder in folders for each in folder.glob(f"*{TEMPORARY}")]
+    left += [
+        each
+        for each in folders[1].glob("[0-9a-f]" * 32)
+        if each.is_dir() and not (each / ENVIRONMENT).exists()
+    ]
     return [each for each in left if each.name not in used and not each.is_symlink()]
 
 

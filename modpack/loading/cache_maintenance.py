@@ -1,4 +1,8 @@
-"""Listing, verifying, and pruning the cache."""
+"""Listing, verifying, and pruning the cache.
+
+An *entry* is a folder that is used and removed as a whole: the unpacked files of a package, or a
+virtual environment with a package's requirements.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,20 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from modpack.errors import CacheError, ModpackError
 from modpack.loading.cache import (
     CODE,
+    ENVIRONMENT,
     FILES,
     TEMPORARY,
     USED,
+    environments_folder,
     exclusive,
     in_use,
     read_record,
@@ -34,11 +41,12 @@ _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 
 @dataclass(frozen=True)
-class CachedTree:
-    """A cache entry: the unpacked files of one package, or of several with the same files.
+class CacheEntry:
+    """The unpacked files of one package, or of several with the same files, or an environment.
 
     Attributes:
-        digest: Digest of the contents.
+        kind: Its kind.
+        digest: Digest of the files, or of the requirements of an environment.
         name: Name of the package file that it was unpacked from; None if unknown.
         files: Number of files, including compiled code.
         size_bytes: Total size of the files.
@@ -46,6 +54,7 @@ class CachedTree:
         folder: Its path.
     """
 
+    kind: Literal["package", "environment"]
     digest: str
     name: str | None
     files: int
@@ -72,32 +81,32 @@ class Pruned:
     """The result of :func:`prune`.
 
     Attributes:
-        removed: The removed trees.
-        kept: Trees that were selected but are in use.
+        removed: The removed entries.
+        kept: Entries that were selected but are in use.
         scans: The removed scans.
-        leftovers: Number of removed temporary folders of ended processes.
+        leftovers: Number of removed temporary folders and environments of ended processes.
     """
 
-    removed: tuple[CachedTree, ...] = ()
-    kept: tuple[CachedTree, ...] = ()
+    removed: tuple[CacheEntry, ...] = ()
+    kept: tuple[CacheEntry, ...] = ()
     scans: Scans = Scans()
     leftovers: int = 0
 
     @property
     def freed_bytes(self) -> int:
-        """Total size of the removed trees and scans."""
-        return sum(tree.size_bytes for tree in self.removed) + self.scans.size_bytes
+        """Total size of the removed entries and scans."""
+        return sum(entry.size_bytes for entry in self.removed) + self.scans.size_bytes
 
 
-def list_trees(cache: Path) -> tuple[CachedTree, ...]:
-    """Return all cache entries, most recently used first.
+def list_entries(cache: Path) -> tuple[CacheEntry, ...]:
+    """Return the packages and environments in the cache, most recently used first.
 
     Args:
         cache: The cache folder, which may not exist.
     """
-    found = (_tree(each) for each in _tree_folders(cache))
-    trees = [tree for tree in found if tree is not None]
-    return tuple(sorted(trees, key=lambda tree: (-tree.used, tree.digest)))
+    found = (*map(_package, _package_folders(cache)), *map(_environment, _environments(cache)))
+    entries = [entry for entry in found if entry is not None]
+    return tuple(sorted(entries, key=lambda entry: (-entry.used, entry.digest)))
 
 
 def list_scans(cache: Path) -> Scans:
@@ -106,12 +115,12 @@ def list_scans(cache: Path) -> Scans:
     return Scans(len(sizes), sum(sizes))
 
 
-def damaged_files(tree: CachedTree) -> tuple[str, ...]:
-    """Return the files of a tree that were modified; the record itself if it is unreadable."""
-    record = read_record(tree.folder)
+def damaged_files(package: CacheEntry) -> tuple[str, ...]:
+    """Return the files of a package that were modified; the record itself if it is unreadable."""
+    record = read_record(package.folder)
     if record is None:
         return ("tree.json",)
-    folder = tree.folder / FILES
+    folder = package.folder / FILES
     return tuple(n for n, (size, sha) in record.files.items() if not _is(folder / n, size, sha))
 
 
@@ -131,72 +140,71 @@ def prune(
     max_size: int | None = None,
     everything: bool = False,
 ) -> Pruned:
-    """Remove selected trees, except those that a running process uses.
+    """Remove selected entries, except those that a running process uses.
 
-    Temporary folders of ended processes are always removed, and so are records of packages that no
+    Incomplete entries of ended processes are always removed, and so are records of packages that no
     longer exist.
 
     Args:
         cache: The cache folder, which may not exist.
-        digests: Digests of trees, or their prefixes.
-        older_than: Remove trees that were not used for this many seconds.
-        max_size: Then remove the least recently used trees until the rest fits, in bytes.
-        everything: Whether to remove all trees.
+        digests: Digests of entries, or their prefixes.
+        older_than: Remove entries that were not used for this many seconds.
+        max_size: Then remove the least recently used entries until the rest fits, in bytes.
+        everything: Whether to remove all entries.
 
     Raises:
-        CacheError: If the cache cannot be locked, or a tree cannot be removed.
-        ModpackError: If a prefix matches no tree, or several.
+        CacheError: If the cache cannot be locked, or an entry cannot be removed.
+        ModpackError: If a prefix matches no entry, or several.
     """
     if not cache.is_dir():
         return Pruned()
-    trees = list_trees(cache)
-    named = {tree.digest for each in digests for tree in [_named(trees, each)]}
+    entries = list_entries(cache)
+    named = {_named(entries, each).digest for each in digests}
     limit = time.time() - older_than if older_than is not None else None
     with exclusive(cache):
         used = in_use(cache)
-        old = {t.digest for t in trees if everything or (limit is not None and t.used < limit)}
+        old = {e.digest for e in entries if everything or (limit is not None and e.used < limit)}
         wanted = named | old
-        wanted |= _too_many(cache, trees, wanted | used, wanted - used, max_size)
-        going = [tree for tree in trees if tree.digest in wanted]
-        removed = tuple(tree for tree in going if tree.digest not in used and _put_aside(tree))
+        wanted |= _too_many(cache, entries, wanted | used, wanted - used, max_size)
+        going = [entry for entry in entries if entry.digest in wanted]
+        removed = tuple(entry for entry in going if entry.digest not in used and _put_aside(entry))
         left = sweep(cache, used)
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
     remove_stale_records(cache)
-    kept = tuple(tree for tree in going if tree not in removed)
+    kept = tuple(entry for entry in going if entry not in removed)
     scans = _prune_scans(cache, time.time() if everything else limit)
     return Pruned(removed, kept, scans, len(left) - len(removed))
 
 
 def _too_many(
     cache: Path,
-    trees: Iterable[CachedTree],
+    entries: Sequence[CacheEntry],
     settled: set[str],
     going: set[str],
     max_size: int | None,
 ) -> set[str]:
-    """Return more trees to remove until the cache fits into ``max_size``."""
+    """Return more entries to remove until the cache fits into ``max_size``."""
     if max_size is None:
         return set()
-    trees = list(trees)
-    total = sum(t.size_bytes for t in trees if t.digest not in going)
+    total = sum(entry.size_bytes for entry in entries if entry.digest not in going)
     total += list_scans(cache).size_bytes
     found: set[str] = set()
-    for tree in reversed(trees):  # the least recently used is last
-        if total > max_size and tree.digest not in settled:
-            found.add(tree.digest)
-            total -= tree.size_bytes
+    for entry in reversed(entries):  # the least recently used is last
+        if total > max_size and entry.digest not in settled:
+            found.add(entry.digest)
+            total -= entry.size_bytes
     return found
 
 
-def _put_aside(tree: CachedTree) -> bool:
-    """Rename a tree under the lock; its files are removed after the lock is released."""
-    aside = tree.folder.with_name(f"{tree.digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}")
+def _put_aside(entry: CacheEntry) -> bool:
+    """Rename an entry under the lock; its files are removed after the lock is released."""
+    aside = entry.folder.with_name(f"{entry.digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}")
     try:
-        tree.folder.rename(aside)
+        entry.folder.rename(aside)
     except OSError as failure:
         reason = failure.strerror or failure
-        raise CacheError(f"{tree.folder}: cannot remove the cache entry: {reason}") from failure
+        raise CacheError(f"{entry.folder}: cannot remove the cache entry: {reason}") from failure
     return True
 
 
@@ -210,44 +218,73 @@ def _prune_scans(cache: Path, before: float | None) -> Scans:
     return Scans(len(removed), sum(removed))
 
 
-def _named(trees: Iterable[CachedTree], digest: str) -> CachedTree:
-    found = [tree for tree in trees if tree.digest.startswith(digest)]
+def _named(entries: Iterable[CacheEntry], digest: str) -> CacheEntry:
+    found = [entry for entry in entries if entry.digest.startswith(digest)]
     if len(found) == 1 and len(digest) >= _SHORTEST_PREFIX:
         return found[0]
     if not found:
         raise ModpackError(
-            f"no cached package has a digest that begins with {digest!r}",
+            f"no cache entry has a digest that begins with {digest!r}",
             hint="List the digests with: modpack cache list",
         )
-    digests = ", ".join(tree.digest[:16] for tree in found[:3])
+    digests = ", ".join(entry.digest[:16] for entry in found[:3])
     raise ModpackError(
         f"the digest {digest!r} is ambiguous or too short: it matches {digests}",
-        hint=f"Pass at least {_SHORTEST_PREFIX} characters that identify one package.",
+        hint=f"Pass at least {_SHORTEST_PREFIX} characters that identify one entry.",
     )
 
 
-def _tree(folder: Path) -> CachedTree | None:
+def _package(folder: Path) -> CacheEntry | None:
+    record = read_record(folder)
+    name = record.name if record is not None else None
+    files = chain.from_iterable(_files_below(folder / each) for each in (FILES, CODE))
+    return _entry("package", folder, name or None, files, USED)
+
+
+def _environment(folder: Path) -> CacheEntry | None:
+    return _entry("environment", folder, None, _files_below(folder), ENVIRONMENT)
+
+
+def _entry(
+    kind: Literal["package", "environment"],
+    folder: Path,
+    name: str | None,
+    files: Iterable[tuple[str, int, float]],
+    marker: str,
+) -> CacheEntry | None:
+    """Return an entry, or None if another process removes it.
+
+    Args:
+        kind: Its kind.
+        folder: Its folder.
+        name: Name of its package.
+        files: Its files.
+        marker: The file whose modification time is the time of the last use.
+    """
+    sizes = [size for _, size, _ in files]
     try:
-        inside = (_files_below(folder / each) for each in (FILES, CODE))
-        files = [(size, name) for name, size, _ in chain.from_iterable(inside)]
-        record = read_record(folder)
-        name = record.name if record is not None else None
-        size = sum(size for size, _ in files)
-        return CachedTree(folder.name, name or None, len(files), size, _last_use(folder), folder)
-    except FileNotFoundError:  # another process removes it
+        used = _last_use(folder, marker)
+    except FileNotFoundError:
         return None
+    return CacheEntry(kind, folder.name, name, len(sizes), sum(sizes), used, folder)
 
 
-def _last_use(tree: Path) -> float:
+def _last_use(folder: Path, marker: str) -> float:
     """Return the time of the last use, in seconds since 1970; a time in the future becomes now."""
     try:
-        used = (tree / USED).stat().st_mtime
+        used = (folder / marker).stat().st_mtime
     except OSError:
-        used = tree.stat().st_mtime
+        used = folder.stat().st_mtime
     return max(0.0, min(used, time.time()))
 
 
-def _tree_folders(cache: Path) -> list[Path]:
+def _environments(cache: Path) -> list[Path]:
+    """Return the folders of complete environments."""
+    found = _entries(environments_folder(cache))
+    return [e for e in found if _DIGEST.fullmatch(e.name) and (e / ENVIRONMENT).is_file()]
+
+
+def _package_folders(cache: Path) -> list[Path]:
     folder = trees_folder(cache)
     if folder.parent.is_symlink():
         return []

@@ -352,17 +352,19 @@ class ReportDocument(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CachedPackage:
-    """An unpacked package in the cache.
+class CachedEntry:
+    """An unpacked package in the cache, or a virtual environment of ``--isolated``.
 
     Attributes:
-        digest: Digest of the unpacked files.
+        kind: Its kind.
+        digest: Digest of the unpacked files, or of the requirements of an environment.
         name: Name of the package file, or null if unknown.
         files: Number of files, including bytecode.
         size_bytes: Size of the files.
         last_used: Time of the last use, in UTC (ISO 8601).
     """
 
+    kind: Literal["package", "environment"]
     digest: str
     name: str | None
     files: int
@@ -387,12 +389,12 @@ class CacheListDocument(NamedTuple):
 
     Attributes:
         folder: The cache folder.
-        packages: The unpacked packages, most recently used first.
+        entries: The unpacked packages and the environments, most recently used first.
         scans: The cached scans.
     """
 
     folder: str
-    packages: tuple[CachedPackage, ...]
+    entries: tuple[CachedEntry, ...]
     scans: CachedScans
 
 
@@ -401,23 +403,23 @@ class CachePruneDocument(NamedTuple):
 
     Attributes:
         folder: The cache folder.
-        removed: The removed packages.
-        in_use: Packages that were not removed because a process uses them.
+        removed: The removed entries.
+        in_use: Entries that were not removed because a process uses them.
         scans: The removed scans.
-        leftovers: Number of incomplete folders of ended processes that were removed.
+        leftovers: Number of incomplete entries of ended processes that were removed.
         freed_bytes: Size of everything that was removed.
     """
 
     folder: str
-    removed: tuple[CachedPackage, ...]
-    in_use: tuple[CachedPackage, ...]
+    removed: tuple[CachedEntry, ...]
+    in_use: tuple[CachedEntry, ...]
     scans: CachedScans
     leftovers: int
     freed_bytes: int
 
 
 @dataclass(frozen=True)
-class VerifiedPackage(CachedPackage):
+class VerifiedEntry(CachedEntry):
     """An unpacked package whose files were compared with their digests.
 
     Attributes:
@@ -433,12 +435,12 @@ class CacheVerifyDocument(NamedTuple):
     Attributes:
         folder: The cache folder.
         passed: Whether no file changed or is missing.
-        packages: The unpacked packages, most recently used first.
+        entries: The unpacked packages, most recently used first.
     """
 
     folder: str
     passed: bool
-    packages: tuple[VerifiedPackage, ...]
+    entries: tuple[VerifiedEntry, ...]
 
 
 InspectDocument: TypeAlias = PackageDocument | NotesDocument | TreeDocument | SourceDocument

@@ -2,7 +2,8 @@
 
 An environment is in the folder ``environments`` of the cache, named by a digest of its
 requirements. A file, which is written last, marks a complete environment; a lock lets only one
-process create it.
+process create it. A process that uses an environment holds it, so that ``modpack cache prune``
+keeps it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from modpack.core.environment import RecordedDistribution
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import handle_sigterm, phase
 from modpack.errors import IsolationError
+from modpack.loading.cache import ENVIRONMENT, environments_folder, hold
 from modpack.report.requirements import Requirements, requirements_of
 
 try:
@@ -32,8 +34,6 @@ try:
 except ImportError:  # pragma: no cover - Windows, where two processes may create it at once
     fcntl = None  # type: ignore[assignment]
 
-_COMPLETE: Final = "modpack-environment.json"
-"""The file that marks a complete environment, with its requirements."""
 _LOG_LINES: Final = 15
 _OWN: Final = Path(__file__).parents[1]
 """The folder of the running modpack."""
@@ -138,16 +138,20 @@ def _own_digest() -> str:
 def isolated_python(package: str, installation: Installation) -> Path:
     """Return the interpreter of an environment, which is created if it does not exist.
 
+    The environment stays in the cache at least until this process ends.
+
     Raises:
         IsolationError: If it cannot be created. Nothing of it remains.
     """
     try:
-        folder = cache_folder() / "environments"
+        cache = cache_folder()
+        folder = environments_folder(cache)
         make_private(folder)
         require_trusted_path(folder)
     except (OSError, RuntimeError) as failure:
         raise IsolationError(package, f"the cache folder cannot be used: {failure}") from failure
     target = folder / installation.digest
+    hold(cache, target.name)
     with _locked(folder / f"{installation.digest}.lock"):
         found = _read_own_digest(target)
         if found is None:
@@ -160,10 +164,11 @@ def isolated_python(package: str, installation: Installation) -> Path:
             if found != installation.own:  # a new environment, or another state of a source folder
                 _copy_modpack(package, target)
                 text = json.dumps(installation._asdict(), indent=2)
-                (target / _COMPLETE).write_text(text, encoding="utf-8")
+                (target / ENVIRONMENT).write_text(text, encoding="utf-8")
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
+        os.utime(target / ENVIRONMENT)
     return python_of(target)
 
 
@@ -211,7 +216,7 @@ def install_commands(target: Path, requirements: Sequence[str]) -> list[list[str
 def _read_own_digest(target: Path) -> str | None:
     """Return the digest of modpack's files in an environment; None if it is not complete."""
     try:
-        return str(json.loads((target / _COMPLETE).read_bytes())["own"])
+        return str(json.loads((target / ENVIRONMENT).read_bytes())["own"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -250,7 +255,7 @@ def _copy_modpack(package: str, target: Path) -> None:
     libraries = [each for each in target.glob("[Ll]ib*/**/site-packages") if not each.is_symlink()]
     if not libraries:
         raise IsolationError(package, f"{target} has no site-packages folder")
-    (target / _COMPLETE).unlink(missing_ok=True)
+    (target / ENVIRONMENT).unlink(missing_ok=True)
     for old in libraries[0].glob("modpack*"):
         shutil.rmtree(old)
     skipped = shutil.ignore_patterns("__pycache__")

@@ -133,14 +133,14 @@ def test_cache_list_verify_and_prune_report_counts(cache, package):
 def test_cache_json_follows_schemas(cache, package):
     loaded_elsewhere(package)
     document = checked("cache-list", json.loads(run("list", "--json").stdout))
-    [tree] = document["packages"]
+    [tree] = document["entries"]
     assert tree["name"] == "many.modpack" and tree["files"] >= 21
     file = cache / "trees" / "v2" / tree["digest"] / "files" / "many" / "m3.py"
     file.write_text("number = 8\n")
     done = run("verify", "--json")
     assert done.returncode == 1
     document = checked("cache-verify", json.loads(done.stdout))
-    assert document["packages"][0]["damaged_files"] == ["many/m3.py"]
+    assert document["entries"][0]["damaged_files"] == ["many/m3.py"]
     document = checked("cache-prune", json.loads(run("prune", "--all", "--json").stdout))
     assert [each["digest"] for each in document["removed"]] == [tree["digest"]]
 

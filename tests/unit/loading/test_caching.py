@@ -36,13 +36,50 @@ def release(cache):
 
 
 def held(cache):
-    return [each.digest for each in caching.list_trees(cache)]
+    return [each.digest for each in caching.list_entries(cache)]
 
 
-def test_list_trees_returns_most_recently_used_first(cache):
-    first, *others = caching.list_trees(cache)
+def test_list_entries_returns_most_recently_used_first(cache):
+    first, *others = caching.list_entries(cache)
     assert [first.digest, *(each.digest for each in others)] == [A, B, C]
     assert (first.name, first.files, first.size_bytes) == ("a.modpack", 2, 5)
+
+
+def make_environment(cache, digest, age=0.0):
+    folder = leases.environments_folder(cache) / digest
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_bytes(b"12345678")
+    (folder / leases.ENVIRONMENT).write_bytes(b"{}")
+    os.utime(folder / leases.ENVIRONMENT, (time.time() - age, time.time() - age))
+    return folder
+
+
+def test_environments_are_listed_and_pruned_like_packages(cache):
+    folder = make_environment(cache, "e" * 32, age=1.5 * 86400)
+    listed = caching.list_entries(cache)
+    assert [(each.kind, each.digest[0]) for each in listed] == [
+        ("package", "a"),
+        ("package", "b"),
+        ("environment", "e"),
+        ("package", "c"),
+    ]
+    assert (listed[2].name, listed[2].files, listed[2].size_bytes) == (None, 2, 10)
+    assert [each.digest for each in caching.prune(cache, max_size=20).removed] == [C]
+    assert [each.kind for each in caching.prune(cache, digests=["eeee"]).removed] == ["environment"]
+    assert not folder.exists() and list(folder.parent.iterdir()) == []
+    assert held(cache) == [A, B]
+
+
+def test_prune_keeps_environment_in_use_and_removes_incomplete_one(cache):
+    used = make_environment(cache, "e" * 32)
+    killed = make_environment(cache, "f" * 32)
+    (killed / leases.ENVIRONMENT).unlink()
+    leases.hold(cache, used.name)
+    pruned = caching.prune(cache, everything=True)
+    assert [each.digest for each in pruned.kept] == [used.name]
+    assert pruned.leftovers == 1
+    assert list(used.parent.iterdir()) == [used]
+    release(cache)
 
 
 def test_second_load_updates_last_use(cache):
@@ -51,7 +88,7 @@ def test_second_load_updates_last_use(cache):
 
 
 def test_list_and_prune_without_cache_return_nothing(tmp_path):
-    assert caching.list_trees(tmp_path / "none") == ()
+    assert caching.list_entries(tmp_path / "none") == ()
     assert caching.prune(tmp_path / "none", everything=True).removed == ()
 
 
@@ -140,7 +177,7 @@ def test_prune_without_locks_raises(cache, monkeypatch):
 
 
 def test_damaged_files_finds_modified_files(cache):
-    first, second, third = caching.list_trees(cache)
+    first, second, third = caching.list_entries(cache)
     (first.folder / "files" / "words.txt").write_bytes(b"omega")
     (second.folder / "files" / "words.txt").unlink()
     (third.folder / "tree.json").write_text("{}")
@@ -221,13 +258,13 @@ def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
 def test_last_use_in_the_future_counts_as_now(cache, used):
     file = tree.trees_folder(cache) / A / "used"
     os.utime(file, (used, used))
-    [last_use] = [each.used for each in caching.list_trees(cache) if each.digest == A]
+    [last_use] = [each.used for each in caching.list_entries(cache) if each.digest == A]
     assert last_use == (0 if used < 0 else pytest.approx(time.time(), abs=60))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
 def test_damaged_files_reports_unreadable_record(cache, text):
-    first = caching.list_trees(cache)[0]
+    first = caching.list_entries(cache)[0]
     (first.folder / "tree.json").write_text(text)
-    assert caching.list_trees(cache)[0].name is None
+    assert caching.list_entries(cache)[0].name is None
     assert caching.damaged_files(first) == ("tree.json",)

@@ -11,7 +11,7 @@ from modpack.archive.module_index import ModuleIndex
 from modpack.core import cache_dir
 from modpack.loading import cache as tree
 from modpack.loading import compile as codestore
-from modpack.loading.cache_maintenance import list_trees
+from modpack.loading.cache_maintenance import list_entries
 from modpack.loading.compile import code_store
 from tests.full_disk import FullDisk
 
@@ -113,7 +113,7 @@ def test_code_of_moved_tree_is_rejected(place):
     other = place.parents[1] / "cd34"
     place.parent.rename(other)
     assert kept(other / "files") == {}
-    assert list_trees(place.parents[3]) != ()
+    assert list_entries(place.parents[3]) != ()
     cache = place.parents[3]
     cache.rename(cache.with_name("elsewhere"))
     (cache.with_name("elsewhere") / "trees" / "v2" / "cd34").rename(
@@ -179,9 +179,9 @@ def test_code_folders_are_private(place):
 
 def test_size_of_tree_includes_code(place):
     cache = place.parents[3]
-    [before] = list_trees(cache)
+    [before] = list_entries(cache)
     keep(place)
-    [after] = list_trees(cache)
+    [after] = list_entries(cache)
     [file] = files_of(place)
     assert after.files == before.files + 1
     assert after.size_bytes == before.size_bytes + file.stat().st_size

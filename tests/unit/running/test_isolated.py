@@ -85,6 +85,14 @@ def test_other_requirements_have_another_environment(package, installer):
     assert isolated_python(package, find_requirements(package, ["numpy"])) != first
 
 
+def test_environment_stays_while_this_process_runs(package, installer, tmp_path):
+    python = isolated_python(package, find_requirements(package))
+    command = [sys.executable, "-m", "modpack", "cache", "prune", "--all"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "(environment of --isolated) was not removed, because a process uses it" in done.stderr
+    assert python.parents[1].is_dir()
+
+
 def test_changed_modpack_is_copied_again_without_installing(package, installer):
     found = find_requirements(package)
     python = isolated_python(package, found)
