@@ -54,8 +54,8 @@ _USUAL_EXTRA_BYTES: Final = 128
 _OTHER_HEADER: Final = "the headers are not those that modpack writes"
 
 
-def find_header_mismatch(entry: ZipEntry, header: bytes, descriptor: bytes) -> str | None:
-    """Return which part of a local header does not match the directory, or None if all do.
+def find_header_problem(entry: ZipEntry, header: bytes, descriptor: bytes) -> str | None:
+    """Return how a local header differs from the directory or from the format, or None.
 
     Args:
         entry: The record's entry in the directory.
@@ -66,30 +66,34 @@ def find_header_mismatch(entry: ZipEntry, header: bytes, descriptor: bytes) -> s
     signature, _, kind, _, _, crc, compressed, size, name_length, _ = fields
     name_end = LOCAL.size + name_length
     if signature != LOCAL_SIGNATURE:
-        return "missing local header"
+        return "the local header is missing"
     if kind != entry.kind:
-        return "the flags" if kind & MAX16 != entry.kind & MAX16 else "the method"
+        return _differ("flags" if kind & MAX16 != entry.kind & MAX16 else "method")
     if header[LOCAL.size : name_end] != entry.raw_name:
-        return "the name"
+        return _differ("name")
     extra = extra_fields(header[name_end:])
     if extra is None:
-        return "unknown or malformed extra field"
+        return "the local header has an unknown or malformed extra field"
     if not is_padding(extra.get(PADDING_ID, b"")):
-        return "data in the padding"
+        return "the padding of the local header contains data"
     wide = extra.get(ZIP64_ID, b"")
     if entry.has_descriptor:
-        return _find_descriptor_mismatch(entry, (crc, compressed, size), wide, descriptor)
+        return _find_descriptor_problem(entry, (crc, compressed, size), wide, descriptor)
     stated = (compressed, size, wide)
     plain = (entry.compressed, entry.size, b"")
     zip64 = (MAX32, MAX32, struct.pack("<QQ", entry.size, entry.compressed))
     if crc != entry.crc:
-        return "the CRC-32"
+        return _differ("CRC-32")
     if stated not in (plain, zip64):
-        return "the compressed size" if size == entry.size else "the size"
-    return "extra bytes after the data" if descriptor else None
+        return _differ("compressed size" if size == entry.size else "size")
+    return "there are extra bytes after the data" if descriptor else None
 
 
-def _find_descriptor_mismatch(
+def _differ(what: str) -> str:
+    return f"the {what} in the local header is not that in the directory"
+
+
+def _find_descriptor_problem(
     entry: ZipEntry, stated: tuple[int, int, int], wide: bytes, descriptor: bytes
 ) -> str | None:
     # torch writes zeros in the local header. Its zip64 field equals that of the directory, except
@@ -98,9 +102,9 @@ def _find_descriptor_mismatch(
     unknown = [0 if i == 1 and entry.size >= MAX32 else n for i, n in enumerate(large)]
     known_forms = [struct.pack(f"<{len(large)}Q", *numbers) for numbers in (large, unknown)]
     if any(stated) or (wide and wide not in known_forms):
-        return "sizes both before and after the data"
+        return "the sizes are stated both before and after the data"
     if descriptor not in descriptors(entry.crc, entry.compressed, entry.size):
-        return "the data descriptor"
+        return "the data descriptor does not match the directory"
     return None
 
 
@@ -294,9 +298,9 @@ class ZipArchive(Archive):
             descriptor = start[after:]
         else:
             descriptor = self._content.read_at(entry.offset + after, length - after)
-        mismatch = find_header_mismatch(entry, start[:header_length], descriptor)
-        if mismatch is not None:
-            raise ArchiveError(self.path, f"the headers contradict each other: {mismatch}", name)
+        problem = find_header_problem(entry, start[:header_length], descriptor)
+        if problem is not None:
+            raise ArchiveError(self.path, problem, name)
         if self._must_be_canonical:
             self._reject_repacked(_OTHER_HEADER, name)
         self._noncanonical_record = name

@@ -14,7 +14,7 @@ from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.manifest import find_damage, read_manifest
-from modpack.archive.reader import find_header_mismatch, open_archive
+from modpack.archive.reader import find_header_problem, open_archive
 from modpack.archive.zip_format import ZipEntry
 from modpack.errors import ArchiveError, RepackedError
 from tests.rezipped import rezipped
@@ -123,11 +123,14 @@ def test_zipfile_headers_are_consistent_but_not_canonical(content):
     for name, entry in entries(content):
         header = zipformat.local_header(entry, align=layout.is_storage(name))
         assert content.startswith(header, entry.offset)
-        assert find_header_mismatch(entry, header, b"") is None
+        assert find_header_problem(entry, header, b"") is None
         dated = header[:10] + b"\1" + header[11:]
-        assert find_header_mismatch(entry, dated, b"") is None
+        assert find_header_problem(entry, dated, b"") is None
         other = header[:14] + bytes([header[14] ^ 1]) + header[15:]
-        assert find_header_mismatch(entry, other, b"") == "the CRC-32"
+        assert (
+            find_header_problem(entry, other, b"")
+            == "the CRC-32 in the local header is not that in the directory"
+        )
 
 
 def test_find_damage_reports_missing_records(content):

@@ -110,7 +110,7 @@ def test_read_rejects_contradicting_descriptor(forge, record, extra):
         "wrong crc": record(b"p/a", b"hello", flags=8, local=zeros, descriptor=right[::-1]),
         "none behind flag": record(b"p/a", b"hello", descriptor=right),
     }[extra]
-    with pytest.raises(ArchiveError, match=r"headers|next record"):
+    with pytest.raises(ArchiveError, match=r"descriptor|extra bytes|next record"):
         open_archive(forge(bad)).read("a")
 
 
