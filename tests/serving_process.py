@@ -45,6 +45,8 @@ NET = """
             return self.linear(x)
 """
 
+MODPACK = Path(sys.executable).with_name("modpack")
+"""The installed command, whose import path does not contain the current folder."""
 EXPORT = """
     import sys
     import warnings
@@ -71,7 +73,7 @@ class Serving:
     """
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "modpack", "serve", *map(str, arguments)]
+        command = [str(MODPACK), "serve", *map(str, arguments)]
         self.process = subprocess.Popen(
             [*command, "--port", "0", "--log-format", "json"],
             stderr=subprocess.PIPE,

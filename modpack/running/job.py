@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from modpack.core.process import ProgressUnit, phase
 from modpack.errors import DataError
@@ -14,9 +14,6 @@ from modpack.running.inputs import InputFile, describe_inputs
 from modpack.running.outputs import OutputFile
 from modpack.running.predictor import Predictor
 from modpack.running.summary import OutputSummary
-
-if TYPE_CHECKING:
-    pass
 
 
 class RunResult(NamedTuple):

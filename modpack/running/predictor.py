@@ -11,7 +11,7 @@ import torch
 from modpack.archive.manifest import package_digest
 from modpack.core.call_signature import CallSignature, build_arguments
 from modpack.core.process import gc_paused
-from modpack.errors import InputMismatchError, ModpackError
+from modpack.errors import ModpackError
 from modpack.importer import PackageImporter
 from modpack.options import (
     HookOptions,
@@ -103,6 +103,7 @@ class Predictor:
 
         Raises:
             InputMismatchError: If the values do not fit the call signature.
+            RuntimeError: If the object calls :func:`sys.exit`. Its other exceptions pass through.
         """
         return self._run(self._checked(values))
 
@@ -126,10 +127,10 @@ class Predictor:
         for index, call in enumerate(calls):
             try:
                 values = self._checked(call)
-            except InputMismatchError as failure:
+                key = self._group_key(values)
+            except Exception as failure:
                 results[index] = failure
                 continue
-            key = self._group_key(values)
             groups.setdefault(index if key is None else key, []).append((index, values))
         for shared, group in groups.items():
             results.update(self._run_group(group, max_rows, can_join=isinstance(shared, tuple)))
@@ -157,7 +158,12 @@ class Predictor:
         }
         args, kwargs = build_arguments(self.signature, moved)
         with torch.inference_mode():
-            return flatten_result(self.signature, self._call(*args, **kwargs))
+            try:
+                result = self._call(*args, **kwargs)
+            except SystemExit as failure:  # would end the caller, perhaps as if it had succeeded
+                ended = RuntimeError(f"it called sys.exit({failure.code!r})")
+                raise ended.with_traceback(failure.__traceback__) from failure
+            return flatten_result(self.signature, result)
 
     def _group_key(self, values: Mapping[str, object]) -> tuple[object, ...] | None:
         """Return a key that is equal for calls that can be joined, or None if none can."""

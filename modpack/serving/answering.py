@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -65,7 +65,7 @@ class Answerer:
         """Return the answers to requests, in their order."""
         read = [self._read(each) for each in received]
         calls = [_values_of(each) for each in read if not isinstance(each, Answer)]
-        results = iter(self._predict(calls))
+        results: Iterator[Any] = iter(self._predictor.predict_many(calls, sys.maxsize))
         return [
             one if isinstance(one, Answer) else self._write(each, one, next(results))
             for each, one in zip(received, read, strict=True)
@@ -94,29 +94,19 @@ class Answerer:
             raise RequestError(f"the {received.encoding} body is cut off")
         return memoryview(body)
 
-    def _predict(self, calls: list[Mapping[str, object]]) -> Sequence[Any]:
-        if not calls:
-            return ()
-        try:
-            return self._predictor.predict_many(calls, sys.maxsize)
-        except (Exception, SystemExit) as failure:  # packaged code may call sys.exit()
-            if len(calls) == 1:
-                return (failure,)
-            return [result for call in calls for result in self._predict([call])]
-
     def _write(
         self, received: Received, request: InferRequest | dict[str, object], result: Any
     ) -> Answer:
         try:
-            if isinstance(result, BaseException):
+            if isinstance(result, Exception):
                 raise result
             if isinstance(request, InferRequest):
                 return write_infer_answer(request, result, self._name, self._predictor.digest)
             return Answer(200, JSON, write_named_values(result))
-        except (Exception, SystemExit) as failure:
+        except Exception as failure:
             return self._failed(received, failure)
 
-    def _failed(self, received: Received, failure: BaseException) -> Answer:
+    def _failed(self, received: Received, failure: Exception) -> Answer:
         status, text = 400, str(failure)
         if isinstance(failure, RequestError):
             status = failure.status

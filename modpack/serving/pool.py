@@ -17,6 +17,13 @@ from modpack.serving.dispatch import Dispatcher, Job
 from modpack.serving.frames import FORK, SERVE, Channel, FrameDecoder, encode_frame
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
 
+# With -m, Python would first look for modules such as random.py in the current folder.
+_START: Final = """
+import sys
+sys.path[:] = sys.argv[2:]
+from modpack.serving.zygote import main
+main()
+"""
 _MAX_DELAY: Final = 5.0
 _END_AFTER: Final = 2.0
 _MAX_EARLY_ENDS: Final = 5
@@ -36,7 +43,7 @@ class Zygote:
         self._control, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "modpack.serving.zygote", str(theirs.fileno())],
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -51,7 +51,6 @@ class LoadOrder(NamedTuple):
         max_batch: Requests that are computed together at most.
         max_body: Size of a decompressed body at most, in bytes.
         digest: The digest that the package must have, or "" for any.
-        import_path: The server's ``sys.path``.
     """
 
     name: str
@@ -65,7 +64,6 @@ class LoadOrder(NamedTuple):
     max_batch: int = 1
     max_body: int = 32 << 20
     digest: str = ""
-    import_path: tuple[str, ...] = ()
 
 
 class LoadedPackage(NamedTuple):

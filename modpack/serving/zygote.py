@@ -1,10 +1,10 @@
 """The process that loads a package and forks the workers that run it.
 
-The server starts ``python -m modpack.serving.zygote FD``. The process receives a load order over
-the socket, loads the package, and describes it. Each further byte is a command with the socket of a
-worker: ``f`` forks a worker, and ``s`` turns this process into one. Forks share the weights, and
-torch's memory, too. This process runs no forward itself: threads of OpenMP would not survive a
-fork. A closed socket ends the process.
+The server starts this process with its own import path and the descriptor of a socket. The process
+receives a load order over the socket, loads the package, and describes it. Each further byte is a
+command with the socket of a worker: ``f`` forks a worker, and ``s`` turns this process into one.
+Forks share the weights, and torch's memory, too. This process runs no forward itself: threads of
+OpenMP would not survive a fork. A closed socket ends the process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ def main() -> None:
     if message is None:
         return
     order = LoadOrder(**message[0]["load"])
-    sys.path[:] = order.import_path
     try:
         order, predictor, description = _load(order)
     except Exception as failure:
@@ -121,6 +120,8 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
                 _die_with(server)
                 _work(descriptors[0], predictor, order)
                 status = 0
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
             finally:
                 sys.stderr.flush()
                 os._exit(status)
@@ -164,7 +165,3 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
         seconds = time.perf_counter() - started
         described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
         channel.send({"answers": described, "seconds": seconds}, [a.body for a in answers])
-
-
-if __name__ == "__main__":
-    main()

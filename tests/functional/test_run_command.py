@@ -36,6 +36,8 @@ class Net(torch.nn.Module):
     def forward(self, x):
         if (x < 0).any():
             raise ValueError("negative")
+        if (x == 999).any():
+            raise SystemExit(0)
         print("called")
         return {"double": x * self.factor, "sum": x.sum(1)}
 """
@@ -162,18 +164,20 @@ def test_run_stops_at_bad_row_and_keeps_earlier_output(package, line):
 
 
 def test_run_skips_and_lists_bad_rows(package):
-    write("in.csv", [*ROWS, [1, -1, 1], [1, "x", 1]])
+    write("in.csv", [*ROWS, [1, -1, 1], [1, "x", 1], [1, 999, 1]])
     result = run(package, "in.csv", "-o", "out.csv", "--on-error", "skip")
     assert result.exit_code == 1
     assert result.stdout == "Wrote out.csv: 3 rows of double, sum\n"
-    assert result.stderr.splitlines()[-3:] == [
-        "Warning: skipped 2 rows:",
+    assert result.stderr.splitlines()[-4:] == [
+        "Warning: skipped 3 rows:",
         "  in.csv:5: row 4: the model raised ValueError: negative (doubling, line 11)",
         "  in.csv:6: row 5: column 'b': expected a number for float32, got 'x'",
+        "  in.csv:7: row 6: the model raised RuntimeError: it called sys.exit(0) "
+        "(doubling, line 13)",
     ]
     found = json.loads(run(package, "in.csv", "--on-error", "skip", "--json").stdout)
     jsonschema.validate(found, SCHEMA)
-    assert sorted((row["row"], row["line"]) for row in found["skipped"]) == [(4, 5), (5, 6)]
+    assert sorted((row["row"], row["line"]) for row in found["skipped"]) == [(4, 5), (5, 6), (6, 7)]
 
 
 def test_run_writes_no_file_if_all_rows_are_skipped(package):

@@ -253,7 +253,7 @@ def test_failing_model_is_an_error_of_its_request_only(served):
         assert all(each.result().status_code == 200 for each in blocked)
     assert bad.result().status_code == ends.result().status_code == 500
     assert bad.result().json()["error"] == "the model failed: ValueError: no such number"
-    assert "SystemExit" in ends.result().json()["error"]
+    assert ends.result().json()["error"] == "the model failed: RuntimeError: it called sys.exit(3)"
 
 
 # -- load ------------------------------------------------------------------------------------
@@ -469,6 +469,17 @@ def test_several_packages_with_and_without_threads_are_served(folder, package):
         serving.process.kill()
         serving.process.wait()
         wait_until(lambda: not any(map(_is_running, processes)), lambda: f"{processes}")
+    finally:
+        serving.process.kill()
+
+
+def test_modules_in_the_current_folder_are_not_imported(package, tmp_path, monkeypatch):
+    for name in ("random", "socket", "torch", "modpack"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('from the current folder')\n")
+    monkeypatch.chdir(tmp_path)
+    serving = Serving(package)
+    try:
+        assert serving.predict([[1, 1, 1, 1]]).json() == {"output": [[4, 4]]}
     finally:
         serving.process.kill()
 
