@@ -604,8 +604,8 @@ class SelfTestError(ModpackError):
         hint = (
             ""
             if is_written
-            else "No file was written. To write it anyway, pass self_test='warn', or "
-            "--no-self-test."
+            else "No file was written. To write it anyway, pass self_test='warn', or skip the "
+            "self-test with --no-self-test."
         )
         super().__init__("\n".join(lines), hint=hint)
 

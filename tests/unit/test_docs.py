@@ -212,8 +212,8 @@ def run_steps(page: str, folder: Path, warm: WarmPython, background: ExitStack) 
             (folder / rest).write_text(text, encoding="utf-8")
         elif rest.startswith("cd "):
             folder = (folder / rest[3:]).resolve()
-        elif rest.startswith("modpack serve ") and rest.endswith(" &"):
-            background.enter_context(serving(rest[:-2], folder))
+        elif found := re.fullmatch(r"(modpack serve .*) &(?: +#.*)?", rest):
+            background.enter_context(serving(found[1], folder))
         else:
             printed = output_of(rest, folder, warm)
             assert matches(text, printed), f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}"
