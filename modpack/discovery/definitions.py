@@ -225,25 +225,25 @@ def _literal_of(node: ast.expr | None) -> Literal:
 
     >>> [
     ...     _literal_of(ast.parse(text, mode="eval").body)
-    ...     for text in ("-3", "2 * 4", "1 << 4", "(-8) ** 0.5", "(1, 'a')", "f()")
+    ...     for text in ("-3", "2 * 4", "1 << 4", "(-8) ** 0.5", "(1, 'a')", "...", "f()")
     ... ]
-    [-3, 8, 16, [], ["(1, 'a')"], []]
+    [-3, 8, 16, [], ["(1, 'a')"], ['...'], []]
     """
     try:
         if isinstance(node, ast.Constant):
-            return _read_constant(node.value)
+            return _read_constant(node)
         if isinstance(node, (ast.UnaryOp, ast.BinOp)):
             number = _evaluate_number(node)
             return _UNKNOWN if number is None else number
         if isinstance(node, (ast.Tuple, ast.List, ast.Dict, ast.Set)):
-            text = repr(ast.literal_eval(node))
-            return [text] if len(text) <= _MAX_TEXT else _UNKNOWN
+            return _as_text(node, ast.literal_eval(node))
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return _UNKNOWN
     return _UNKNOWN
 
 
-def _read_constant(value: object) -> Literal:
+def _read_constant(node: ast.Constant) -> Literal:
+    value = node.value
     if isinstance(value, int):
         return value if abs(value) <= _MAX_NUMBER else _UNKNOWN
     if isinstance(value, float):
@@ -254,7 +254,14 @@ def _read_constant(value: object) -> Literal:
         fits = len(value) <= _MAX_TEXT
         is_text = fits and not any("\ud800" <= each <= "\udfff" for each in value)
         return value if is_text else _UNKNOWN
+    return _as_text(node, value)
+
+
+def _as_text(node: ast.expr, value: object) -> Literal:
+    """Return the text of a literal, which :func:`ast.literal_eval` can read."""
     text = repr(value)
+    if "Ellipsis" in text or "inf" in text:  # names, which are no literals
+        text = ast.unparse(node)
     return [text] if len(text) <= _MAX_TEXT else _UNKNOWN
 
 

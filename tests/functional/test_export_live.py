@@ -24,6 +24,8 @@ NET = """
     FLAG = False
     LIMITS = (1, 2)
     DEPTHS = {"a": 1}
+    UNSET = ...
+    WIDE = {"ends": (..., 1e999)}
     REGISTRY = {}
     STEPS = 0
     _cache = None
@@ -143,6 +145,8 @@ CHANGES = {
     "net.enable()": "FLAG is True and not False",
     "net.LIMITS = (1, 3)": "LIMITS is another tuple",
     "net.DEPTHS['a'] = 3": "DEPTHS has other items",
+    "net.UNSET = 1": "UNSET is 1",
+    "net.WIDE['ends'] = (..., 2)": "WIDE has other items",
     "net.M.n = 4": "M.n is 4 and not 2",
     "net.N.n = 4": "N.n was set to 4",
     "net.cfg.W = 7": "cfg.W was set to 7",

@@ -22,7 +22,7 @@ import time
 class Slow:
     def __reduce__(self):
         print("noise from below")
-        time.sleep(0.5)
+        time.sleep(1.0)
         return (Slow, ())
 
 class SlowBothWays:
@@ -31,13 +31,15 @@ class SlowBothWays:
         return {"slow": True}
 
     def __setstate__(self, state):
-        time.sleep(0.3)
+        time.sleep(0.6)
 
 def make():
     return Slow()
 """
 PATIENCE = "import modpack.report.progress as p; p.PATIENCE_SECONDS = {}"
-COMMAND = f"{PATIENCE}; from modpack.cli import main; main()"
+RICH = "import rich.live, rich.progress_bar, rich.spinner, rich.table"
+"""Takes long on a busy machine, and would otherwise happen while the work is done."""
+COMMAND = f"{RICH}; {PATIENCE}; from modpack.cli import main; main()"
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_export_in_pipe_shows_no_progress(work):
 
 STEPS = f"""
 {PATIENCE.format(0.1)}
-import rich.live, rich.progress_bar, rich.spinner, rich.table  # takes long on a busy machine
+{RICH}
 import os, sys, types, modpack, torch, progressslow
 for step in sys.argv[1:]:
     print(f"[{{step}}]", end="", file=sys.stderr, flush=True)

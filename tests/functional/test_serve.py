@@ -245,7 +245,7 @@ def test_client_that_goes_away_changes_nothing(served):
 
 def test_failing_model_is_an_error_of_its_request_only(served):
     with ThreadPoolExecutor(12) as pool:
-        blocked = occupy(served, pool, 0.3)
+        blocked = occupy(served, pool, 1.0)
         bad = pool.submit(served.predict, [[888.0, 0, 0, 0]])
         ends = pool.submit(served.predict, [[999.0, 0, 0, 0]])
         good = [pool.submit(served.predict, [[float(i), 0, 0, 0]]) for i in range(4)]
@@ -263,7 +263,7 @@ def test_requests_are_computed_in_batches_and_counted_once(served):
     start = len(served.lines)
     before = served.metric("modpack_requests_total")
     with ThreadPoolExecutor(12) as pool:
-        occupy(served, pool, 0.5)
+        occupy(served, pool, 1.5)
         answers = list(pool.map(lambda i: served.predict([[i, 0.0, 0, 0]]), range(6)))
     assert [each.json()["output"] for each in answers] == [[[i, i]] for i in range(6)]
     wait_until(lambda: served.metric("modpack_requests_total") == before + 8, lambda: "count")
@@ -274,7 +274,7 @@ def test_requests_are_computed_in_batches_and_counted_once(served):
 
 def test_full_queue_is_429_and_probes_are_answered(served):
     with ThreadPoolExecutor(40) as pool:
-        blocked = occupy(served, pool, 0.8)
+        blocked = occupy(served, pool, 2.0)
         others = [pool.submit(served.predict, [[1.0, 1, 1, 1]]) for _ in range(30)]
         wait_until(lambda: sum(each.done() for each in others) >= 30 - MAX_QUEUE, lambda: "refused")
         assert served.client.get("/v2/health/live").status_code == 200

@@ -52,14 +52,14 @@ def test_worker_that_cannot_be_replaced_breaks_the_pool_once():
         zygote = FakeZygote(1)
         pool = make_pool(zygote, broken)
         starting = asyncio.create_task(pool.start())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         zygote.workers[0].send({"worker": 1})
         await asyncio.wait_for(starting, 5)
         assert not pool.is_broken
         zygote.workers[0].connection.close()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         zygote.lost.set()
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         assert pool.is_broken and broken == [True]
 
     asyncio.run(test())
@@ -70,7 +70,7 @@ def test_start_fails_if_a_worker_ends_and_cannot_be_replaced():
         zygote = FakeZygote(1)
         pool = make_pool(zygote, [])
         starting = asyncio.create_task(pool.start())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.3)
         zygote.workers[0].connection.close()
         with pytest.raises(ModpackError, match="workers end before they are ready"):
             await asyncio.wait_for(starting, 5)
