@@ -61,6 +61,14 @@ _GLOBAL_OR_ATTRIBUTE = re.compile(
 _PLAIN_CALLS = frozenset({"bool", "int", "float", "str", "tuple", "list", "dict", "set"})
 _CLASS_LEVEL = frozenset({"classmethod", "staticmethod"})
 
+_CHANGING_METHODS = frozenset(
+    {
+        *("add", "append", "clear", "difference_update", "discard", "extend", "insert"),
+        *("intersection_update", "pop", "popitem", "remove", "reverse", "setdefault", "sort"),
+        *("symmetric_difference_update", "update"),
+    }
+)
+"""Methods that change a dict, a list, or a set."""
 _UNREADABLE = "?"
 _NAMESPACES = frozenset({"globals", "locals", "vars", "exec", "setattr"})
 
@@ -88,6 +96,10 @@ class _BodyBuilder:
         self._decorators = _decorators(node) if node is not None else []
         self._rows: dict[str, list[Row]] = {}
         self._certain: set[str] = set()
+        self._changed: set[str] = set()
+
+    def add_change(self, name: str) -> None:
+        self._changed.add(name)
 
     def add(self, name: str, row: Row, is_certain: bool) -> None:
         self._rows.setdefault(name, []).append(row)
@@ -105,7 +117,9 @@ class _BodyBuilder:
                 functions[name] = line
             elif not more and kind == "is":
                 values[name] = (line, given[0])
-            elif any(kind == _UNREADABLE for _, kind, _, _ in rows):
+            elif any(kind == _UNREADABLE for _, kind, _, _ in rows) or (
+                name in self._changed and any(kind == "holds" for _, kind, _, _ in rows)
+            ):
                 unread.append(name)
             else:
                 others[name] = rows
@@ -144,6 +158,8 @@ class _DefinitionReader:
                     continue
                 for name, row in self._rows(statement, path):
                     self.found[path].add(_mangle(name, kind), row, is_certain)
+                for name in _changed_in_place(statement):
+                    self.found[path].add_change(_mangle(name, kind))
                 if not isinstance(statement, Function):
                     pending += [(block, path, False) for _, _, block in bodies(statement)]
 
@@ -181,6 +197,25 @@ class _DefinitionReader:
                 self.is_dynamic |= any(map(_is_namespace, statement.targets))
             for name, value in bindings(statement):
                 yield name, _row(line, value)
+
+
+def _changed_in_place(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names of containers whose items a statement sets, deletes, or changes by a method.
+
+    >>> text = "X['a'] = 1; del Y[0]; Z['b'].pop(); W.copy()"
+    >>> [name for each in ast.parse(text).body for name in _changed_in_place(each)]
+    ['X', 'Y', 'Z']
+    """
+    changed: list[ast.expr] = [t for t in targets_of(statement) if isinstance(t, ast.Subscript)]
+    value = getattr(statement, "value", None)
+    called = value.func if isinstance(value, ast.Call) else None
+    if isinstance(called, ast.Attribute) and called.attr in _CHANGING_METHODS:
+        changed.append(called)
+    for node in changed:
+        while isinstance(node, (ast.Attribute, ast.Subscript)):
+            node = node.value
+        if isinstance(node, ast.Name):
+            yield node.id
 
 
 def _is_namespace(node: ast.expr) -> bool:

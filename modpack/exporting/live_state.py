@@ -106,7 +106,7 @@ def _object_mismatches(
         if before is not _UNKNOWN and now is not _UNKNOWN and not _still_contains(before, now):
             there = f" and not {describe_value(before)}" if is_constant(now) else ""
             yield name, f"is {describe_value(now)}{there}", changed.get(name) == Rebinding.RUNNING
-    for name in (each for each in found if each not in expected):
+    for name in (each for each in found if each not in expected and each[:2] != "__"):
         if changed.get(name, Rebinding.ON_REQUEST) == Rebinding.ON_REQUEST:
             yield name, f"was set to {describe_value(found[name])}", False
 

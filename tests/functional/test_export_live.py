@@ -25,6 +25,12 @@ NET = """
     LIMITS = (1, 2)
     DEPTHS = {"a": 1}
     UNSET = ...
+    SIZES = {"a": 1}
+    SIZES["a"] = 2
+    NAMES = ["a", "b"]
+    NAMES.remove("a")
+    if K:
+        del SIZES["a"]
     WIDE = {"ends": (..., 1e999)}
     REGISTRY = {}
     STEPS = 0
@@ -67,6 +73,7 @@ NET = """
         width: int = 3
 
     cfg = Config(3)
+    cfg.__module__ = "public"
     options = Options()
     space = SimpleNamespace(rate=0.5)
 
