@@ -115,7 +115,7 @@ def _rows(share: int) -> Iterator[Row]:
 
 
 def _resources(tally: hostiles.HostileTally) -> str:
-    cost = f"{tally.seconds:.1f} s ({tally.parses:.0f} parses)"
+    cost = f"{tally.seconds:.1f} s ({tally.parses:.1f} parses)"
     return f"at most {tally.peak >> 20} MiB and {cost}"
 
 
