@@ -146,11 +146,10 @@ def _verify(as_json: bool) -> bool:
     modpack re-creates damaged files when it loads their package again.
     """
     from modpack.core.text import counted, printable
-    from modpack.loading.cache_maintenance import damaged_files, list_entries
+    from modpack.loading.cache_maintenance import damaged_files, list_packages
 
     folder = _cache_folder()
-    packages = [entry for entry in list_entries(folder) if entry.kind == "package"]
-    checked = [(entry, damaged_files(entry)) for entry in packages]
+    checked = [(entry, damaged_files(entry)) for entry in list_packages(folder)]
     damaged = [(entry, files) for entry, files in checked if files]
     if as_json:
         from modpack.report.json_output import CacheVerifyDocument, VerifiedEntry

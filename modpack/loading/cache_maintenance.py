@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from modpack.errors import CacheError, ModpackError
 from modpack.loading.cache import (
@@ -33,6 +33,8 @@ from modpack.loading.cache import (
     trees_folder,
 )
 from modpack.loading.package_record import remove_stale_records
+
+EntryKind: TypeAlias = Literal["package", "environment"]
 
 _SHORTEST_PREFIX = 4
 _DIGEST = re.compile(r"[0-9a-f]{4,64}")
@@ -54,7 +56,7 @@ class CacheEntry:
         folder: Its path.
     """
 
-    kind: Literal["package", "environment"]
+    kind: EntryKind
     digest: str
     name: str | None
     files: int
@@ -104,9 +106,27 @@ def list_entries(cache: Path) -> tuple[CacheEntry, ...]:
     Args:
         cache: The cache folder, which may not exist.
     """
-    found = (*map(_package, _package_folders(cache)), *map(_environment, _environments(cache)))
+    return _latest_first((*_packages(cache), *map(_environment, _environments(cache))))
+
+
+def list_packages(cache: Path) -> tuple[CacheEntry, ...]:
+    """Return the packages in the cache, most recently used first.
+
+    The files of environments, which are many, are not listed.
+
+    Args:
+        cache: The cache folder, which may not exist.
+    """
+    return _latest_first(_packages(cache))
+
+
+def _latest_first(found: Iterable[CacheEntry | None]) -> tuple[CacheEntry, ...]:
     entries = [entry for entry in found if entry is not None]
     return tuple(sorted(entries, key=lambda entry: (-entry.used, entry.digest)))
+
+
+def _packages(cache: Path) -> Iterator[CacheEntry | None]:
+    return map(_package, _package_folders(cache))
 
 
 def list_scans(cache: Path) -> Scans:
@@ -246,7 +266,7 @@ def _environment(folder: Path) -> CacheEntry | None:
 
 
 def _entry(
-    kind: Literal["package", "environment"],
+    kind: EntryKind,
     folder: Path,
     name: str | None,
     files: Iterable[tuple[str, int, float]],
