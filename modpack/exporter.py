@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
     from modpack.exporting.hook_saver import HookOptions
     from modpack.hooks.report import HookReport
+    from modpack.selftest.object_rows import Row
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
 _TESTED = ("dynamic-import", "nested-pickle", "registered-outside")
@@ -113,6 +114,8 @@ def save(
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
             stack.enter_context(working(f"Saving {name}", options["progress"]))
         chosen = select_options(ExporterOptions, options)
+        if chosen["self_test"] is None:
+            chosen["self_test"] = _is_tested_by_default()
         exporter = PackageExporter(path, options["importer"], options["debug"], **chosen)
         stack.enter_context(exporter)
         for action, patterns in rules.items():
@@ -185,7 +188,10 @@ class PackageExporter:
             self._planner, self._writer, self._objects, self._installed, secret_scan, debug
         )
         self._plans_only = f is None
-        self._self_test = options["self_test"]
+        self_test = options["self_test"]
+        self._compares_objects = bool(self_test)
+        self._self_test = _is_tested_by_default() if self_test is None else self_test
+        self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
         self._examples: ExampleSaver | None = None
         self._call_signatures: dict[tuple[str, str], CallSignature] = {}
         self._unique_ids = 0
@@ -417,7 +423,8 @@ class PackageExporter:
                 or an ObjMismatchError if that name leads to another object.
             ObjMismatchError: If the package would contain two versions of one library.
         """
-        self._save(package, resource, obj, dependencies, pickle_protocol, None)
+        compares = self._compares_objects
+        self._save(package, resource, obj, dependencies, pickle_protocol, None, compares)
 
     @takes_options(SaveModelOptions)
     def save_model(
@@ -468,7 +475,8 @@ class PackageExporter:
             options["hooks"], global_hooks, extra_roots(optimizer), options["reset_hook_state"]
         )
         since = self._objects.generation
-        self._save(package, resource, model, options["dependencies"], protocol, hooks)
+        compares = self._compares_objects or bool(example and self._self_test)
+        self._save(package, resource, model, options["dependencies"], protocol, hooks, compares)
         if described is None or example is None:
             return
         self._call_signatures[target] = described
@@ -595,7 +603,7 @@ class PackageExporter:
             _warn(note for note in plan.warnings() if note.code not in tested)
             if self._plans_only:
                 return plan
-            if cases:
+            if cases or self._objects_saved:
                 try:
                     plan = self._write_tested(plan, cases)
                 except SelfTestError:
@@ -618,13 +626,35 @@ class PackageExporter:
         from modpack.selftest.rounds import SelfTest
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
-        self_test = SelfTest(self._writer, plan, cases, self._builder, planner, installed, scripts)
+        self_test = SelfTest(
+            self._writer,
+            plan,
+            cases,
+            self._builder,
+            planner,
+            installed,
+            scripts,
+            self._objects_saved,
+            self._namespace(plan),
+        )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
         self._call_signatures.update({c.resource: c for c in self_test.call_signatures})
         new = (note for note in tested.warnings() if note not in plan.notes)
         _warn(note for note in new if note.code not in _TESTED)
         _warn(warnings)
         return tested
+
+    def _describe_saved(self) -> tuple[Row, ...]:
+        """Describe the object that was saved last, as it is now."""
+        from modpack.selftest.object_state import DescriptionOptions, describe_object
+
+        saved = self._objects.last
+        assert saved is not None
+        hooks = {each.name for each in saved.hooks if each.status not in ("captured", "native")}
+        options = DescriptionOptions(
+            self._objects.scripts.is_script, hooks.__contains__, saved.emptied
+        )
+        return describe_object(saved.root, saved.extras, options)
 
     def _namespace(self, plan: Plan) -> str:
         """Return the namespace that pickles and re-exported packages require."""
@@ -666,6 +696,7 @@ class PackageExporter:
         dependencies: bool,
         pickle_protocol: int,
         hooks: HookOptions | None,
+        compares: bool,
     ) -> None:
         self._check_open()
         record = _record_of(package, resource)
@@ -678,6 +709,8 @@ class PackageExporter:
         self._objects.add_to_index(package, resource, main=hooks is not None)
         self._planner.add_folder(record)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
+        if compares and not self._plans_only:
+            self._objects_saved[package, resource] = self._describe_saved()
 
     def _own_name(self, module_name: str) -> str:
         """Return the path of a module, which may be given by its name in ``sys.modules``."""
@@ -711,6 +744,10 @@ class PackageExporter:
         from modpack.selftest.call_description import describe_call
 
         return describe_call(resource, model, example, dynamic)
+
+
+def _is_tested_by_default() -> bool:
+    return os.environ.get("MODPACK_SELF_TEST") != "0"
 
 
 def require_target(f: object, argument: str = "f") -> None:

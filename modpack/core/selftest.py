@@ -126,7 +126,7 @@ class CaseRecordNames(NamedTuple):
         "undeclared_imports": "imported",
         "unfilled_tables": "unfilled",
     },
-    optional=("mock_events", "undeclared_imports", "unfilled_tables"),
+    optional=("mock_events", "undeclared_imports", "unfilled_tables", "objects"),
     omitted=("seconds", "has_mock_events"),
 )
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class SelfTestRecord:
     """The outcome of a self-test.
 
     Attributes:
-        passed: Whether the package loaded and its outputs matched those of the live objects.
+        passed: Whether the package loaded, and its objects and their outputs matched the live ones.
         namespace: The namespace that the package was loaded in.
         cases: The saved objects and examples that were run.
         rounds: The number of clean interpreters that were started.
@@ -152,6 +152,7 @@ class SelfTestRecord:
         undeclared_imports: Distributions that extern modules imported and that the package does
             not name.
         unfilled_tables: Tables that name a class of the model in the export environment only.
+        objects: Package and resource of the objects that were loaded and compared.
     """
 
     passed: bool
@@ -171,6 +172,7 @@ class SelfTestRecord:
     has_mock_events: bool = True
     undeclared_imports: tuple[UndeclaredImport, ...] = ()
     unfilled_tables: tuple[UnfilledTable, ...] = ()
+    objects: tuple[tuple[str, str], ...] = ()
 
     @property
     def deterministic(self) -> bool:
@@ -184,9 +186,14 @@ class SelfTestRecord:
 
     @property
     def outcome(self) -> str:
-        """The verdict for display: ``passed``, ``passed, structure only``, or ``failed``."""
+        """The verdict for display: ``passed``, ``passed, structure only``, or ``failed``.
+
+        ``loaded`` means that there was no example to run.
+        """
         if not self.passed:
             return "failed"
+        if not self.cases:
+            return "loaded"
         return "passed" if self.deterministic else "passed, structure only"
 
     def to_json(self) -> dict[str, Json]:

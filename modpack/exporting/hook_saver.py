@@ -84,6 +84,11 @@ class HookExporter:
         )
         self.observer = HookObserver(obj, self.extras, self._collector, self._reset_state)
 
+    @property
+    def emptied(self) -> tuple[object, ...]:
+        """The containers that are saved empty."""
+        return tuple(self._reset_state.containers.values())
+
     def write(self, writer: ArchiveWriter, record: str, appended: bytes) -> Iterator[HookStatus]:
         """Write specs and pickle, and yield the status of each hook."""
         specs = tuple(self.observer.specs)

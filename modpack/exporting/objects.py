@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.archive.layout import is_internal
 from modpack.archive.writer import ArchiveWriter
@@ -43,6 +43,22 @@ if TYPE_CHECKING:
 _MAX_NAMES = 4
 
 
+class SavedObject(NamedTuple):
+    """A live object as it was saved.
+
+    Attributes:
+        root: The object; for a wrapper, the module inside.
+        extras: Objects that were saved with it, by name.
+        hooks: The status of each hook.
+        emptied: Containers that were saved empty.
+    """
+
+    root: object
+    extras: Mapping[str, object]
+    hooks: tuple[HookStatus, ...]
+    emptied: tuple[object, ...]
+
+
 class ObjectSaver:
     """Pickles the objects of one exporter and records the origins of their classes.
 
@@ -72,6 +88,7 @@ class ObjectSaver:
         self._origins = origins
         self._writer = writer
         self._planner = planner
+        self.last: SavedObject | None = None
         self._secret_scan = secret_scan
         self._models: list[tuple[str, str]] = []
         self._nested: dict[str, Mapping[PickledName, None]] = {}
@@ -120,7 +137,9 @@ class ObjectSaver:
         )
         self._writer.write(record, pickled.data)
         self._scan_for_secrets(record, pickled, (obj, hooked.extras), name)
-        self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
+        statuses = tuple(hooked.write(self._writer, record, pickled.appended))
+        self.hook_statuses.extend(statuses)
+        self.last = SavedObject(observer.root, hooked.extras, statuses, hooked.emptied)
         if not is_internal(record):
             # An object without torch objects has no tensors to list.
             self.tensors[record] = (

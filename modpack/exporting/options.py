@@ -45,13 +45,15 @@ class ExporterOptions(TypedDict, total=False):
     """Options of :class:`modpack.PackageExporter`."""
 
     self_test: Annotated[
-        SelfTest,
+        SelfTest | None,
         Option(
-            True,
-            "Whether to test a package with example inputs before it replaces the target: in an "
-            "interpreter that cannot import the interned modules, the model must load and "
-            "compute the same output. ``'warn'`` writes a package that fails, with a warning; "
-            "False runs no test.",
+            None,
+            "Whether to test the package before it replaces the target: in an interpreter that "
+            "cannot import the interned modules, the saved objects must load and be equal to the "
+            "live ones, and compute the same output for example inputs. ``'warn'`` writes a "
+            "package that fails, with a warning. None, the default, tests a package of "
+            ":func:`modpack.save`, or one with example inputs, unless the environment variable "
+            "``MODPACK_SELF_TEST`` is ``0``.",
         ),
     ]
     allow_secrets_in: Annotated[

@@ -38,6 +38,7 @@ from modpack.selftest.child_surroundings import (
     IncrementalImporter,
     MissingResourceMonitor,
 )
+from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     VARIATION_SECONDS,
     Difference,
@@ -166,6 +167,7 @@ class _JobRunner:
         self._modules_before: frozenset[str] = frozenset()
         self._monitor: MissingResourceMonitor | None = None
         self._seconds: dict[int, float] = {}
+        self._descriptions: list[tuple[Row, ...]] = []
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
@@ -188,6 +190,7 @@ class _JobRunner:
             tuple(self._mock_events()),
             tuple(self._outside_imports()),
             tuple(self._unfilled_tables()),
+            tuple(self._descriptions),
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -223,6 +226,8 @@ class _JobRunner:
         if job.probe_level is not ProbeLevel.NOTHING:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
             self._monitor.install()
+        for resource in job.objects:
+            self._descriptions.append(self._importer.describe(*resource))
         for case in job.cases:
             started = time.monotonic()
             for difference in _case_differences(self._importer, case):

@@ -32,6 +32,7 @@ from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions
 from modpack.loading.namespace import Namespace
+from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     HiddenModules,
     ProbeLevel,
@@ -200,6 +201,13 @@ class IncrementalImporter(PackageImporter):
         for old in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
             old.unlink()
         file.write_bytes(content)
+
+    def describe(self, package: str, resource: str) -> tuple[Row, ...]:
+        """Load an object with its hooks, and describe it on the CPU."""
+        from modpack.selftest.object_state import describe_object  # imports torch
+
+        loaded = self._load(package, resource, None, True, False)
+        return describe_object(loaded.obj, loaded.extras)
 
     @property
     def tree(self) -> Path:

@@ -38,6 +38,7 @@ from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
+from modpack.selftest.object_rows import Row
 
 if TYPE_CHECKING:
     from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
@@ -97,6 +98,7 @@ class Job(NamedTuple):
         tables: Tables that name a class of the model in the parent.
         policy: The trust policy. None allows everything.
         call_signatures: Calls whose varying dimensions are wanted.
+        objects: Package and resource of the objects to describe.
     """
 
     package: str
@@ -110,6 +112,7 @@ class Job(NamedTuple):
     tables: tuple[UnfilledTable, ...] = ()
     policy: TrustPolicy | None = None
     call_signatures: tuple[CallSignature, ...] = ()
+    objects: tuple[tuple[str, str], ...] = ()
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -206,6 +209,7 @@ class RunResult(NamedTuple):
         mock_events: Uses of mocked modules.
         imported: Modules imported from outside the package, each with its first importer.
         unfilled: Tables that name a class of the model in the parent but not in the child.
+        descriptions: The rows of each object to describe.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
         log: The end of stdout and stderr.
@@ -220,6 +224,7 @@ class RunResult(NamedTuple):
     mock_events: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
+    descriptions: tuple[tuple[Row, ...], ...] = ()
     varied: VariedCalls = VariedCalls()
     log: str = ""
     seconds: float = 0.0

@@ -7,8 +7,9 @@ import platform
 import re
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from modpack.core.names import is_everywhere, is_within
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import MockEvent, MockEventKind, Plan
 from modpack.core.process import phase
+from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted, listed
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
@@ -26,6 +28,7 @@ from modpack.errors import SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
+from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
     Difference,
     HiddenModules,
@@ -76,20 +79,24 @@ class Explanation(NamedTuple):
     log: str = ""
 
 
-def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Explanation:
+def explain_failure(
+    result: RunResult, differences: Sequence[Difference], changed: Sequence[StateDifference] = ()
+) -> Explanation:
     """Explain why a self-test did not pass.
 
     Args:
         result: The result of the run.
-        differences: The differences that count as failures.
+        differences: The differences between outputs that count as failures.
+        changed: The differences between objects that count as failures.
     """
-    shown = differences[:_MAX_DIFFERENCES]
-    more = [f"and {len(differences) - len(shown)} more"] if len(differences) > len(shown) else []
-    details = [*map(str, shown), *more, *map(str, result.unfilled)]
+    details = [*_first(changed), *_first(differences), *map(str, result.unfilled)]
     if result.failure is None:
-        places = counted(len(differences), "place")
-        reason = f"the output differs from the live model's in {places}"
-        return Explanation(reason, tuple(details), result.log)
+        places = [
+            f"{what} differs from the live one in {counted(len(each), 'place')}"
+            for what, each in (("the loaded object", changed), ("the output", differences))
+            if each
+        ]
+        return Explanation(" and ".join(places), tuple(details), result.log)
     trace = result.failure.trace
     trace = tuple(line if line.startswith("caused by ") else f"at {line}" for line in trace)
     # Modules and files that the package contains, but that code looked up outside it.
@@ -103,6 +110,16 @@ def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Exp
     return Explanation(result.failure.text, (*trace, *details), result.log)
 
 
+def _first(differences: Sequence[object]) -> list[str]:
+    """Return the first differences, and the number of the others."""
+    left = len(differences) - _MAX_DIFFERENCES
+    return [*map(str, differences[:_MAX_DIFFERENCES]), *([f"and {left} more"] if left > 0 else [])]
+
+
+def _text_of(why: Explanation) -> str:
+    return "\n".join((why.reason, *why.details))
+
+
 class SelfTest:
     """The self-test of one package.
 
@@ -114,6 +131,8 @@ class SelfTest:
         planner: Decides which missing resources are added.
         installed: The installed distributions.
         scripts: Files of scripts whose definitions are included.
+        objects: The descriptions of the saved objects.
+        namespace: The namespace that saved objects require.
 
     Attributes:
         call_signatures: Those of the cases. A run that passes adds varying dimensions.
@@ -128,8 +147,12 @@ class SelfTest:
         planner: Planner,
         installed: DistributionIndex,
         scripts: Sequence[str] = (),
+        objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
+        namespace: str = "private",
     ) -> None:
         self._plan = plan
+        self._objects = objects
+        self._namespace = namespace
         self._writer = writer
         self._cases = {case.records.number: case for case in cases}
         self._builder = builder
@@ -146,6 +169,7 @@ class SelfTest:
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
+        self._changed: list[StateDifference] = []
         self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
@@ -174,31 +198,45 @@ class SelfTest:
             if not write_anyway:
                 raise failure
         write_record(self._writer, layout.SELF_TEST, record)
+        changed = [each for each in self._changed if not each.is_error]
         runs = counted(record.rounds, "run")
         outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
-        warnings = (*_warnings(source, failure, record), *_failed_calls(self._call_failures))
+        warnings = (
+            *_warnings(source, failure, record),
+            *_failed_calls(self._call_failures),
+            *_changed_attributes(changed),
+        )
         return replace(self._plan, self_test_summary=outcome), warnings
 
     def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
         """Return the record, and the reason of a failure. The package is written as last tested."""
+        if self._namespace == "process" and not self._cases:
+            process = self._run_rounds("process")
+            if self._passes(process):
+                return self._make_record(process, "process"), None
+            why = self._explain(process)
+            return self._make_record(process, "process", failure=_text_of(why)), why
         private = self._run_rounds("private")
         if self._passes(private):
             return self._make_record(private, "private"), None
         is_hung = private.failure is not None and private.failure.is_timeout
         process = private if is_hung else self._run_rounds("process", private)
-        why = explain_failure(private, self._unexplained(private))
+        why = self._explain(private)
         if self._passes(process):
             return self._make_record(process, "process", private_failure=why.reason), None
         self._write("private")
         notes = (note for note in self._plan.notes if note.code in _LIVE)
         details = [*why.details, *(f"possible cause: {note.message}" for note in notes)]
         if process is not private:
-            other = explain_failure(process, self._unexplained(process)).reason
+            other = self._explain(process).reason
             also = "" if other == why.reason else f": {other}"
             details.append(f"the self-test also fails with namespace='process'{also}")
         why = why._replace(details=tuple(details))
-        failure = "\n".join((why.reason, *why.details))
-        return self._make_record(private, "private", failure=failure), why
+        return self._make_record(private, "private", failure=_text_of(why)), why
+
+    def _explain(self, result: RunResult) -> Explanation:
+        changed = [each for each in self._changed_parts(result) if each.is_error]
+        return explain_failure(result, self._unexplained(result), changed)
 
     def _run_rounds(self, namespace: str, before: RunResult | None = None) -> RunResult:
         """Run rounds in one namespace until the package works with its own contents or fails.
@@ -255,10 +293,12 @@ class SelfTest:
                 tuple(self._operators),
                 tuple(self._tables),
                 call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
+                objects=tuple(self._objects),
             )
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
         passes = self._passes(result)
+        self._changed = self._changed_parts(result)
         if passes and result.varied.call_signatures:
             self.call_signatures, self._call_failures = result.varied
         _log.info(
@@ -266,7 +306,7 @@ class SelfTest:
             self._rounds,
             self._writer.path,
             namespace,
-            "passed" if passes else explain_failure(result, self._unexplained(result)).reason,
+            "passed" if passes else self._explain(result).reason,
             result.seconds,
         )
         return result
@@ -284,7 +324,21 @@ class SelfTest:
             self._written = namespace
 
     def _passes(self, result: RunResult) -> bool:
-        return result.failure is None and not self._unexplained(result)
+        wrong = any(each.is_error for each in self._changed_parts(result))
+        return result.failure is None and not wrong and not self._unexplained(result)
+
+    def _changed_parts(self, result: RunResult) -> list[StateDifference]:
+        """Return the parts of loaded objects that differ from those of the live ones."""
+        pairs = zip(self._objects.values(), result.descriptions, strict=False)  # it may have failed
+        return [
+            each
+            for live, loaded in pairs
+            for each in compare_objects(live, loaded, self._is_changed_by_rule)
+        ]
+
+    def _is_changed_by_rule(self, row: Row) -> bool:
+        decision = self._plan.decisions.get(row.module)
+        return decision is not None and decision.action is Action.MOCK
 
     def _unexplained(self, result: RunResult) -> list[Difference]:
         """Return the differences that the live model's own randomness does not explain."""
@@ -318,6 +372,7 @@ class SelfTest:
             result.mock_events,
             undeclared_imports=self._undeclared_imports(result.imported),
             unfilled_tables=result.unfilled,
+            objects=tuple(self._objects),
         )
 
     def _undeclared_imports(
@@ -380,6 +435,17 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
     if record.operators:
         operators = ", ".join(record.operators)
         yield f"{source}: the package needs operators. Declare them before loading: {operators}"
+
+
+def _changed_attributes(changed: Sequence[StateDifference]) -> Iterator[str]:
+    """Yield a warning that lists the attributes that loading changed."""
+    if changed:
+        shown = listed(list(map(str, changed)), _MAX_DIFFERENCES)
+        yield (
+            f"the package loads, but {counted(len(changed), 'attribute')} of the loaded object "
+            f"differ from the live one: {shown}. If the class sets them when it is loaded, this is "
+            "expected; otherwise set them in __setstate__."
+        )
 
 
 def _failed_calls(failures: Sequence[str]) -> Iterator[str]:

@@ -88,6 +88,7 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
         policy=options["policy"],
+        objects=recorded.objects,
     )
     with phase("self-test"):
         result = run_job(job, lambda _: ResolvedResources(), options["timeout"])

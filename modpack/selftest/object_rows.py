@@ -1,0 +1,84 @@
+"""Rows that describe an object, and the comparison of a live object's rows with a loaded one's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+RowKind: TypeAlias = Literal["module", "tensor", "hook", "attribute"]
+
+
+class Row(NamedTuple):
+    """One part of an object.
+
+    Attributes:
+        path: Its path: ``model.layers.0.weight``.
+        kind: The kind of part.
+        text: Its type, and its value in a few words.
+        module: The module of the class or function that the text names, or an empty string.
+    """
+
+    path: str
+    kind: RowKind
+    text: str
+    module: str = ""
+
+
+class StateDifference(NamedTuple):
+    """A difference between a live object and the loaded one.
+
+    Attributes:
+        path: The path of the part.
+        kind: The kind of part.
+        live: The live part; empty if there is none.
+        loaded: The loaded part; empty if there is none.
+    """
+
+    path: str
+    kind: RowKind
+    live: str
+    loaded: str
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the loaded object is not the saved one. Other attributes only cause a warning."""
+        return self.kind != "attribute"
+
+    def __str__(self) -> str:
+        return f"{self.path}: saved {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
+
+
+def compare_objects(
+    live: Sequence[Row], loaded: Sequence[Row], is_expected: Callable[[Row], bool]
+) -> list[StateDifference]:
+    """Return the differences between two descriptions, in the order of the live one.
+
+    Parts of a part that differs are left out.
+
+    Args:
+        live: The description of the saved object.
+        loaded: The description of the loaded object.
+        is_expected: Returns whether a rule or an option changed a live part.
+    """
+    found = {row.path: row for row in loaded}
+    known = {row.path for row in live}
+    differing: set[str] = set()
+    differences: list[StateDifference] = []
+    for row in live:
+        other = found.get(row.path)
+        if (other is None or other.text != row.text) and not _is_within(row.path, differing):
+            differing.add(row.path)
+            if not is_expected(row):
+                text = "" if other is None else other.text
+                differences.append(StateDifference(row.path, row.kind, row.text, text))
+    for row in loaded:
+        if row.path not in known and not _is_within(row.path, differing):
+            differing.add(row.path)
+            differences.append(StateDifference(row.path, row.kind, "", row.text))
+    return differences
+
+
+def _is_within(path: str, parts: set[str]) -> bool:
+    """Return whether a path is one of several parts or leads through one."""
+    steps = (end for end, sign in enumerate(path) if sign in ".[{/")
+    return path in parts or any(path[:end] in parts for end in steps)

@@ -1,0 +1,358 @@
+"""Descriptions of saved objects, to compare a live object with the one that its package loads.
+
+The exporting process describes each object when it is saved; the clean interpreter describes what
+it loaded. A description consists of rows: submodules, tensors, hooks, and attributes by path. No
+code of the object's classes runs: attributes come from ``__dict__`` and slots, and values whose
+class defines how they are pickled are described by their type alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import is_fake
+from torch.nn.parameter import is_lazy
+
+from modpack.core.names import dotted, strip_namespaces
+from modpack.core.text import dtype_name
+from modpack.discovery.finder import is_a
+from modpack.discovery.importers import local_path, module_dict
+from modpack.hooks.collect import is_inactive
+from modpack.hooks.ddp import belongs_to_wrapper
+from modpack.hooks.describe import ObjectPaths, callable_name
+from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
+from modpack.pickling.base import SCRIPT_MARK
+from modpack.selftest.object_rows import Row, RowKind
+
+_SCRIPT: Final = "__main__"
+"""Stands for the module of a script's definitions, which has another name in the package."""
+_MAX_ENTRIES: Final = 1000
+"""Longer containers are compared up to this entry, and by their length."""
+_MAX_ATTRIBUTES: Final = 100_000
+_MAX_TEXT: Final = 60
+_WINDOW: Final = 4096
+"""Bytes at the start, middle, and end of a tensor that are compared. They show whether loading
+changed it. The others need not be read: a large model would be read twice more for each save, and
+the digests of records cover them."""
+_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+_TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
+_NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType)
+_HOOK_TABLES: Final = frozenset(
+    table
+    for kind in KINDS.values()
+    if kind.scope in ("module", "optimizer")
+    for table in kind.tables
+).union(["_is_full_backward_hook"])  # the flag stays set after the last hook was removed
+_STATE_METHODS: Final = (
+    "__getstate__",
+    "__setstate__",
+    "__reduce__",
+    "__reduce_ex__",
+    "__reduce_package__",
+)
+_PARTS: Final = ("_parameters", "_buffers", "_modules")
+
+
+class DescriptionOptions(NamedTuple):
+    """The parts of a live object that are saved in another form.
+
+    Attributes:
+        is_script: Returns whether a module's definitions are packaged as those of a script.
+        is_left_out: Returns by name whether a hook is not saved.
+        emptied: Containers that are saved empty.
+    """
+
+    is_script: Callable[[str], bool] = lambda module: False
+    is_left_out: Callable[[str], bool] = lambda name: False
+    emptied: Sequence[object] = ()
+
+
+def describe_object(
+    root: object,
+    extras: Mapping[str, object],
+    options: DescriptionOptions | None = None,
+) -> tuple[Row, ...]:
+    """Describe a saved or loaded object.
+
+    Args:
+        root: The object.
+        extras: Objects that are saved with it, by name.
+        options: What was saved in another form than it is live. None for a loaded object.
+    """
+    describer = _Describer(options or DescriptionOptions())
+    # Tensor subclasses may reject these operations.
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        for name, each in (("model", root), *extras.items()):
+            describer.describe(each, name)
+    return tuple(describer.rows)
+
+
+class _Describer:
+    """Describes objects that may share parts; each part is described once."""
+
+    def __init__(self, options: DescriptionOptions) -> None:
+        self.rows: list[Row] = []
+        self._options = options
+        self._emptied = set(map(id, options.emptied))
+        self._seen: dict[int, tuple[str, object]] = {}
+        self._storages: dict[int, str] = {}
+        self._groups: dict[int, str] = {}
+        self._attributes = 0
+        self._scripts = {
+            local_path(name)
+            for name, module in list(sys.modules.items())
+            if SCRIPT_MARK in module_dict(module)
+        }
+
+    def describe(self, root: object, name: str) -> None:
+        """Add the rows of an object. Its parts are visited in the order of their containers."""
+        todo = [(root, name)]
+        while todo:
+            value, path = todo.pop()
+            parts = self._describe(value, path)
+            todo.extend(reversed([(part, step) for step, part in parts]))
+
+    def _describe(self, value: object, path: str) -> Sequence[tuple[str, object]]:
+        """Add the rows of one value and return its parts with their paths."""
+        kind = type(value)
+        if kind in _PLAIN or kind in _TEXTUAL:
+            self._add(path, _short(f"{kind.__name__} {value!r}"))
+            return ()
+        if is_a(value, enum.Enum):
+            self._add_typed(path, kind, str(object.__getattribute__(value, "_name_")))
+            return ()
+        if is_a(value, _NAMED):
+            self._add_callable(path, value)
+            return ()
+        if is_a(value, ModuleType):
+            self._add(path, f"module {getattr(value, '__name__', '?')}")
+            return ()
+        if id(value) in self._seen:
+            self._add(path, f"the same object as {self._seen[id(value)][0]}")
+            return ()
+        self._seen[id(value)] = path, value  # kept alive: another object could get its id
+        if is_a(value, torch.Tensor):
+            return self._describe_tensor(value, path)
+        if is_a(value, torch.nn.Module):
+            return self._describe_module(value, path)
+        return self._describe_other(value, path)
+
+    def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
+        self._add_typed(path, type(module), row="module")
+        self._add_hooks(module, path, "module")
+        if isinstance(module, torch.jit.ScriptModule):
+            return [(dotted(path, n), part) for n, part in module.state_dict().items()]
+        state = _attributes_of(module)
+        tables: list[Any] = [state.get(name) or {} for name in _PARTS]
+        held = [part for table in tables for part in table.items()]
+        parts = [(dotted(path, name), part) for name, part in held]
+        if not _has_own_state(type(module)):
+            skipped = _HOOK_TABLES.union(_PARTS)
+            own = ((n, part) for n, part in state.items() if n not in skipped)
+            parts += [(dotted(path, name), part) for name, part in own]
+        return parts
+
+    def _describe_tensor(self, tensor: torch.Tensor, path: str) -> Sequence[tuple[str, object]]:
+        facts = [dtype_name(tensor.dtype), str(list(tensor.shape)) if _has_shape(tensor) else ""]
+        if tensor.layout is torch.strided and not tensor.is_nested and not is_lazy(tensor):
+            facts.append(f"strides {list(tensor.stride())} from {tensor.storage_offset()}")
+        facts += ["requires_grad"] if tensor.requires_grad else []
+        facts += [str(tensor.layout)] if tensor.layout is not torch.strided else []
+        facts += [self._storage_of(tensor, path)]
+        self._add_typed(path, type(tensor), " ".join(filter(None, facts)), "tensor")
+        if tensor.is_leaf:
+            self._add_hooks(tensor, path, "tensor")
+            self._add_hooks(tensor, path, "accumulator")
+        attributes = getattr(tensor, "__dict__", None) or {}
+        return [(dotted(path, name), part) for name, part in attributes.items()]
+
+    def _storage_of(self, tensor: torch.Tensor, path: str) -> str:
+        """Return which storage a tensor shares, or a checksum of some of its bytes."""
+        is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+        if not is_dense or is_lazy(tensor) or is_fake(tensor) or tensor.device.type == "meta":
+            return ""
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            return ""
+        storage = tensor.untyped_storage()
+        first = self._storages.setdefault(storage._cdata, path)
+        if first != path:
+            return f"shares memory with {first}"
+        return f"data {_checksum(storage):08x}" if storage.nbytes() else ""
+
+    def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
+        kind = type(value)
+        if id(value) in self._emptied:
+            return self._add_typed(path, kind)
+        contents = _contents_of(value)
+        if contents is not None:
+            length, parts = contents
+            self._add_typed(path, kind, f"of {length}")
+            listed = [(f"{path}{step}", part) for step, part in parts]
+        else:
+            self._add_typed(path, kind)
+            listed = []
+        if is_a(value, torch.optim.Optimizer):
+            self._add_hooks(value, path, "optimizer")
+        elif _has_own_state(kind) or is_a(value, partial):
+            return listed
+        own = _attributes_of(value).items()
+        return [*listed, *((dotted(path, n), part) for n, part in own if n not in _HOOK_TABLES)]
+
+    def _add_hooks(self, target: Any, path: str, scope: str) -> None:
+        for kind in kinds_of(scope):
+            if scope != "accumulator" and not getattr(target, kind.tables[0], None):
+                continue  # fast path: most targets have no hooks of this kind
+            position = number = 0
+            for found in kind.find(target):
+                hook = found.hook
+                if is_native(hook) or is_inactive(hook) or belongs_to_wrapper(hook):
+                    continue
+                name = ObjectPaths.hook_name((_relative(path),), kind.name, position)
+                position += 1
+                if not self._options.is_left_out(name):
+                    flags = "".join(f", {flag}={value}" for flag, value in found.flags.items())
+                    self._add_callable(f"{path}/{kind.name}/{number}", hook, flags, "hook")
+                    number += 1
+        if scope == "tensor":
+            for number, part in enumerate(_group_parts(target)):
+                first = self._groups.setdefault(part.key, path)
+                name = f"{path}/multi_grad/{number}"
+                self._add_callable(name, part.function, f", {part.mode} from {first}", "hook")
+
+    def _add_callable(
+        self, path: str, called: Any, text: str = "", kind: RowKind = "attribute"
+    ) -> None:
+        module = str(getattr(called, "__module__", None))
+        self._add(path, f"{self._own_names(callable_name(called), module)}{text}", module, kind)
+
+    def _add_typed(
+        self, path: str, kind: type, text: str = "", row: RowKind = "attribute"
+    ) -> tuple[()]:
+        module = str(type.__getattribute__(kind, "__module__"))
+        name = self._own_names(f"{module}.{kind.__qualname__}", module)
+        self._add(path, f"{name} {text}".rstrip(), module, row)
+        return ()
+
+    def _add(self, path: str, text: str, module: str = "", kind: RowKind = "attribute") -> None:
+        self._attributes += kind == "attribute"
+        if kind != "attribute" or self._attributes <= _MAX_ATTRIBUTES:
+            self.rows.append(Row(path, kind, strip_namespaces(text), strip_namespaces(module)))
+
+    def _own_names(self, name: str, module: str) -> str:
+        """Return a name in which the module of a script's definitions is ``__main__``."""
+        module = local_path(module)
+        if module not in self._scripts and not self._options.is_script(module):
+            return name
+        return strip_namespaces(name).replace(f"{module}.", f"{_SCRIPT}.", 1)
+
+
+def _relative(path: str) -> str:
+    """Return the path of a hook's target as hook names contain it: without the root's name."""
+    return path.removeprefix("model").removeprefix(".")
+
+
+def _short(text: str) -> str:
+    """Return a text, or its start and a checksum."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[:_MAX_TEXT]}... (checksum {zlib.crc32(text.encode(errors='replace')):08x})"
+
+
+def _has_shape(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_nested or is_lazy(tensor))
+
+
+def _has_own_state(kind: type) -> bool:
+    """Return whether code of a class decides what is saved, or what its objects are after it."""
+    base: type = torch.nn.Module if issubclass(kind, torch.nn.Module) else object
+    methods = ((getattr(kind, name, None), getattr(base, name, None)) for name in _STATE_METHODS)
+    return any(is_a(own, FunctionType) and own is not inherited for own, inherited in methods)
+
+
+def _attributes_of(value: object) -> dict[str, object]:
+    """Return an object's attributes without running code of its class."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    found: dict[str, object] = (
+        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
+    )
+    for base in type(value).__mro__:
+        for name, member in vars(base).items():
+            if type(member) is MemberDescriptorType:
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # the slot is empty
+                    continue
+    return found
+
+
+def _contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
+    """Return length and parts of a container, or None for other objects."""
+    if is_a(value, partial):
+        parts = (("func", value.func), ("args", value.args), ("keywords", value.keywords))
+        return "a function", [(f".{name}", part) for name, part in parts]
+    if is_a(value, (set, frozenset)):
+        # Without an order, only plain members can be compared.
+        plain = sorted(repr(each) for each in value if type(each) in _PLAIN)
+        return f"{len(value)} {_short(', '.join(plain))}", []
+    if is_a(value, (dict, MappingProxyType)):
+        items = dict.items(value) if is_a(value, dict) else value.items()
+        return f"{len(items)}", [
+            (f"[{_key(key, position)}]", part)
+            for position, (key, part) in enumerate(islice(items, _MAX_ENTRIES))
+        ]
+    for base in (list, tuple, deque):
+        if is_a(value, base):
+            members = enumerate(islice(base.__iter__(value), _MAX_ENTRIES))
+            return f"{base.__len__(value)}", [(f"[{i}]", part) for i, part in members]
+    try:
+        view = memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return None
+    shape = "x".join(map(str, view.shape or ()))
+    return f"{shape} {view.format} {zlib.crc32(view.tobytes()[: 3 * _WINDOW]):08x}", []
+
+
+def _key(key: object, position: int) -> str:
+    if type(key) in _PLAIN:
+        return _short(repr(key))
+    return f"{type(key).__name__} #{position}"
+
+
+def _group_parts(tensor: torch.Tensor) -> Iterator[Any]:
+    """Yield a tensor's parts of multi-grad hooks whose tensors are all leaves."""
+    for hook in list((tensor._backward_hooks or {}).values()):
+        part = multi_grad_part(hook)
+        if part is not None and all(getattr(n, "variable", None) is not None for n in part.nodes):
+            yield part
+
+
+def _checksum(storage: torch.UntypedStorage) -> int:
+    """Return a checksum of the bytes at the start, in the middle, and at the end of a storage."""
+    size = storage.nbytes()
+    starts = {0, max(0, size // 2 - _WINDOW), max(0, size - _WINDOW)}
+    checksum = 0
+    for start in sorted(starts):
+        part = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        part = part.set_(storage, start, (min(_WINDOW, size - start),), (1,)).to("cpu")
+        checksum = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel()), checksum)
+    return checksum
