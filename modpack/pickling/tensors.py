@@ -35,7 +35,7 @@ _ON_A_STORAGE = (
 _LOSE_SUBCLASS = (Parameter.__reduce_ex__, UninitializedParameter.__reduce_ex__)
 _LOSE_GRADIENTS = (torch._utils._rebuild_sparse_tensor, torch._utils._rebuild_nested_tensor)
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device})
-_MARK = ("_dynamo_static_input_type", "unguarded")
+COMPILE_MARK = ("_dynamo_static_input_type", "unguarded")
 """An attribute and its value that only torch.compile sets."""
 
 
@@ -281,7 +281,7 @@ def strip_compile_marks(reduced: Any) -> Any:
         return reduced
     function, arguments, *rest = reduced
     state = arguments[-1]
-    name, mark = _MARK
+    name, mark = COMPILE_MARK
     if type(state) is not dict or state.get(name) != mark:
         return reduced
     kept = {other: value for other, value in state.items() if other != name}

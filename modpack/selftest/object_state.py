@@ -8,6 +8,7 @@ class defines how they are pickled are described by their type alone.
 
 from __future__ import annotations
 
+import copyreg
 import ctypes
 import enum
 import sys
@@ -38,8 +39,10 @@ from modpack.hooks.collect import is_inactive
 from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.describe import ObjectPaths, callable_name
 from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
-from modpack.pickling.base import SCRIPT_MARK
-from modpack.selftest.object_rows import Row, RowKind
+from modpack.pickling.base import SCRIPT_MARK, ReducerRow
+from modpack.pickling.reducers import ROWS
+from modpack.pickling.tensors import COMPILE_MARK
+from modpack.selftest.object_rows import ANYTHING, Row, RowKind
 
 _SCRIPT: Final = "__main__"
 """Stands for the module of a script's definitions, which has another name in the package."""
@@ -60,13 +63,9 @@ _HOOK_TABLES: Final = frozenset(
     if kind.scope in ("module", "optimizer")
     for table in kind.tables
 ).union(["_is_full_backward_hook"])  # the flag stays set after the last hook was removed
-_STATE_METHODS: Final = (
-    "__getstate__",
-    "__setstate__",
-    "__reduce__",
-    "__reduce_ex__",
-    "__reduce_package__",
-)
+_REDUCTIONS: Final = ("__reduce__", "__reduce_ex__", "__reduce_package__")
+_STATE_METHODS: Final = ("__getstate__", "__setstate__")
+_OPTIMIZER_STATE: Final = ("defaults", "state", "param_groups")
 _PARTS: Final = ("_parameters", "_buffers", "_modules")
 
 
@@ -133,7 +132,7 @@ class _Describer:
         """Add the rows of one value and return its parts with their paths."""
         kind = type(value)
         if kind in _PLAIN or kind in _TEXTUAL:
-            self._add(path, _short(f"{kind.__name__} {value!r}"))
+            self._add(path, _short(strip_namespaces(f"{kind.__name__} {value!r}")))
             return ()
         if is_a(value, enum.Enum):
             self._add_typed(path, kind, str(object.__getattribute__(value, "_name_")))
@@ -155,15 +154,16 @@ class _Describer:
         return self._describe_other(value, path)
 
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
-        self._add_typed(path, type(module), row="module")
+        is_script = isinstance(module, torch.jit.ScriptModule)  # its classes differ after loading
+        self._add_typed(path, torch.jit.ScriptModule if is_script else type(module), row="module")
         self._add_hooks(module, path, "module")
-        if isinstance(module, torch.jit.ScriptModule):
+        if is_script:
             return [(dotted(path, n), part) for n, part in module.state_dict().items()]
         state = _attributes_of(module)
         tables: list[Any] = [state.get(name) or {} for name in _PARTS]
         held = [part for table in tables for part in table.items()]
         parts = [(dotted(path, name), part) for name, part in held]
-        if not _has_own_state(type(module)):
+        if not _decides(type(module), (*_STATE_METHODS, *_REDUCTIONS)):
             skipped = _HOOK_TABLES.union(_PARTS)
             own = ((n, part) for n, part in state.items() if n not in skipped)
             parts += [(dotted(path, name), part) for name, part in own]
@@ -180,40 +180,47 @@ class _Describer:
         if tensor.is_leaf:
             self._add_hooks(tensor, path, "tensor")
             self._add_hooks(tensor, path, "accumulator")
-        attributes = getattr(tensor, "__dict__", None) or {}
-        return [(dotted(path, name), part) for name, part in attributes.items()]
+        state: dict[str, object] = getattr(tensor, "__dict__", None) or {}
+        attributes = ((name, part) for name, part in state.items() if name != COMPILE_MARK[0])
+        is_wrapper = _is_wrapper(
+            tensor
+        )  # of its attributes, only the tensors have a general meaning
+        parts = ((n, part) for n, part in attributes if not is_wrapper or is_a(part, torch.Tensor))
+        return [(dotted(path, name), part) for name, part in parts]
 
     def _storage_of(self, tensor: torch.Tensor, path: str) -> str:
         """Return which storage a tensor shares, or a checksum of some of its bytes."""
         is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-        if not is_dense or is_lazy(tensor) or is_fake(tensor) or tensor.device.type == "meta":
-            return ""
-        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        if not is_dense or _is_wrapper(tensor) or is_lazy(tensor) or is_fake(tensor):
             return ""
         storage = tensor.untyped_storage()
         first = self._storages.setdefault(storage._cdata, path)
         if first != path:
             return f"shares memory with {first}"
-        return f"data {_checksum(storage):08x}" if storage.nbytes() else ""
+        has_data = storage.nbytes() and storage.device.type != "meta"
+        return f"data {_checksum(storage):08x}" if has_data else ""
 
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)
         if id(value) in self._emptied:
             return self._add_typed(path, kind)
-        contents = _contents_of(value)
-        if contents is not None:
-            length, parts = contents
-            self._add_typed(path, kind, f"of {length}")
-            listed = [(f"{path}{step}", part) for step, part in parts]
-        else:
-            self._add_typed(path, kind)
-            listed = []
         if is_a(value, torch.optim.Optimizer):
+            self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")
-        elif _has_own_state(kind) or is_a(value, partial):
+            state = _attributes_of(value)
+            return [(dotted(path, n), state[n]) for n in _OPTIMIZER_STATE if n in state]
+        if _has_own_reduction(kind):
+            self._add(path, ANYTHING)
+            return ()
+        row = ROWS.find(kind)
+        if isinstance(row, ReducerRow) and row.reduce is not None:  # modpack re-creates it
+            return self._add_typed(path, kind)
+        contents = _contents_of(value)
+        self._add_typed(path, kind, "" if contents is None else f"of {contents[0]}")
+        listed = [] if contents is None else [(f"{path}{step}", part) for step, part in contents[1]]
+        if is_a(value, partial) or _decides(kind, _STATE_METHODS):
             return listed
-        own = _attributes_of(value).items()
-        return [*listed, *((dotted(path, n), part) for n, part in own if n not in _HOOK_TABLES)]
+        return [*listed, *((dotted(path, n), part) for n, part in _attributes_of(value).items())]
 
     def _add_hooks(self, target: Any, path: str, scope: str) -> None:
         for kind in kinds_of(scope):
@@ -240,7 +247,10 @@ class _Describer:
         self, path: str, called: Any, text: str = "", kind: RowKind = "attribute"
     ) -> None:
         module = str(getattr(called, "__module__", None))
-        self._add(path, f"{self._own_names(callable_name(called), module)}{text}", module, kind)
+        name = self._own_names(callable_name(called), module)
+        if not is_a(called, (FunctionType, MethodType, type)) and hasattr(called, "__qualname__"):
+            name = str(called.__qualname__)  # the modules of torch's built-in functions vary
+        self._add(path, f"{name}{text}", module, kind)
 
     def _add_typed(
         self, path: str, kind: type, text: str = "", row: RowKind = "attribute"
@@ -279,11 +289,20 @@ def _has_shape(tensor: torch.Tensor) -> bool:
     return not (tensor.is_nested or is_lazy(tensor))
 
 
-def _has_own_state(kind: type) -> bool:
-    """Return whether code of a class decides what is saved, or what its objects are after it."""
+def _has_own_reduction(kind: type) -> bool:
+    return kind in copyreg.dispatch_table or _decides(kind, _REDUCTIONS)
+
+
+def _decides(kind: type, methods: Sequence[str]) -> bool:
+    """Return whether a class has one of several methods, written in Python, from itself."""
     base: type = torch.nn.Module if issubclass(kind, torch.nn.Module) else object
-    methods = ((getattr(kind, name, None), getattr(base, name, None)) for name in _STATE_METHODS)
-    return any(is_a(own, FunctionType) and own is not inherited for own, inherited in methods)
+    found = ((getattr(kind, name, None), getattr(base, name, None)) for name in methods)
+    return any(is_a(own, FunctionType) and own is not inherited for own, inherited in found)
+
+
+def _is_wrapper(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor's class implements operators itself, as for tensors inside it."""
+    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _attributes_of(value: object) -> dict[str, object]:
@@ -296,7 +315,8 @@ def _attributes_of(value: object) -> dict[str, object]:
         {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
     )
     for base in type(value).__mro__:
-        for name, member in vars(base).items():
+        slots = vars(base).items() if "__slots__" in vars(base) else ()
+        for name, member in slots:
             if type(member) is MemberDescriptorType:
                 try:
                     found[name] = member.__get__(value)
@@ -328,6 +348,8 @@ def _contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
         view = memoryview(value)
     except (TypeError, ValueError, BufferError):
         return None
+    if set(view.format) & {"O", "P"}:
+        return None  # addresses
     shape = "x".join(map(str, view.shape or ()))
     return f"{shape} {view.format} {zlib.crc32(view.tobytes()[: 3 * _WINDOW]):08x}", []
 
