@@ -25,16 +25,16 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
+from importlib.metadata import distributions
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from modpack.core.codec import from_json
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.process import helpers_enabled, start_if_possible
-from modpack.selftest.warm_interpreter import END, FORK, STARTED, ServerDescription
+from modpack.selftest.warm_interpreter import END, FORK, STARTED, ImportRecord
 
 if TYPE_CHECKING:
     from modpack.selftest.process import Job
@@ -60,29 +60,19 @@ job, handle = wait_for_job(int(sys.argv[2]), float(sys.argv[3]))
 from modpack.selftest.child import main
 main(job, handle)
 """
-_NATIVE_PREFIXES: Final = (
-    *("LANG", "LC_", "TZ", "LD_", "MALLOC_", "GLIBC_"),  # the C library
-    *("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "DNNL_", "ONEDNN_"),  # kernels and threads
-    *("TORCH", "PYTORCH", "ATEN_", "C10_", "CUDA", "NVIDIA_", "HIP_", "ROCR_"),  # torch
+_READ_AT_START: Final = (
+    *("LANG", "LC_", "TZ", "LD_", "MALLOC_", "GLIBC_"),  # by the C library
+    *("OMP_", "GOMP_", "KMP_", "MKL", "OPENBLAS_", "DNNL_", "ONEDNN_"),  # by libraries of torch
+    *("TORCH", "PYTORCH", "ATEN_"),
 )
-"""Variables that native code may read when it is loaded, which cannot be observed from Python."""
+"""Prefixes of variables that are read when an interpreter starts or torch is imported."""
 
 _log = logging.getLogger("modpack")
 
 
-class Interpreter(Protocol):
-    """A running interpreter, with methods of :class:`subprocess.Popen`."""
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
-
-
 def start_interpreter(
     job: Job, folder: Path, connection: Connection, handle: int, log: IO[bytes]
-) -> Interpreter:
+) -> ForkedInterpreter | subprocess.Popen[bytes]:
     """Start an interpreter that runs a job: a fork of the warm one, or else a new one.
 
     Args:
@@ -118,7 +108,7 @@ def prestart() -> None:
     """Start the warm interpreter if this process has none, without waiting for its imports."""
     if _lock.acquire(blocking=False):  # otherwise, another thread is about to start it
         try:
-            _running_server()
+            _start_warm_interpreter()
         finally:
             _lock.release()
 
@@ -151,132 +141,109 @@ def _inheritance_options(handle: int) -> dict[str, Any]:
     return {"pass_fds": (handle,)}
 
 
-class _Launch(NamedTuple):
-    """What a warm interpreter is started with."""
+def _warm_path() -> list[str]:
+    """Return the import path of a warm interpreter: torch, modpack, and the installation.
 
-    command: tuple[str, ...]
-    path: tuple[str, ...]
-
-
-def _current_launch() -> _Launch:
-    """Return what a warm interpreter would be started with now.
-
-    Its import path has the folders of torch, modpack, and the installation. Of these, the current
-    folder and the script's come last: their files must not replace the standard library's.
+    If the current folder or the script's is one of these folders, it comes last. Their files must
+    not replace those of the standard library.
     """
     torch = importlib.util.find_spec("torch")
-    found = [torch.origin] if torch is not None and torch.origin else []
-    packages = [str(Path(file).absolute().parents[1]) for file in found]
-    packages.append(str(Path(__file__).absolute().parents[2]))
+    files = [__file__.rpartition(os.sep)[0], *([torch.origin] if torch and torch.origin else [])]
+    packages = [str(Path(file).absolute().parents[1]) for file in files]
     kept = {*packages, *installation_paths(), sysconfig.get_config_var("DESTSHARED")}
     entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
     path = dict.fromkeys(entry for entry in (*entries, *packages) if entry in kept)
     last = {str(Path.cwd()), script_folder()}
-    ordered = sorted(path, key=lambda entry: entry in last)
-    return _Launch(tuple(_isolated_python()), tuple(ordered))
+    return sorted(path, key=lambda entry: entry in last)
 
 
-class _Server:
+def _variables_at_start() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if name.startswith(_READ_AT_START)}
+
+
+class _WarmInterpreter:
     """The warm interpreter of this process.
 
     Attributes:
-        launch: What it was started with.
+        process: The process.
+        control: The socket to the process.
         has_failed: Whether it could not import torch, or cannot be forked.
     """
 
     def __init__(self) -> None:
-        self.launch = _current_launch()
         self.has_failed = False
-        self._environment = dict(os.environ)
-        self._description: ServerDescription | None = None
-        self._control, theirs = socket.socketpair()
-        arguments = [json.dumps(self.launch.path), str(theirs.fileno()), str(IDLE_SECONDS)]
+        self._path = _warm_path()
+        self._variables = _variables_at_start()
+        self._record: ImportRecord | None = None
+        self._received = b""
+        self.control, theirs = socket.socketpair()
+        self.control.settimeout(_START_SECONDS)
         with theirs:
-            self._process = subprocess.Popen(
-                [*self.launch.command, "-c", _WARM, *arguments],
+            arguments = json.dumps(self._path), str(theirs.fileno()), str(IDLE_SECONDS)
+            self.process = subprocess.Popen(
+                [*_isolated_python(), "-c", _WARM, *arguments],
                 cwd=os.sep,
+                env={**os.environ, SELF_TEST_VARIABLE: "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended after its imports."""
-        return not self.has_failed and self._process.poll() is not None
-
-    def read_description(self) -> None:
-        """Wait until the process has imported torch."""
-        text = b""
-        self._control.settimeout(_START_SECONDS)
+    def _read_record(self) -> ImportRecord | None:
+        """Return the record of the imports, after waiting for them."""
         with contextlib.suppress(OSError):
-            while not text.endswith(b"\n") and (part := self._control.recv(1 << 16)):
-                text += part
-        if text.endswith(b"\n"):
-            self._description = from_json(ServerDescription, json.loads(text), "the server")
-        if self._description is None or not self._description.can_fork:
-            _log.info("the self-test uses new interpreters: no interpreter could be kept warm")
-            self.has_failed = True
-            self.end()
+            while not self._received.endswith(b"\n") and (part := self.control.recv(1 << 16)):
+                self._received += part  # Ctrl-C may interrupt the loop
+        if self._received.endswith(b"\n"):
+            return ImportRecord(*json.loads(self._received))
+        _log.info("self-tests use new interpreters, because none could be kept warm")
+        self.has_failed = True
+        self.end()
+        return None
 
     def can_run(self, job: Job) -> bool:
         """Return whether a job finds in a fork what it would find in a new interpreter."""
-        if self._description is None and not self.has_failed:
-            self.read_description()
-        known = self._description
-        if known is None or self.has_failed:
+        if self._record is None and not self.has_failed:
+            self._record = self._read_record()
+        if self._record is None:
             return False
-        if self.launch != _current_launch() or self._differs(os.environ, known.variables):
+        # The origins of all modules are compared below, whatever the order of the path.
+        if set(self._path) != set(_warm_path()) or self._variables != _variables_at_start():
             with contextlib.suppress(OSError):
-                self._control.send(END, socket.MSG_NOSIGNAL)  # the next job starts another one
+                self.control.send(END, socket.MSG_NOSIGNAL)  # the next job starts another one
             return False
-        distributions = map(normalized, known.distributions)
+        modules, origins, looked_up = self._record
         return (
-            set(job.hidden.modules).isdisjoint(known.names)
-            and set(job.hidden.distributions).isdisjoint(distributions)
-            and set(self.launch.path).issubset(job.path)
-            and all(_finds(name, job.path, file) for name, file in known.origins.items())
+            set(job.hidden.modules).isdisjoint(modules)
+            and set(job.hidden.distributions).isdisjoint(map(normalized, looked_up))
+            and set(self._path).issubset(job.path)
+            and all(_finds(name, job.path, file) for name, file in origins.items())
+            and not _has_torch_plugin([e for e in job.path if e not in self._path])
         )
 
-    def _differs(self, environment: Mapping[str, str], variables: Sequence[str]) -> bool:
-        """Return whether variables have changed that are read when torch is imported."""
-        names = {*variables, *(each for each in environment if each.startswith(_NATIVE_PREFIXES))}
-        names.update(each for each in self._environment if each.startswith(_NATIVE_PREFIXES))
-        return any(self._environment.get(name) != environment.get(name) for name in names)
-
-    def fork(self, handle: int, log: int) -> _ForkedInterpreter | bytes:
-        """Fork an interpreter; return the response if that is not possible.
-
-        The response is empty if the process has ended.
-        """
+    def fork(self, handle: int, log: int) -> ForkedInterpreter | None:
+        """Fork an interpreter; return None if the process has ended or cannot be forked."""
         ours, theirs = socket.socketpair()
+        ours.settimeout(_START_SECONDS)
         with theirs, contextlib.suppress(OSError):
             passed = array.array("i", (theirs.fileno(), handle, log))
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)
-            self._control.sendmsg([FORK], [rights], socket.MSG_NOSIGNAL)
-        ours.settimeout(_START_SECONDS)
-        response = b""
+            self.control.sendmsg([FORK], [rights], socket.MSG_NOSIGNAL)
         with contextlib.suppress(OSError):
-            response = ours.recv(1)
-        if response == STARTED:
-            return _ForkedInterpreter(ours)
+            if ours.recv(1) == STARTED:
+                return ForkedInterpreter(ours)
         ours.close()
-        return response
+        return None
 
     def end(self) -> None:
         """End the process and its forks."""
-        self._control.close()
-        self._process.kill()
-        self._process.wait()
-
-    def forget(self) -> None:
-        """Let go of the process in a fork of this process, which is not its parent."""
-        self._control.close()
-        self._process.returncode = 0
+        self.control.close()
+        self.process.kill()
+        self.process.wait()
 
 
-class _ForkedInterpreter:
+class ForkedInterpreter:
     """A fork of the warm interpreter.
 
     Args:
@@ -309,76 +276,60 @@ class _ForkedInterpreter:
 
 
 _lock = threading.Lock()
-_server: _Server | None = None
+_warm: _WarmInterpreter | None = None
 
 
-def _fork_interpreter(job: Job, handle: int, log: IO[bytes]) -> _ForkedInterpreter | None:
-    """Fork the warm interpreter for a job; return None if a new interpreter must run it."""
-    for server in _servers():
-        with _lock:
-            if not server.can_run(job):
-                return None
-        fork = server.fork(handle, log.fileno())
-        if isinstance(fork, _ForkedInterpreter):
-            return fork
-        if fork:
-            return None
-        _discard(server)
-    return None
-
-
-def _servers() -> Iterator[_Server]:
-    """Yield the warm interpreter, and another one if that has ended just then."""
-    for _ in range(2):
-        with _lock:
-            server = _running_server()
-        if server is None:
-            return
-        yield server
-
-
-def _running_server() -> _Server | None:
+def _start_warm_interpreter() -> _WarmInterpreter | None:
     """Return the warm interpreter, which is started if necessary. The caller holds the lock."""
-    global _server
-    if _server is not None and (
-        _server.has_ended or (_server.has_failed and _server.launch != _current_launch())
-    ):
-        _server.end()
-        _server = None
-    # Elsewhere, forks are missing or unsafe.
-    if _server is None and sys.platform == "linux" and helpers_enabled():
-        _server = start_if_possible(_Server, "self-tests")
-    return _server
+    global _warm
+    if sys.platform != "linux" or not helpers_enabled():  # elsewhere, forks are missing or unsafe
+        return None
+    if _warm is not None and not _warm.has_failed and _warm.process.poll() is not None:
+        _warm.end()
+        _warm = None
+    if _warm is None:
+        _warm = start_if_possible(_WarmInterpreter, "self-tests")
+    return _warm
 
 
-def _discard(server: _Server) -> None:
-    global _server
+def _fork_interpreter(job: Job, handle: int, log: IO[bytes]) -> ForkedInterpreter | None:
+    """Fork the warm interpreter for a job; return None if a new interpreter must run it."""
     with _lock:
-        if _server is server:
-            server.end()
-            _server = None
+        warm = _start_warm_interpreter()
+        if warm is None or not warm.can_run(job):
+            return None
+    return warm.fork(handle, log.fileno())
 
 
 @atexit.register
-def _end_server() -> None:
-    if _server is not None:
-        _server.end()
+def _end_warm_interpreter() -> None:
+    if _warm is not None:
+        _warm.end()
 
 
-def _forget_server() -> None:
+def _forget_warm_interpreter() -> None:
     """Let a forked process start its own warm interpreter, and let this one end with its parent."""
-    global _lock, _server
+    global _lock, _warm
     _lock = threading.Lock()
-    if _server is not None:
-        _server.forget()
-        _server = None
+    if _warm is not None:
+        _warm.control.close()
+        _warm.process.returncode = 0  # it is not a child of this process
+        _warm = None
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_forget_server)
+    os.register_at_fork(after_in_child=_forget_warm_interpreter)
 
 
 def _finds(module: str, path: Sequence[str], file: str) -> bool:
     """Return whether a path contains a top-level module as this file, or does not contain it."""
+    if file in ("built-in", "frozen"):
+        return True
     spec = PathFinder.find_spec(module, path)
     return spec is None or (spec.origin or "") == file
+
+
+def _has_torch_plugin(path: list[str]) -> bool:
+    """Return whether a path contains a distribution with a plugin that torch imports."""
+    groups = (point.group for each in distributions(path=path) for point in each.entry_points)
+    return "torch.backends" in groups

@@ -36,7 +36,7 @@ from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
 from modpack.selftest.interpreters import (
-    Interpreter,
+    ForkedInterpreter,
     installation_paths,
     script_folder,
     start_interpreter,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 VARIATION_SECONDS = 60.0
 """Time limit of the calls that find varying dimensions."""
+_Interpreter: TypeAlias = "ForkedInterpreter | subprocess.Popen[bytes]"
 _POLL_SECONDS = 0.5
 _LOG_LINES = 15
 
@@ -302,7 +303,7 @@ def _communicate(job: Job, folder: Path, respond: Responder, timeout: float) -> 
             process.wait()
 
 
-def _add_variations(result: RunResult, connection: Connection, process: Interpreter) -> RunResult:
+def _add_variations(result: RunResult, connection: Connection, process: _Interpreter) -> RunResult:
     """Return a result with that of the calls with other sizes, which the child sends after it.
 
     The calls that they need may crash the child or never return, which is not a failure.
@@ -314,7 +315,7 @@ def _add_variations(result: RunResult, connection: Connection, process: Interpre
 
 
 def _receive(
-    connection: Connection, process: Interpreter, deadline: float
+    connection: Connection, process: _Interpreter, deadline: float
 ) -> dict[str, Any] | Failure | None:
     """Return the next message, or None after the deadline."""
     while not connection.poll(_POLL_SECONDS):
@@ -329,7 +330,7 @@ def _receive(
     return message
 
 
-def _describe_exit(process: Interpreter) -> str:
+def _describe_exit(process: _Interpreter) -> str:
     try:
         code = process.wait(timeout=10)
     except subprocess.TimeoutExpired:
