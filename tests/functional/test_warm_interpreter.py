@@ -18,8 +18,13 @@ import torch
 import modpack
 
 NET = """
-import json, multiprocessing.process, os, random, sys, time
+import json, multiprocessing.process, os, random, signal, sys, threading, time
 import torch
+
+THREADS = torch.get_num_threads()
+
+def depth(frame):
+    return 0 if frame is None else 1 + depth(frame.f_back)
 
 class Net(torch.nn.Module):
     \"\"\"In the first call of a self-test, writes facts to a file, and runs code.\"\"\"
@@ -45,7 +50,17 @@ class Net(torch.nn.Module):
                 "original": multiprocessing.process.ORIGINAL_DIR,
                 "argv": sys.argv,
                 "input": sys.stdin.read(),
-                "signals": str(__import__("signal").getsignal(2)),
+                "signals": [str(signal.getsignal(each)) for each in range(1, 32)],
+                "flags": str(sys.flags),
+                "path": sys.path,
+                "finders": [type(each).__name__ for each in sys.meta_path],
+                "libraries": sorted(
+                    name for name, module in sys.modules.items()
+                    if "site-packages" in (getattr(module, "__file__", None) or "")
+                ),
+                "limit": [sys.getrecursionlimit(), depth(sys._getframe())],
+                "threads": [THREADS, threading.active_count()],
+                "mask": os.umask(0o22),
             }
             with open(os.path.join(self.folder, "facts"), "a") as file:
                 file.write(json.dumps(facts) + "\\n")
@@ -162,6 +177,13 @@ def test_fork_has_the_state_of_a_new_interpreter(warm, monkeypatch):
         assert each["original"] == each["cwd"]
         assert Path(each["cache"]).parent == Path(each["cwd"]).parent
     assert len(forked["descriptors"]) == len(fresh["descriptors"])
+
+
+def test_fork_has_the_options_of_the_process(warm):
+    finish(warm.parent("save()\n", "-O"))
+    found = warm.facts()[-1]
+    assert "optimize=1" in found["flags"]
+    assert "isolated=1" in found["flags"]
 
 
 def test_new_interpreter_is_a_child_of_the_process(warm, monkeypatch):
