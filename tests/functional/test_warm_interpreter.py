@@ -235,6 +235,7 @@ def test_threads_run_forks_of_one_interpreter_at_once(warm):
         results = list(pool.map(lambda _: modpack.self_test(warm.path, timeout=60), range(3)))
     assert [each.passed for each in results] == [True] * 3
     assert len({each["parent"] for each in warm.facts()}) == 1
+    assert len({len(each["descriptors"]) for each in warm.facts()}) == 1
 
 
 def test_self_tests_leave_no_descriptors_and_no_processes(warm):
@@ -275,7 +276,7 @@ def test_other_threads_variable_starts_another_interpreter(warm, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     _, fresh = warm.observe()
     assert fresh["parent"] == os.getpid()
-    wait_until(lambda: not runs(before["parent"]))
+    wait_until(lambda: not runs(before["parent"]), seconds=30)
     _, after = warm.observe()
     assert after["parent"] not in (before["parent"], os.getpid())
 
@@ -320,6 +321,8 @@ def test_interpreter_ends_with_its_parent(warm, end):
     process.communicate(timeout=120)
     server = warm.facts()[-1]["parent"]
     assert server != process.pid
+    if end in ("", "1 / 0"):
+        assert not Path(f"/proc/{server}").exists()
     wait_until(lambda: not runs(server))
 
 
@@ -360,6 +363,26 @@ def test_forked_process_starts_its_own_interpreter(warm):
     assert first == last
     assert len({first, forked, parent, child}) == 4
     wait_until(lambda: not runs(forked))
+
+
+def test_process_forked_while_the_interpreter_starts_can_save(warm):
+    code = (
+        "import threading\n"
+        "import modpack.selftest.interpreters as interpreters\n"
+        "thread = threading.Thread(target=save)\n"
+        "thread.start()\n"
+        "while interpreters._warm is None:\n"
+        "    time.sleep(0.01)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    modpack.save(Net({folder!r}), {path!r} + '2', example_inputs=torch.ones(2))\n"
+        "    os._exit(0)\n"
+        "thread.join()\n"
+        "os.waitpid(child, 0)\n"
+    )
+    code = code.format(folder=str(warm.folder), path=str(warm.path))
+    finish(warm.parent(code))
+    assert len({each["parent"] for each in warm.facts()}) == 2
 
 
 def test_forked_process_does_not_keep_the_interpreter_of_its_parent(warm):
