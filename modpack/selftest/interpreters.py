@@ -5,8 +5,9 @@ interpreter of this process therefore imports torch once and forks a child for e
 (:mod:`modpack.selftest.warm_interpreter`). It ends with this process, however that ends, and after
 a minute without work. A process that was forked from this one starts its own.
 
-A job that would differ in a fork runs in a new interpreter: it hides a module that the import of
-torch has used, or its import path or environment would change what is imported.
+If a job hides a module that the import of torch looks up, another warm interpreter hides it, too. A
+job that would still differ in a fork runs in a new interpreter, for example because its import path
+has other files for modules that torch imports.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ SELF_TEST_VARIABLE: Final = "MODPACK_IN_SELF_TEST"
 IDLE_SECONDS = 60.0
 """Time without work after which the warm interpreter ends."""
 _START_SECONDS: Final = 120.0
+_END_SECONDS: Final = 2.0
 _NEW = """
 import json, sys
 with open(sys.argv[1], encoding="utf-8") as file:
@@ -54,9 +56,9 @@ main(job, int(sys.argv[2]))
 """
 _WARM = """
 import json, sys
-sys.path[:] = json.loads(sys.argv[1])
+sys.path[:], hidden, descriptor, seconds = json.loads(sys.argv[1])
 from modpack.selftest.warm_interpreter import wait_for_job
-job, handle = wait_for_job(int(sys.argv[2]), float(sys.argv[3]))
+job, handle = wait_for_job(hidden, descriptor, seconds)
 from modpack.selftest.child import main
 main(job, handle)
 """
@@ -167,10 +169,12 @@ class _WarmInterpreter:
     Attributes:
         process: The process.
         control: The socket to the process.
+        hidden: Modules that are hidden from torch's own imports, too.
         has_failed: Whether it could not import torch, or cannot be forked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: frozenset[str]) -> None:
+        self.hidden = hidden
         self.has_failed = False
         self._path = _warm_path()
         self._variables = _variables_at_start()
@@ -179,9 +183,9 @@ class _WarmInterpreter:
         self.control, theirs = socket.socketpair()
         self.control.settimeout(_START_SECONDS)
         with theirs:
-            arguments = json.dumps(self._path), str(theirs.fileno()), str(IDLE_SECONDS)
+            options = [self._path, list(hidden), theirs.fileno(), IDLE_SECONDS]
             self.process = subprocess.Popen(
-                [*_isolated_python(), "-c", _WARM, *arguments],
+                [*_isolated_python(), "-c", _WARM, json.dumps(options)],
                 cwd=os.sep,
                 env={**os.environ, SELF_TEST_VARIABLE: "1"},
                 stdin=subprocess.DEVNULL,
@@ -190,35 +194,51 @@ class _WarmInterpreter:
                 pass_fds=(theirs.fileno(),),
             )
 
-    def _read_record(self) -> ImportRecord | None:
-        """Return the record of the imports, after waiting for them."""
+    def _has_record(self) -> bool:
+        """Wait for the imports, and return whether they succeeded."""
         with contextlib.suppress(OSError):
-            while not self._received.endswith(b"\n") and (part := self.control.recv(1 << 16)):
+            while self._record is None and (part := self.control.recv(1 << 16)):
                 self._received += part  # Ctrl-C may interrupt the loop
-        if self._received.endswith(b"\n"):
-            return ImportRecord(*json.loads(self._received))
-        _log.info("self-tests use new interpreters, because none could be kept warm")
-        self.has_failed = True
-        self.end()
-        return None
+                if part.endswith(b"\n"):
+                    self._record = ImportRecord(*json.loads(self._received))
+        if self._record is None and not self.has_failed:
+            _log.info("self-tests use new interpreters, because none could be kept warm")
+            self.has_failed = True
+            self.end()
+        return self._record is not None
+
+    def needs_successor(self, job: Job) -> bool:
+        """Return whether a warm interpreter with other imports is needed for a job."""
+        return self._has_record() and (
+            # The origins of all modules are compared for each job, whatever the order of the path.
+            set(self._path) != set(_warm_path())
+            or self._variables != _variables_at_start()
+            or not self.hidden.issubset(job.hidden.modules)
+            or not self.hidden.issuperset(self.looked_up(job))
+        )
+
+    def looked_up(self, job: Job) -> frozenset[str]:
+        """Return the modules that a job hides and that the imports have looked up."""
+        assert self._record is not None
+        return frozenset(job.hidden.modules).intersection(self._record.modules)
+
+    def end_if_unused(self) -> bool:
+        """End the process unless other threads use its forks. Return whether it has ended."""
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self.control.send(END, socket.MSG_NOSIGNAL)
+            self.process.wait(_END_SECONDS)
+        return self.process.poll() is not None
 
     def can_run(self, job: Job) -> bool:
         """Return whether a job finds in a fork what it would find in a new interpreter."""
-        if self._record is None and not self.has_failed:
-            self._record = self._read_record()
-        if self._record is None:
+        if not self._has_record() or self.needs_successor(job):
             return False
-        # The origins of all modules are compared below, whatever the order of the path.
-        if set(self._path) != set(_warm_path()) or self._variables != _variables_at_start():
-            with contextlib.suppress(OSError):
-                self.control.send(END, socket.MSG_NOSIGNAL)  # the next job starts another one
-            return False
-        modules, origins, looked_up = self._record
+        assert self._record is not None
+        _, origins, distributions = self._record
         return (
-            set(job.hidden.modules).isdisjoint(modules)
-            and set(job.hidden.distributions).isdisjoint(map(normalized, looked_up))
+            set(job.hidden.distributions).isdisjoint(map(normalized, distributions))
             and set(self._path).issubset(job.path)
-            and all(_finds(name, job.path, file) for name, file in origins.items())
+            and all(_finds(n, job.path, f) for n, f in origins.items() if n not in self.hidden)
             and not _has_torch_plugin([e for e in job.path if e not in self._path])
         )
 
@@ -279,16 +299,21 @@ _lock = threading.Lock()
 _warm: _WarmInterpreter | None = None
 
 
-def _start_warm_interpreter() -> _WarmInterpreter | None:
-    """Return the warm interpreter, which is started if necessary. The caller holds the lock."""
+def _start_warm_interpreter(hidden: frozenset[str] | None = None) -> _WarmInterpreter | None:
+    """Return the warm interpreter, which is started if necessary. The caller holds the lock.
+
+    Args:
+        hidden: Modules that a new one hides. By default, those of the previous one.
+    """
     global _warm
     if sys.platform != "linux" or not helpers_enabled():  # elsewhere, forks are missing or unsafe
         return None
     if _warm is not None and not _warm.has_failed and _warm.process.poll() is not None:
         _warm.end()
+        hidden = _warm.hidden if hidden is None else hidden
         _warm = None
     if _warm is None:
-        _warm = start_if_possible(_WarmInterpreter, "self-tests")
+        _warm = start_if_possible(lambda: _WarmInterpreter(hidden or frozenset()), "self-tests")
     return _warm
 
 
@@ -296,6 +321,9 @@ def _fork_interpreter(job: Job, handle: int, log: IO[bytes]) -> ForkedInterprete
     """Fork the warm interpreter for a job; return None if a new interpreter must run it."""
     with _lock:
         warm = _start_warm_interpreter()
+        if warm is not None and warm.needs_successor(job):
+            hidden = warm.looked_up(job) | warm.hidden.intersection(job.hidden.modules)
+            warm = _start_warm_interpreter(hidden) if warm.end_if_unused() else None
         if warm is None or not warm.can_run(job):
             return None
     return warm.fork(handle, log.fileno())

@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -66,13 +66,16 @@ class _Recorder:
         return ()
 
 
-def wait_for_job(descriptor: int, idle_seconds: float) -> tuple[dict[str, Any], int]:
+def wait_for_job(
+    hidden: Sequence[str], descriptor: int, idle_seconds: float
+) -> tuple[dict[str, Any], int]:
     """Import torch, and fork an interpreter for each job until there is no more work.
 
     Only forks return, so that their call stack is as deep as that of a new interpreter. The server
     itself ends when its parent does, and after a time without work.
 
     Args:
+        hidden: Modules to hide from torch.
         descriptor: Descriptor of the socket to the parent.
         idle_seconds: Time without work after which the server ends.
 
@@ -83,6 +86,11 @@ def wait_for_job(descriptor: int, idle_seconds: float) -> tuple[dict[str, Any], 
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     sys.argv = [""]
     before, recorder = dict(os.environ), _Recorder()
+    from modpack.selftest.child_surroundings import FilteredFinder, HostIsolation
+    from modpack.selftest.process import HiddenModules
+
+    if hidden:
+        HostIsolation(HiddenModules(tuple(hidden))).install()
     sys.meta_path.insert(0, recorder)
     import torch
 
@@ -93,6 +101,10 @@ def wait_for_job(descriptor: int, idle_seconds: float) -> tuple[dict[str, Any], 
     import modpack.selftest.reference  # noqa: F401
 
     sys.meta_path.remove(recorder)
+    sys.meta_path[:] = [
+        finder.original if isinstance(finder, FilteredFinder) else finder
+        for finder in sys.meta_path
+    ]
     changed = dict(os.environ.items() - before.items())
     if threading.active_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os._exit(1)  # neither survives a fork

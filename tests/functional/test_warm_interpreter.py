@@ -270,15 +270,30 @@ def test_interpreter_killed_during_a_run_is_reported_and_ends_the_fork(warm):
     assert warm.observe()[0].passed
 
 
-def test_other_threads_variable_starts_another_interpreter(warm, monkeypatch):
+def test_changed_number_of_threads_starts_another_interpreter(warm, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
     warm.save()
     _, before = warm.observe()
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    _, fresh = warm.observe()
-    assert fresh["parent"] == os.getpid()
-    wait_until(lambda: not runs(before["parent"]), seconds=30)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     _, after = warm.observe()
     assert after["parent"] not in (before["parent"], os.getpid())
+    assert after["threads"][0] == 1
+    assert not Path(f"/proc/{before['parent']}").exists()
+
+
+def test_interpreter_in_use_is_not_replaced(warm, monkeypatch):
+    warm.save()
+    warm.run("while not os.path.exists(os.path.join(self.folder, 'go')): pass")
+    (warm.folder / "facts").unlink()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(modpack.self_test, warm.path)
+        wait_until(warm.facts)
+        monkeypatch.setenv("OMP_NUM_THREADS", "7")
+        result, fresh = warm.observe()
+        (warm.folder / "go").touch()
+        assert running.result().passed
+    assert result.passed
+    assert fresh["parent"] == os.getpid()
 
 
 def test_module_that_replaces_one_of_torchs_is_imported(warm, project, tmp_path):
@@ -289,18 +304,27 @@ def test_module_that_replaces_one_of_torchs_is_imported(warm, project, tmp_path)
     assert "the other file" in result.log
 
 
-def test_hidden_module_that_torch_imports_is_hidden(warm):
+def test_hidden_module_that_torch_imports_is_hidden_from_torch_too(warm):
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
+
+    def run(*hidden):
+        path = tuple(map(os.path.abspath, sys.path))
+        job = Job(str(warm.path), "private", cases, HiddenModules(hidden), path)
+        failure = run_job(job, lambda _: ResolvedResources(), 100).failure
+        return failure and failure.text, warm.facts()[-1]["parent"]
 
     warm.save()
     cases = warm.observe()[0].recorded.cases
-    warm.run("import numpy")
-    hidden = HiddenModules(("numpy",))
-    job = Job(str(warm.path), "private", cases, hidden, tuple(map(os.path.abspath, sys.path)))
-    result = run_job(job, lambda _: ResolvedResources(), 100)
-    assert result.failure is not None
-    assert "No module named 'numpy'" in result.failure.text
-    assert warm.facts()[-1]["parent"] == os.getpid()
+    warm.run("torch.ones(1).numpy()")
+    passed, first = run()
+    failed, second = run("numpy")
+    failed_again, third = run("numpy", "shop")
+    passed_again, fourth = run("shop")
+    assert passed is passed_again is None
+    assert "Numpy is not available" in failed
+    assert failed_again == failed
+    assert second == third
+    assert len({first, second, fourth, os.getpid()}) == 4
 
 
 def test_files_of_the_current_and_the_scripts_folder_are_not_imported(warm):
