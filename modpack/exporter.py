@@ -116,6 +116,10 @@ def save(
         chosen = select_options(ExporterOptions, options)
         if chosen["self_test"] is None:
             chosen["self_test"] = _is_tested_by_default()
+        if chosen["self_test"]:
+            from modpack.selftest.interpreters import prestart
+
+            prestart()  # it imports torch while the object is pickled
         exporter = PackageExporter(path, options["importer"], options["debug"], **chosen)
         stack.enter_context(exporter)
         for action, patterns in rules.items():

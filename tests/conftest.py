@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Protocol
 
 import pytest
@@ -208,15 +207,6 @@ def warm_python() -> Iterator[WarmPython]:
     """Interpreters with torch already imported; see :mod:`tests.warm_python`."""
     yield warm
     warm.stop()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_self_tests(warm_python: WarmPython) -> Iterator[None]:
-    """Run the children of self-tests in warm interpreters."""
-    known = SimpleNamespace(**{**vars(subprocess), "Popen": warm_python.popen})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("modpack.selftest.process.subprocess", known)
-        yield
 
 
 @pytest.fixture

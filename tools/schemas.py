@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line, written_keys
-from modpack.report.json_audit import AuditDocument, SuggestDocument, VerifyDocument, WhyDocument
+from modpack.report.json_audit import AuditDocument, VerifyDocument, WhyDocument
 from modpack.report.json_compare import DiffDocument, RequirementsDocument
 from modpack.report.json_output import (
     SCHEMA,
@@ -55,7 +55,6 @@ DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "run": RunDocument,
     "self-test": SelfTestDocument,
     "sign": SignDocument,
-    "suggest": SuggestDocument,
     "verify": VerifyDocument,
     "why": WhyDocument,
 }

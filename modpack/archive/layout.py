@@ -20,15 +20,13 @@ from modpack.core.names import MAX_COMPONENTS
 FORMAT_VERSION: Final = 2
 """Version of modpack's additions to torch.package's format, stored in the manifest.
 
-A reader rejects newer versions. To raise the version: (1) do so only if readers of the old
-version would misread new archives, because they ignore unknown records under
+A reader rejects newer versions, and version 1, which was never released. To raise the version:
+(1) do so only if readers of the old version would misread new archives, because they ignore
+unknown records under
 ``.data/modpack/``; (2) keep reading all older versions; (3) add a golden archive of the new
 version to ``fixtures/archives/``; (4) document the difference in the archive format reference
 and in the changelog.
 """
-
-CANONICAL_ZIP_FROM: Final = 2
-"""From this format version on, the contents determine every byte of the zip. Readers check it."""
 
 ROOT: Final = "archive"
 """The top-level folder. torch names it after the file, and uses this name for buffers. A fixed name

@@ -16,8 +16,6 @@ A row has the record's name, its size in bytes, the SHA-256 of its content, and,
 the SHA-256 of the deflated bytes. Rows are in file order. The SHA-256 of the manifest, stored in
 ``.data/modpack/manifest.sha256``, is the package digest. Two packages with the same digest are
 identical, except for signatures.
-
-Format 1 has an unordered ``{"pkg/a.py": {"sha256": "...", "size": 17}}`` instead and is supported.
 """
 
 from __future__ import annotations
@@ -50,8 +48,7 @@ class Manifest(NamedTuple):
     Attributes:
         format: Version of modpack's format.
         writer: Program that wrote the package (``modpack 0.1``).
-        records: All records except the manifest, its digest, and signatures. From format 2 on,
-            in file order.
+        records: All records except the manifest, its digest, and signatures, in file order.
     """
 
     format: int
@@ -60,15 +57,10 @@ class Manifest(NamedTuple):
 
     def encoded(self) -> bytes:
         """Return the content of ``manifest.json``."""
-        records: object = [
+        records = [
             [name, size, sha256, deflated] if deflated else [name, size, sha256]
             for name, (size, sha256, deflated) in self.records.items()
         ]
-        if self.format < layout.CANONICAL_ZIP_FROM:
-            records = {
-                name: {"size": record.size, "sha256": record.sha256}
-                for name, record in self.records.items()
-            }
         return canonical_json(
             {
                 "format": self.format,
@@ -140,9 +132,8 @@ def _read(archive: Archive) -> tuple[Manifest, str] | None:
         reason = f"the manifest does not match the digest in {layout.MANIFEST_DIGEST!r}"
         raise ArchiveError(archive.path, reason, layout.MANIFEST)
     manifest = _decode_manifest(archive.path, content, archive.stored_bytes())
-    if manifest.format >= layout.CANONICAL_ZIP_FROM:
-        deflated = {name for name, record in manifest.records.items() if record.deflated}
-        archive.require_canonical_zip(tuple(manifest.records), deflated)
+    deflated = {name for name, record in manifest.records.items() if record.deflated}
+    archive.require_canonical_zip(tuple(manifest.records), deflated)
     return manifest, digest
 
 
@@ -213,21 +204,18 @@ def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     if type(version) is int and version > layout.FORMAT_VERSION:
         raise UnsupportedVersionError(
             path,
-            f"the package has format {version}, and this version of modpack supports formats up "
-            f"to {layout.FORMAT_VERSION}",
+            f"the package has format {version}, and this version of modpack supports format "
+            f"{layout.FORMAT_VERSION}",
             hint="Install a newer version of modpack.",
         )
     writer, records = document.get("writer"), document.get("records")
-    if not (type(version) is int and version >= 1):
+    if type(version) is not int or version != layout.FORMAT_VERSION:
         raise ArchiveError(path, "the manifest has no valid format", layout.MANIFEST)
     if not isinstance(writer, str):
         raise ArchiveError(path, "the manifest has no valid writer", layout.MANIFEST)
     if document.get("digest") != "sha256":
         raise ArchiveError(path, "the digest algorithm is not sha256", layout.MANIFEST)
-    if version < layout.CANONICAL_ZIP_FROM and isinstance(records, dict):
-        values = ((name, v if isinstance(v, dict) else {}) for name, v in records.items())
-        records = [[name, value.get("size"), value.get("sha256")] for name, value in values]
-    elif version < layout.CANONICAL_ZIP_FROM or not isinstance(records, list):
+    if not isinstance(records, list):
         raise ArchiveError(path, "the manifest has no list of records", layout.MANIFEST)
     return Manifest(version, writer, _decode_rows(path, records))
 

@@ -20,7 +20,7 @@ from modpack._version import __version__
 __all__ = ["cli", "main"]
 
 _SECTIONS: Final = {
-    "Create packages": ("export", "suggest", "demo"),
+    "Create packages": ("export", "demo"),
     "Inspect packages": ("inspect", "audit", "why", "diff", "report", "requirements", "sbom"),
     "Sign and verify packages": ("keygen", "sign", "verify"),
     "Run packages": ("run", "serve", "self-test"),

@@ -73,7 +73,6 @@ class _Keys(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     optional: frozenset[str] = frozenset()
     omitted: frozenset[str] = frozenset()
-    old_names: Mapping[str, str] = MappingProxyType({})
 
 
 def json_keys(
@@ -81,7 +80,6 @@ def json_keys(
     *,
     optional: Collection[str] = (),
     omitted: Collection[str] = (),
-    old_names: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[type[T]], type[T]]:
     """Describe how the JSON of a record differs from its fields.
 
@@ -89,11 +87,10 @@ def json_keys(
         names: Keys of the fields that have another name in JSON.
         optional: Fields with a default, whose keys may be missing when a document is read.
         omitted: Fields that are not written. Those of a record that is read have a default.
-        old_names: Keys that fields had in documents of early versions.
     """
 
     def set_keys(kind: type[T]) -> type[T]:
-        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted), old_names)
+        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted))
         kind.__json_keys__ = keys  # type: ignore[attr-defined]
         return kind
 
@@ -165,7 +162,6 @@ class _Field(NamedTuple):
     key: str
     read: _Read
     is_optional: bool
-    old_key: str | None = None
 
 
 def _wrong(expected: str, found: object) -> MismatchError:
@@ -297,13 +293,11 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
         if not isinstance(value, dict):
             raise _wrong("an object", value)
         fields_by_name: dict[str, object] = {}
-        for name, key, read_field, is_optional, old_key in fields:
+        for name, key, read_field, is_optional in fields:
             if key not in value:
-                if old_key not in value:
-                    if is_optional:
-                        continue
-                    raise MismatchError(f"has no {key!r}", quotes_key=False)
-                key = cast(str, old_key)
+                if is_optional:
+                    continue
+                raise MismatchError(f"has no {key!r}", quotes_key=False)
             try:
                 fields_by_name[name] = read_field(value[key])
             except MismatchError as failure:
@@ -346,9 +340,7 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     if origin is Literal:
         return _choice({choice: choice for choice in parts})
     if isinstance(kind, type) and issubclass(kind, Enum):
-        aliases: Mapping[str, str] = getattr(kind, "__json_aliases__", {})
-        members = {member.value: member for member in kind}
-        return _choice(members | {old: members[new] for old, new in aliases.items()})
+        return _choice({member.value: member for member in kind})
     if origin is tuple and parts[-1] is not Ellipsis:
         read_parts = _row([_reader(part, as_row) for part in parts])
         return lambda value: tuple(read_parts(value))
@@ -365,7 +357,6 @@ def _reader(kind: Any, as_row: bool) -> _Read:
             keys.names.get(name, name),
             _reader(hints[name], as_row),
             name in optional,
-            keys.old_names.get(name),
         )
         for name in _field_names(kind) or ()
     ]

@@ -95,7 +95,6 @@ def public_version(version: str) -> str:
     return version.partition("+")[0]
 
 
-@json_keys(old_names={"license": "licence"})
 class RecordedDistribution(NamedTuple):
     """A distribution that was installed in the export environment.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from modpack.core.codec import from_json, json_keys, record_to_json
+from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json, as_list, as_mapping
 from modpack.errors import ModpackError
 
@@ -44,7 +44,6 @@ Way: TypeAlias = Literal["reference", "source", "object"]
 """How a callable is saved."""
 
 
-@json_keys(old_names={"location": "place"})
 class CallableSpec(NamedTuple):
     """The callable of a hook.
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
-from typing import ClassVar
 
 from modpack.core.codec import Line, ModulePath, json_keys
 from modpack.core.graph import DependencyGraph, Location
@@ -75,9 +74,6 @@ class FileKind(str, Enum):
     """Metadata of a distribution: name, version, license, entry points."""
     NATIVE = "native"
     """A native extension, or a native library that one needs."""
-
-    __json_aliases__: ClassVar[Mapping[str, str]] = {"compiled": "native"}
-    """Values in packages of early versions."""
 
 
 @dataclass(frozen=True)
@@ -259,13 +255,6 @@ class UseKind(str, Enum):
     """A check in a function body: ``isinstance``, ``is None``, or the type in an ``except`` clause.
     A mock answers as an absent module would: no."""
 
-    __json_aliases__: ClassVar[Mapping[str, str]] = {
-        "value": "module-level",
-        "function": "function-body",
-        "check": "type-check",
-    }
-    """Values in packages of early versions."""
-
     @property
     def is_at_import(self) -> bool:
         """Whether the use happens at import time."""
@@ -322,7 +311,6 @@ class MockEventKind(str, Enum):
     """The module was used, which raised NotImplementedError."""
 
 
-@json_keys(old_names={"location": "place"})
 @dataclass(frozen=True)
 class MockEvent:
     """An access to a mocked module, or to one of its names, in a self-test.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from modpack.core.codec import ModulePath, from_json, json_keys, to_json
@@ -22,18 +22,6 @@ from modpack.diagnostics import Diagnostic, diagnostic_codes
 
 GRAPH_VERSION: Final = 2
 """Increment it when readers of the previous version would misread the record."""
-_CODES_OF_VERSION_1: Final[Mapping[str, str]] = {
-    "dead-rule": "shadowed-rule",
-    "unused-rule": "unmatched-rule",
-    "dynamic-library": "dynamic-import-library",
-    "absent": "optional-import-missing",
-    "files-left-out": "data-files-excluded",
-    "files-unknown": "data-files-dynamic",
-    "source-edited": "source-modified",
-    "source-unreadable": "source-unparsable",
-    "storage-mostly-unused": "large-storage-view",
-}
-"""Codes by the kinds of notes in version 1. Other kinds kept their names."""
 
 
 @json_keys(optional=("hooks", "overridden_by", "code", "package"))
@@ -59,14 +47,6 @@ class _NoteEntry(NamedTuple):
     message: str
     location: str | None
     hint: str
-
-
-@json_keys(optional=("place",))
-class _NoteEntryOfVersion1(NamedTuple):
-    kind: str
-    subject: str
-    text: str
-    place: str | None = None
 
 
 def plan_to_json(plan: Plan, locations: Mapping[str, str]) -> dict[str, Json]:
@@ -95,9 +75,7 @@ def plan_to_json(plan: Plan, locations: Mapping[str, str]) -> dict[str, Json]:
 
 
 def plan_from_json(record: Mapping[str, Json]) -> Plan:
-    """Return the plan that :func:`plan_to_json` wrote, or an earlier version of it.
-
-    Packages of earlier versions may lack ``files``, ``distributions``, and ``uses``.
+    """Return the plan that :func:`plan_to_json` wrote.
 
     Raises:
         KeyError: If the record lacks a key.
@@ -110,8 +88,8 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
     for edge in from_json(tuple[Edge, ...], record["edges"], "edges", as_row=True):
         graph.add_edge(edge)
     decisions = from_json(dict[ModulePath, _DecisionEntry], record["modules"], "modules")
-    files = from_json(dict[str, _FileEntry], record.get("files", {}), "files")
-    listed = record.get("distributions", [])
+    files = from_json(dict[str, _FileEntry], record["files"], "files")
+    listed = record["distributions"]
     return Plan(
         {module: _read_decision(module, entry) for module, entry in decisions.items()},
         notes=tuple(_read_notes(record)),
@@ -125,21 +103,10 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
 
 def _read_notes(record: Mapping[str, Json]) -> Iterator[Diagnostic]:
     known = diagnostic_codes("note")
-    for entry in _note_entries(record):
+    for entry in from_json(tuple[_NoteEntry, ...], record["notes"], "notes"):
         if entry.code not in known:
             raise ValueError(f"{entry.code!r:.60} is not the code of a note")
         yield Diagnostic.from_code(*entry[:4], hint=entry.hint)
-
-
-def _note_entries(record: Mapping[str, Json]) -> Sequence[_NoteEntry]:
-    if record["version"] != 1:
-        return from_json(tuple[_NoteEntry, ...], record["notes"], "notes")
-    entries = from_json(tuple[_NoteEntryOfVersion1, ...], record["notes"], "notes")
-    # The text of such a note ends with its fix.
-    return [
-        _NoteEntry(_CODES_OF_VERSION_1.get(e.kind, e.kind), e.subject, e.text, e.place, hint="")
-        for e in entries
-    ]
 
 
 def _decision(decision: Decision) -> Json:

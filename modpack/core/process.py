@@ -423,6 +423,23 @@ def kill_helper(helper: subprocess.Popen[bytes]) -> None:
         helper.wait(_KILL_TIMEOUT)
 
 
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with(parent: int) -> None:
+    """Let Linux end this forked process with its parent process, even in an endless loop.
+
+    Args:
+        parent: Process id of the parent, which may have ended already.
+    """
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 @contextmanager
 def handle_sigterm(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Call a handler on SIGTERM during the block. Has no effect outside the main thread.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Literal: TypeAlias = "bool | int | float | str | list[str] | None"
 """A literal in a source. A list with one string is the ``repr`` of a value that JSON lacks; an
@@ -135,13 +135,6 @@ class ImportKind(str, Enum):
     names that are known only at run time."""
     SELF_TEST = "self-test"
     """A module that the self-test imported."""
-
-    __json_aliases__: ClassVar[Mapping[str, str]] = {
-        "saved": "explicit",
-        "loaded": "live-module",
-        "trial": "self-test",
-    }
-    """Values in packages of early versions."""
 
     @property
     def is_dependency(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from modpack.core.codec import from_json, json_keys, record_to_json
@@ -126,8 +126,8 @@ class CaseRecordNames(NamedTuple):
         "undeclared_imports": "imported",
         "unfilled_tables": "unfilled",
     },
-    optional=("mock_events", "undeclared_imports", "unfilled_tables", "objects"),
-    omitted=("seconds", "has_mock_events"),
+    optional=("objects",),
+    omitted=("seconds",),
 )
 @dataclass(frozen=True)
 class SelfTestRecord:
@@ -148,7 +148,6 @@ class SelfTestRecord:
         python: The Python version.
         torch: The torch version.
         mock_events: The uses of mocked modules.
-        has_mock_events: Whether uses of mocks were recorded. Older versions did not record them.
         undeclared_imports: Distributions that extern modules imported and that the package does
             not name.
         unfilled_tables: Tables that name a class of the model in the export environment only.
@@ -169,7 +168,6 @@ class SelfTestRecord:
     python: str | None = None
     torch: str | None = None
     mock_events: tuple[MockEvent, ...] = ()
-    has_mock_events: bool = True
     undeclared_imports: tuple[UndeclaredImport, ...] = ()
     unfilled_tables: tuple[UnfilledTable, ...] = ()
     objects: tuple[tuple[str, str], ...] = ()
@@ -198,10 +196,7 @@ class SelfTestRecord:
 
     def to_json(self) -> dict[str, Json]:
         """Return the record in the form that the archive format reference describes."""
-        fields = record_to_json(self)
-        if not self.has_mock_events:
-            del fields["touches"]
-        return {"version": SELF_TEST_VERSION, **fields}
+        return {"version": SELF_TEST_VERSION, **record_to_json(self)}
 
 
 def self_test_from_json(record: Mapping[str, Json]) -> SelfTestRecord:
@@ -215,4 +210,4 @@ def self_test_from_json(record: Mapping[str, Json]) -> SelfTestRecord:
     for number, times in Counter(case.number for case in read.cases).items():
         if times > 1:  # each case would read the same records again
             raise ValueError(f"example {number} is listed twice")
-    return replace(read, has_mock_events="touches" in record)
+    return read

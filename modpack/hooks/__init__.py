@@ -2,7 +2,7 @@
 
 Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
-:func:`restore`, :func:`copy_model`), and comm hooks (:func:`restore_comm_hook`).
+:func:`restore`), and comm hooks (:func:`restore_comm_hook`).
 
 Names are resolved on first use (PEP 562), so importing this package does not import torch.
 """
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from modpack.hooks.graph_parts import attach as attach
     from modpack.hooks.restoring import HookCapture as HookCapture
     from modpack.hooks.standalone import capture as capture
-    from modpack.hooks.standalone import copy_model as copy_model
     from modpack.hooks.standalone import restore as restore
 
 _MODULES = {
@@ -42,7 +41,6 @@ _MODULES = {
     "SavedTensors": "graph",
     "attach": "graph_parts",
     "capture": "standalone",
-    "copy_model": "standalone",
     "restore": "standalone",
     "restore_comm_hook": "ddp",
 }

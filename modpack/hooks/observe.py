@@ -84,10 +84,6 @@ class ResetState:
 
         return replace
 
-    def empty_like(self, container: Any) -> Any:
-        """Return an empty container of the same type."""
-        return fresh(None, type(container), *_ARGUMENTS[type(container)](container))
-
 
 NOTHING = ResetState()
 

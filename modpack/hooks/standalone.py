@@ -7,36 +7,28 @@ on another model, closes over that model's weight.
 
 from __future__ import annotations
 
-import copy as copying
 import importlib
-import io
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import UninitializedBuffer, is_lazy
+from torch.nn.parameter import is_lazy
 from torch.utils.hooks import RemovableHandle
 
-from modpack.core.process import find_instances
 from modpack.discovery.importers import Importer
 from modpack.errors import ModpackError, ObjMismatchError, ObjNotFoundError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.ddp import unwrap
 from modpack.hooks.describe import HookChoice, ObjectPaths, check_names, selector
 from modpack.hooks.graph_parts import GraphHandle
-from modpack.hooks.kinds import is_native, kinds_of
 from modpack.hooks.model_parts import (
     Path,
     extra_roots,
-    find_shared_functions,
-    format_path,
     iter_parts,
-    replace_functions,
     require_optimizer,
 )
 from modpack.hooks.observe import HookObserver, ResetState, find_recorded_state
@@ -54,9 +46,7 @@ from modpack.hooks.restoring import (
 from modpack.pickling.base import GlobalReference
 from modpack.pickling.functions import globals_module
 from modpack.pickling.pickler import pickle_object
-from modpack.pickling.remade import fresh_lock, fresh_rlock
 from modpack.pickling.tensors import storage_bytes
-from modpack.pickling.torch_archives import script_bytes
 
 
 class _ThisProcess(Importer):
@@ -87,17 +77,11 @@ class ModelParts:
     Args:
         model: The model.
         optimizer: Its optimizer.
-        closures: Whether hooks may refer to closures of the model's functions.
     """
 
     exporter = _NoExporter()
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-        closures: bool = False,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         self.model = model
         self.optimizer = optimizer
         self.objects: dict[int, tuple[Any, Path]] = {}
@@ -107,8 +91,7 @@ class ModelParts:
         self._kept: dict[int, tuple[str, torch.UntypedStorage]] = {}
         self._reduced = 0
         self._names = _ThisProcess()
-        self.roots = {"model": model, **extra_roots(optimizer)}
-        for obj, path in iter_parts(self.roots, self._enters if closures else None):
+        for obj, path in iter_parts({"model": model, **extra_roots(optimizer)}):
             self.objects[id(obj)] = (obj, path)
             if isinstance(obj, torch.Tensor) and _has_storage(obj):
                 self._model_storages.setdefault(obj.untyped_storage()._cdata, path)
@@ -129,9 +112,6 @@ class ModelParts:
         except (ObjNotFoundError, ObjMismatchError):
             return False
         return function.__module__ != "__main__"
-
-    def _enters(self, function: FunctionType) -> bool:
-        return bool(function.__closure__) and not self.is_importable(function)
 
     def module_name(self, module: ModuleType) -> str:
         """Return the module path by which a live module is imported."""
@@ -248,18 +228,8 @@ def capture(
     """
     _require(model, optimizer)
     parts = ModelParts(unwrap(model), optimizer)
-    return _captured(model, parts, hooks, global_hooks, reset_hook_state)[0]
-
-
-def _captured(
-    model: torch.nn.Module,
-    parts: ModelParts,
-    hooks: HookChoice,
-    global_hooks: bool,
-    reset_hook_state: HookChoice,
-) -> tuple[HookCapture, ResetState]:
     collector = HookCollector(parts.is_importable, selector(hooks), references_stay=False)
-    extras = extra_roots(parts.optimizer)
+    extras = extra_roots(optimizer)
     emptied = find_recorded_state(
         model, extras, reset_hook_state, parts.is_importable, global_hooks
     )
@@ -270,13 +240,12 @@ def _captured(
     pickled = pickle_object(None, context=parts, resource=resource, protocol=4, observer=observer)
     check_names(hooks, (*observer.specs, *collector.left_out))
     list(observer.warn_unsaved())
-    captured = HookCapture(
+    return HookCapture(
         specs=tuple(observer.specs),
         hooks=pickled.data + pickled.appended,
         paths=tuple(parts.referred),
         storages=dict(parts.storages),
     )
-    return captured, emptied
 
 
 def restore(
@@ -329,123 +298,6 @@ def restore(
         for held, attachment in payload["graph_handles"]:
             held.attachment = attachment
     return handles
-
-
-def copy_model(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None = None,
-    *,
-    reset_hook_state: HookChoice = False,
-) -> Any:
-    """Copy a model together with its hooks. The copy's hooks refer to the copy.
-
-    :func:`copy.deepcopy` shares closures: a hook of its copy still reads the original's parameters
-    and writes to the original's lists, and hooks of parameters are lost. This function also copies
-    functions of the model that share objects with its hooks. Other functions are not copied, as
-    with :func:`copy.deepcopy`.
-
-    Args:
-        model: The model.
-        optimizer: Its optimizer.
-        reset_hook_state: The hooks whose collected state to exclude.
-
-    Returns:
-        The copy; with an optimizer, a tuple of both copies.
-
-    Raises:
-        PicklingError: If a hook cannot be captured. The message names it.
-        ModpackError: If a part of the model cannot be copied. The message names it.
-
-    >>> model = torch.nn.Linear(2, 2)
-    >>> seen = []
-    >>> handle = model.register_forward_hook(lambda module, args, output: seen.append(1))
-    >>> duplicate = copy_model(model)
-    >>> _ = duplicate(torch.ones(1, 2))
-    >>> seen
-    []
-    """
-    _require(model, optimizer)
-    parts = ModelParts(unwrap(model), optimizer, closures=True)
-    captured, emptied = _captured(model, parts, True, False, reset_hook_state)
-    memo = dict(_uncopied(parts))
-    memo.update((key, emptied.empty_like(each)) for key, each in emptied.containers.items())
-    tables = _hook_tables(parts)
-    memo.update((id(table), type(table)()) for table, _ in tables)
-    with _locate_failure(parts, memo):
-        duplicates = copying.deepcopy((parts.model, optimizer), memo)
-        for table, native in tables:
-            kept = {i: copying.deepcopy(hook, memo) for i, hook in table.items() if i in native}
-            memo[id(table)].update(kept)
-        copied = {"model": duplicates[0], **extra_roots(duplicates[1])}
-        shared = find_shared_functions(parts.objects, parts.referred)
-        replace_functions(shared, parts.roots, copied, memo)
-    restore(duplicates[0], captured, duplicates[1])
-    return duplicates[0] if optimizer is None else duplicates
-
-
-def _hook_tables(parts: ModelParts) -> list[tuple[dict[int, Any], frozenset[int]]]:
-    """Return the hook tables of all modules, each with the ids of native hooks."""
-    tables = []
-    modules = (obj for obj, _ in parts.objects.values() if isinstance(obj, torch.nn.Module))
-    for module in modules:
-        if isinstance(module, torch.jit.ScriptModule):  # torch creates a new one without tables
-            continue
-        for kind in kinds_of("module"):
-            hooks = getattr(module, kind.tables[0])
-            native = frozenset(i for i, hook in hooks.items() if is_native(hook))
-            tables += [(getattr(module, table), native) for table in kind.tables]
-    return tables
-
-
-@contextmanager
-def _locate_failure(parts: ModelParts, memo: Mapping[int, Any]) -> Iterator[None]:
-    """Raise an error with the path of the part that cannot be copied."""
-    before = dict(memo)
-    try:
-        yield
-    except Exception as failure:  # a class's own methods may raise anything
-        for obj, path in reversed(parts.objects.values()):  # inner objects come later
-            try:
-                copying.deepcopy(obj, dict(before))
-            except Exception as reason:  # its contents can be copied, so the object is the cause
-                raise ModpackError(
-                    f"{format_path(path)}: a {type(obj).__name__} cannot be copied ({reason})",
-                    hint="Define __deepcopy__ in its class, or remove the attribute while copying.",
-                ) from failure
-        raise
-
-
-def _uncopied(parts: ModelParts) -> Iterator[tuple[int, Any]]:
-    """Yield copies of objects that deepcopy does not support, by the ids of the originals."""
-    for lock in find_instances((parts.model, parts.optimizer), tuple(_FRESH)):
-        yield id(lock), _FRESH[type(lock)]()
-    inside_others: set[int] = set()
-    for obj, _ in parts.objects.values():
-        if isinstance(obj, torch.jit.ScriptFunction):  # immutable
-            yield id(obj), obj
-        elif isinstance(
-            obj, torch.jit.ScriptModule
-        ):  # deepcopy would turn parameters into non-leaves
-            if id(obj) not in inside_others:
-                inside_others.update(map(id, obj.modules()))
-                yield id(obj), torch.jit.load(io.BytesIO(script_bytes(obj)))  # type: ignore[no-untyped-call]
-        elif isinstance(obj, torch.Tensor) and not obj.is_leaf:  # such as a pruned weight
-            yield id(obj), obj.detach().clone().requires_grad_(obj.requires_grad)
-        elif isinstance(obj, UninitializedBuffer) or _is_sparse_parameter(obj):
-            with torch._C.DisableTorchFunctionSubclass():
-                data = obj.detach().clone()
-                copied = torch.Tensor._make_subclass(type(obj), data, obj.requires_grad)
-            copied.__dict__.update(obj.__dict__)
-            yield id(obj), copied
-
-
-_FRESH = {type(make()): make for make in (fresh_lock, fresh_rlock)}
-
-
-def _is_sparse_parameter(obj: object) -> bool:
-    if not isinstance(obj, torch.nn.Parameter) or is_lazy(obj):
-        return False
-    return obj.layout is not torch.strided
 
 
 def _require(model: object, optimizer: object) -> None:

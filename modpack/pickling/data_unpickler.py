@@ -12,8 +12,9 @@ import datetime
 import decimal
 import functools
 import importlib
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -33,10 +34,20 @@ from modpack.pickling.tensor_loading import (
 _LARGEST_KEY: Final = 2**61 - 1
 """Larger integers can be chosen to collide, and a dict of them takes quadratic time."""
 _MAX_SAME_HASH: Final = 1000
-_MAX_CONTAINERS: Final = 5_000_000
-"""An empty container takes one byte of a pickle (0.005 when deflated) and 56 bytes of memory."""
-_SET_WEIGHT: Final = 4
-"""Memory of a set, in units of other empty containers."""
+_MAX_CONTAINER_BYTES: Final = 192 << 20
+"""Memory of all containers without their contents. An empty list takes one byte of a pickle (0.005
+when deflated) and 72 bytes of memory, a deque 800 bytes."""
+_GC_BYTES: Final = 16
+_LIST_BYTES: Final = 32
+_DICT_BYTES: Final = 160
+"""Memory that a list or dict allocates for its first items."""
+_ENTRY_BYTES: Final = 40
+_CALL_BYTES: Final = 128
+"""Charged for each call, because a call takes more time than other ways to use memory."""
+_MAX_NESTING: Final = 100
+_UNPROTECTED: Final = (deque, defaultdict, slice)
+"""Types whose deallocation recurses in C. CPython limits the recursion for the other containers; a
+chain of 200,000 of these overflows the stack when it is dropped."""
 _QUANTIZED: Final = (torch.qint8, torch.qint32, torch.quint8, torch.quint4x2, torch.quint2x4)
 """Dtypes without conjugate and negative bits: torch crashes on tensors that have them."""
 _DICTS: Final = (dict, OrderedDict, Counter, defaultdict)
@@ -281,20 +292,44 @@ def _sparse(function: Callable[..., Any], layout: Any, parts: Any) -> Any:
     for each in parts:
         if isinstance(each, tuple):
             _integers(torch.Size(each) if type(each) is torch.Size else each)
+    _require_stored(parts)
     return function(layout, parts)
 
 
 def _nested(function: Callable[..., Any], *parts: Any) -> Any:
     are_tensors = all(type(each) is torch.Tensor for each in parts)
     _require(len(parts) == 4 and are_tensors, "a nested tensor is invalid")
+    _require_stored(parts[1:])
     return function(*parts)
 
 
+def _require_stored(parts: Iterable[Any]) -> None:
+    """Check that each number in a tensor of indices, sizes, or offsets has memory of its own.
+
+    A view with stride 0 has any number of rows, and torch visits each of them.
+    """
+    for each in parts:
+        if type(each) is torch.Tensor and not each.is_floating_point() and not each.is_complex():
+            needed, held = each.numel() * each.element_size(), each.untyped_storage().nbytes()
+            _require(
+                each.is_meta or needed <= held,
+                f"the indices or sizes of a tensor require {needed} bytes, but {held} are stored",
+            )
+
+
 def _with_attributes(made: Any, state: Any = None) -> Any:
-    """Set attributes like :func:`torch._utils._set_obj_state`, but never a property."""
+    """Set attributes like :func:`torch._utils._set_obj_state`, but none that a protocol looks up.
+
+    Libraries look up names such as ``__array_interface__``, ``_as_parameter_``, or ``_repr_html_``
+    on an object, and trust what they find: numpy reads memory at an address, ctypes passes one to
+    C. All names of protocols have underscores at both ends, or two at the start.
+    """
     for name, value in (state or {}).items():
         _require(type(name) is str, "the name of an attribute is not a string")
         _require(not hasattr(type(made), name), f"an attribute replaces {name!r:.80} of its class")
+        is_protocol = name.startswith("__") or (name.startswith("_") and name.endswith("_"))
+        is_allowed = name.isidentifier() and not is_protocol
+        _require(is_allowed, f"an attribute has the reserved or invalid name {name!r:.80}")
         vars(made)[name] = value
     return made
 
@@ -348,7 +383,9 @@ class _Data(Actions):
         self._import_module = import_module
         self._taken: dict[int, Any] = {}
         self._keys = _KeyChecker()
-        self._containers = 0
+        self._bytes = 0
+        self._heights: dict[int, int] = {}
+        self._nested: set[int] = set()
         checked = checked_functions(is_fake_mode())
         self._calls = {id(made): make for made, make in _MADE.items()}
         for made, check in _CHECKED.items():
@@ -389,9 +426,16 @@ class _Data(Actions):
         make = self._calls.get(id(function))
         if make is None:
             raise NotDataError(f"calling {_named(function)} is not allowed")
-        self._count(_SET_WEIGHT)
         try:
-            return call_checked(make, *arguments)
+            made = call_checked(make, *arguments)
+            self._charge(_CALL_BYTES)
+            if not isinstance(made, torch.Tensor):
+                self._count(made)
+            if type(made) is slice:
+                self._nest(made, arguments)
+            elif type(made) is deque:
+                self._nest(made, made)
+            return made
         except UnsoundTensorError:
             if any(function is each for each in _MADE):
                 raise NotDataError(f"the arguments of {_named(function)} are invalid") from None
@@ -432,40 +476,64 @@ class _Data(Actions):
     def extend(self, target: Any, items: Sequence[Any]) -> None:
         if type(target) not in (list, deque) and id(type(target)) not in self._taken:
             raise NotDataError(f"appending to a {type(target).__name__} is not allowed")
+        self._charge(_LIST_BYTES + 8 * len(items))
+        self._nest(target, items)
         target.extend(items)
 
     def store(self, target: Any, items: Sequence[Any]) -> None:
         if type(target) not in _DICTS and id(type(target)) not in self._taken:
             raise NotDataError(f"storing items in a {type(target).__name__} is not allowed")
+        self._charge(_DICT_BYTES + _ENTRY_BYTES * len(items))
+        self._nest(target, items)
         for key, value in zip(items[::2], items[1::2], strict=True):
             self._keys.require(key)
             target[key] = value
 
+    def make_tuple(self, items: Sequence[Any]) -> Any:
+        return self._count(tuple(items))
+
     def make_list(self, items: Sequence[Any]) -> Any:
-        self._count(1)
-        return list(items)
+        return self._count(list(items))
 
     def make_dict(self) -> Any:
-        self._count(1)
-        return {}
+        return self._count({})
 
     def make_set(self) -> Any:
-        self._count(_SET_WEIGHT)
-        return set()
+        return self._count(set())
 
     def make_frozenset(self, items: Sequence[Any]) -> Any:
-        self._count(_SET_WEIGHT)
-        return self._keys.frozenset_of(list(items))
+        return self._count(self._keys.frozenset_of(list(items)))
 
     def add(self, target: Any, items: Sequence[Any]) -> None:
         _require(type(target) is set, "adding to an object that is not a set is not allowed")
+        self._charge(_ENTRY_BYTES * len(items))
         target.update(self._keys.members(list(items)))
 
-    def _count(self, weight: int) -> None:
-        self._containers += weight
-        _require(
-            self._containers <= _MAX_CONTAINERS, "the pickle creates more than 5,000,000 containers"
-        )
+    def _count(self, made: Any) -> Any:
+        self._charge(sys.getsizeof(made) + _GC_BYTES)
+        return made
+
+    def _charge(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > _MAX_CONTAINER_BYTES:
+            limit = _MAX_CONTAINER_BYTES >> 20
+            raise NotDataError(f"the containers of the pickle require more than {limit} MiB")
+
+    def _nest(self, target: Any, parts: Iterable[Any]) -> None:
+        """Limit how deep :data:`_UNPROTECTED` containers contain each other directly.
+
+        A container that is in another one already may get no more of them, so that the height of
+        each is known when it is put into another one. Picklers fill a container first.
+        """
+        if type(target) not in _UNPROTECTED:
+            return
+        for each in parts:
+            if type(each) in _UNPROTECTED:
+                height = self._heights.get(id(each), 0) + 1
+                is_limited = height <= _MAX_NESTING and id(target) not in self._nested
+                _require(is_limited, f"a {type(target).__name__} is nested too deeply")
+                self._nested.add(id(each))
+                self._heights[id(target)] = max(self._heights.get(id(target), 0), height)
 
     def _retyped(self, *parts: Any) -> Any:
         """Create a plain tensor with attributes, by a function from the allowlist."""

@@ -121,27 +121,6 @@ DEFINED_IN: Final[Mapping[str, str]] = MappingProxyType(
     {name: module for module, names in _NAMES.items() for name in names}
 )
 """The defining module of each name."""
-_FORMER: Final = frozenset(
-    {
-        "modpack.hooks.captured",
-        "modpack.hooks.ddp",
-        "modpack.hooks.graphbound",
-        "modpack.hooks.graphparts",
-        "modpack.hooks.graphspecs",
-        "modpack.hooks.parametrized",
-        "modpack.hooks.recalling",
-        "modpack.hooks.resetting",
-        "modpack.hooks.scripted",
-        "modpack.pickling.classes",
-        "modpack.pickling.definitions",
-        "modpack.pickling.functions",
-        "modpack.pickling.generated",
-        "modpack.pickling.rebuilding",
-        "modpack.pickling.remade",
-        "modpack.pickling.torchscript",
-    }
-)
-"""Modules that pickles named before this module existed. Never remove one."""
 
 
 def named_in_packages(obj: T) -> T:
@@ -158,17 +137,6 @@ def named_in_packages(obj: T) -> T:
         raise LookupError(f"{named.__module__}.{named.__name__} is not in the vocabulary")
     named.__module__ = MODULE
     return obj
-
-
-def current_module(module: str, name: str) -> str:
-    """Return the current module of a name; format 1 and captures may contain former ones.
-
-    >>> current_module("modpack.pickling.functions", "make_cell")
-    'modpack.pickling.rebuild'
-    >>> current_module("torch.nn", "Linear")
-    'torch.nn'
-    """
-    return MODULE if module in _FORMER and name in DEFINED_IN else module
 
 
 def __getattr__(name: str) -> Any:

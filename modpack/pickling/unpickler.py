@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from modpack.core.names import require_module_name
 from modpack.errors import ModpackError, UnpicklingError
-from modpack.pickling.rebuild import MODULE, current_module
+from modpack.pickling.rebuild import MODULE
 from modpack.pickling.tensor_loading import (
     StorageLoader,
     UnsoundTensorError,
@@ -95,13 +95,12 @@ class _Unpickler(pickle.Unpickler):
         self._has_old_names = not (start[:1] == pickle.PROTO and start[1:] >= bytes([3]))
 
     def find_class(self, module: str, name: str) -> Any:
-        if name == "GlobalNames" and current_module(module, name) == MODULE:
+        if name == "GlobalNames" and module == MODULE:
             return self._global_names()
         if self._has_old_names and (module, name) in _compat_pickle.NAME_MAPPING:
             module, name = _compat_pickle.NAME_MAPPING[module, name]
         elif self._has_old_names:
             module = _compat_pickle.IMPORT_MAPPING.get(module, module)
-        module = current_module(module, name)
         found: Any = self._imported(module, name)
         try:
             for part in name.split("."):

@@ -1,10 +1,9 @@
-"""JSON documents of audits, verifications, suggestions, and `why`."""
+"""JSON documents of audits, verifications, and `why`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.core.codec import Line
 from modpack.report.json_output import CodeFacts, code_facts, pick
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
         Provider,
         ResourceFacts,
     )
-    from modpack.report.suggest import ImportReach, ModuleOrigin, Suggestion
     from modpack.report.verify import CheckFacts, VerifyFacts
     from modpack.report.why import Chain, ImportLink, ModuleStatus, Why
     from modpack.security.signing_envelope import ValidSignature
@@ -266,126 +264,6 @@ def why_document(found: Why, path: str, every_chain: bool) -> WhyDocument:
         found.importers,
         found.notes,
     )
-
-
-@dataclass(frozen=True)
-class RuleFacts:
-    """A rule.
-
-    Attributes:
-        action: What the rule does.
-        patterns: Patterns that it matches.
-        option: The rule as options of ``modpack export``, quoted for a shell.
-        toml: The rule as an entry of ``rules`` in a pyproject.toml.
-    """
-
-    action: Action
-    patterns: tuple[str, ...]
-    option: str
-    toml: str
-
-
-@dataclass(frozen=True)
-class SuggestionFacts(RuleFacts):
-    """A suggested rule, with the reasons for it.
-
-    Attributes:
-        provided_by: Provider of the modules.
-        name: The distribution, or the top-level module.
-        modules: Modules that the rule decides.
-        distribution: The installed distribution, or null.
-        version: Version of the distribution, or null.
-        license: License of the distribution, or null.
-        editable: Whether the distribution is an editable install, or null.
-        native: Whether the distribution contains native code, or null.
-        reach: The strongest evidence that the modules are needed.
-        importers: Locations that need the modules, the strongest evidence first.
-        reasons: Reasons for the rule, in sentences.
-        mock_risk: Effect of a mock instead of the rule. Null if a mock cannot replace the rule.
-        alternative: Another rule that may work, or null.
-    """
-
-    provided_by: ModuleOrigin
-    name: str
-    modules: tuple[str, ...]
-    distribution: str | None
-    version: str | None
-    license: str | None
-    editable: bool | None
-    native: bool | None
-    reach: ImportReach
-    importers: tuple[ImportLink, ...]
-    reasons: tuple[str, ...]
-    mock_risk: MockRisk | None
-    alternative: RuleFacts | None
-
-
-class SuggestDocument(NamedTuple):
-    """Rules for the modules that no rule matches.
-
-    Attributes:
-        target: The target, as the user named it.
-        preset: The preset whose choices the suggestions follow.
-        suggestions: The rules, in the order in which they must be given.
-        problems: Problems that no rule solves.
-    """
-
-    target: str
-    preset: Literal["pinned", "hermetic"]
-    suggestions: tuple[SuggestionFacts, ...]
-    problems: tuple[Diagnostic, ...]
-
-
-def suggest_document(
-    target: str, preset: str, found: Sequence[Suggestion], problems: Sequence[Diagnostic]
-) -> SuggestDocument:
-    """Return the document of ``modpack suggest``.
-
-    Args:
-        target: The target, as the user named it.
-        preset: The preset whose choices the suggestions follow.
-        found: The rules, in the order in which they must be given.
-        problems: Problems that no rule solves.
-    """
-    suggestions = tuple(map(_suggestion_facts, found))
-    return SuggestDocument(
-        target, "hermetic" if preset == "hermetic" else "pinned", suggestions, tuple(problems)
-    )
-
-
-def _suggestion_facts(found: Suggestion) -> SuggestionFacts:
-    from modpack.core.plan import MockRisk
-    from modpack.core.rules import Action
-    from modpack.report.suggest import reasons
-
-    advice, distribution = found.advice, found.distribution
-    rule = _rule_facts(advice.action, advice.patterns)
-    can_be_mocked = found.mock_risk not in (None, MockRisk.REACHABLE)
-    return SuggestionFacts(
-        rule.action,
-        rule.patterns,
-        rule.option,
-        rule.toml,
-        advice.kind,
-        advice.name,
-        found.modules,
-        distribution.name if distribution is not None else None,
-        distribution.version if distribution is not None else None,
-        distribution.license if distribution is not None else None,
-        distribution.editable if distribution is not None else None,
-        found.is_native,
-        found.reach,
-        found.importers,
-        tuple(reasons(found)),
-        found.mock_risk,
-        _rule_facts(Action.MOCK, advice.patterns) if can_be_mocked else None,
-    )
-
-
-def _rule_facts(action: Action, patterns: tuple[str, ...]) -> RuleFacts:
-    from modpack.report.suggest import as_option, as_toml
-
-    return RuleFacts(action, patterns, as_option(action, patterns), as_toml(action, patterns))
 
 
 class VerifyDocument(NamedTuple):

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from modpack.core.process import gc_paused
-from modpack.pickling import rebuild
 from modpack.pickling.allowlist import CALLABLE, DATA
 from modpack.pickling.pickle_machine import (
     OPAQUE,
@@ -23,8 +22,9 @@ from modpack.pickling.pickle_machine import (
     PickleMachine,
     StackItem,
 )
-from modpack.pickling.rebuild import current_module
+from modpack.pickling.rebuild import MODULE
 
+_MAKE_FUNCTION: Final = f"{MODULE}.make_function"
 _MAX_NAMES: Final = 100_000
 """Limit on globals in a pickle: ten times the number of names in torch."""
 _MAX_NODES: Final = 1_000_000
@@ -276,9 +276,8 @@ class PickleReader(_GlobalCollector):
         """Record a call. The result of an allowed function keeps the function's name."""
         if type(function) is not PickledName:
             return OPAQUE
-        if function.name == "make_function" and isinstance(arguments, tuple):
-            if current_module(function.module, function.name) == rebuild.MODULE:
-                self._note_source(arguments)
+        if str(function) == _MAKE_FUNCTION and isinstance(arguments, tuple):
+            self._note_source(arguments)
         if not function.is_data:
             return OPAQUE
         if str(function) not in CALLABLE:
@@ -401,9 +400,6 @@ class PickleTree(_GlobalCollector):
         self._nodes += nodes
         if self._nodes > _MAX_NODES:
             raise MalformedError(f"the pickle creates more than {_MAX_NODES} values")
-
-    def _name(self, module: str, name: str) -> PickledName:
-        return super()._name(current_module(module, name), name)
 
     def persistent(self, pid: Any) -> Any:
         """Return a node for a persistent id."""

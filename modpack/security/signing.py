@@ -158,7 +158,7 @@ def _read_embedded(archive: Archive) -> bytes | None:
         raise SignatureError(
             archive.path, f"the signature {layout.SIGNATURE} cannot be read: {failure.reason}"
         ) from failure
-    if manifest is not None and manifest.format >= layout.CANONICAL_ZIP_FROM:
+    if manifest is not None:
         if read_envelope(content, archive.path, layout.SIGNATURE).encoded() != content:
             reason = f"the signature {layout.SIGNATURE} is not in the form that modpack writes"
             raise SignatureError(archive.path, reason)

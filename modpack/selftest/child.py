@@ -144,11 +144,11 @@ def main(job: dict[str, Json], handle: int) -> None:
     isolation.install()
     runner = _JobRunner(known, connection, isolation)
     result = runner.run()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()  # the parent may end this process once it has the result
     connection.send_bytes(_encode("result", result))
     if known.call_signatures and result.failure is None:
         connection.send_bytes(_encode("varied", runner.vary_calls()))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
     os._exit(0)  # without waiting for threads that the package started
 
 

@@ -76,7 +76,7 @@ class HostIsolation:
     def install(self) -> None:
         """Install the import and audit hooks. They stay active for the life of the process."""
         sys.meta_path[:] = [
-            finder if finder in (BuiltinImporter, FrozenImporter) else _FilteredFinder(finder, self)
+            finder if finder in (BuiltinImporter, FrozenImporter) else FilteredFinder(finder, self)
             for finder in sys.meta_path
         ]
         if self._hidden_paths:
@@ -106,11 +106,11 @@ class HostIsolation:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-class _FilteredFinder:
+class FilteredFinder:
     """A finder that does not find hidden modules and distributions."""
 
     def __init__(self, finder: Any, isolation: HostIsolation) -> None:
-        self._finder = finder
+        self.original = finder
         self._isolation = isolation
 
     def find_spec(
@@ -120,15 +120,15 @@ class _FilteredFinder:
             return None
         if "." not in fullname and fullname not in self._isolation.requested_by:
             self._isolation.requested_by[fullname] = _module_name(_requesting_frame())
-        found: ModuleSpec | None = self._finder.find_spec(fullname, path, target)
+        found: ModuleSpec | None = self.original.find_spec(fullname, path, target)
         return found
 
     def find_distributions(self, *context: Any) -> Iterable[Any]:
-        find = getattr(self._finder, "find_distributions", None)
+        find = getattr(self.original, "find_distributions", None)
         return self._isolation.visible_distributions(find(*context)) if find is not None else ()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._finder, name)
+        return getattr(self.original, name)
 
 
 def _requesting_frame() -> FrameType | None:

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import site
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,21 +35,20 @@ from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, UnfilledTable
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
+from modpack.selftest.interpreters import (
+    ForkedInterpreter,
+    installation_paths,
+    script_folder,
+    start_interpreter,
+)
 from modpack.selftest.object_rows import Row
 
 if TYPE_CHECKING:
     from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 
-_START = """
-import json, sys
-with open(sys.argv[1], encoding="utf-8") as file:
-    job = json.load(file)
-sys.path[:] = job["path"]
-from modpack.selftest.child import main
-main(job, int(sys.argv[2]))
-"""
 VARIATION_SECONDS = 60.0
 """Time limit of the calls that find varying dimensions."""
+_Interpreter: TypeAlias = "ForkedInterpreter | subprocess.Popen[bytes]"
 _POLL_SECONDS = 0.5
 _LOG_LINES = 15
 
@@ -277,21 +273,19 @@ def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
         (folder / "cwd").mkdir()
         document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
         (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        result = _communicate(folder, respond, timeout, bool(job.call_signatures))
+        result = _communicate(job, folder, respond, timeout)
         log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
         return result._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _communicate(
-    folder: Path, respond: Responder, timeout: float, wants_variations: bool
-) -> RunResult:
+def _communicate(job: Job, folder: Path, respond: Responder, timeout: float) -> RunResult:
     """Start the child in the folder of its job, handle its requests, and return its result."""
     deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
-            process = _start(folder, theirs.fileno(), log)
+            process = start_interpreter(job, folder, ours, theirs.fileno(), log)
         try:
             while True:
                 message = _receive(ours, process, deadline)
@@ -302,7 +296,7 @@ def _communicate(
                     return RunResult(message)
                 if "result" in message:
                     result = from_json(RunResult, message["result"], "the result")
-                    if wants_variations and result.failure is None:
+                    if job.call_signatures and result.failure is None:
                         return _add_variations(result, ours, process)
                     return result
                 request = from_json(ResourceRequest, message["request"], "the request")
@@ -314,9 +308,7 @@ def _communicate(
             process.wait()
 
 
-def _add_variations(
-    result: RunResult, connection: Connection, process: subprocess.Popen[bytes]
-) -> RunResult:
+def _add_variations(result: RunResult, connection: Connection, process: _Interpreter) -> RunResult:
     """Return a result with that of the calls with other sizes, which the child sends after it.
 
     The calls that they need may crash the child or never return, which is not a failure.
@@ -327,22 +319,8 @@ def _add_variations(
     return result._replace(varied=from_json(VariedCalls, message["varied"], "the calls"))
 
 
-def _start(folder: Path, handle: int, log: Any) -> subprocess.Popen[bytes]:
-    optimized = [f"-{'O' * sys.flags.optimize}"] if sys.flags.optimize else []
-    command = [sys.executable, "-I", *optimized, "-c", _START]
-    return subprocess.Popen(
-        [*command, str(folder / "job.json"), str(handle)],
-        cwd=folder / "cwd",
-        env={**os.environ, "MODPACK_CACHE_DIR": str(folder / "cache")},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        **_inheritance_options(handle),
-    )
-
-
 def _receive(
-    connection: Connection, process: subprocess.Popen[bytes], deadline: float
+    connection: Connection, process: _Interpreter, deadline: float
 ) -> dict[str, Any] | Failure | None:
     """Return the next message, or None after the deadline."""
     while not connection.poll(_POLL_SECONDS):
@@ -357,15 +335,7 @@ def _receive(
     return message
 
 
-def _inheritance_options(handle: int) -> dict[str, Any]:
-    """Return the options with which a child inherits one handle and no other."""
-    if sys.platform == "win32":
-        os.set_handle_inheritable(handle, True)
-        return {"startupinfo": subprocess.STARTUPINFO(lpAttributeList={"handle_list": [handle]})}
-    return {"pass_fds": (handle,)}
-
-
-def _describe_exit(process: subprocess.Popen[bytes]) -> str:
+def _describe_exit(process: _Interpreter) -> str:
     try:
         code = process.wait(timeout=10)
     except subprocess.TimeoutExpired:
@@ -413,10 +383,9 @@ def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     are removed, unless an extern module of the package is in them too.
     """
     needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
-    needed |= {str(Path(__file__).parents[2]), *_installation_paths()}
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    needed |= {str(Path(__file__).parents[2]), *installation_paths()}
     unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
-    unwanted |= {str(Path(script).absolute().parent)} if script else set()
+    unwanted.add(script_folder() or "")
     entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
     return [entry for entry in entries if entry in needed or entry not in unwanted]
 
@@ -454,11 +423,3 @@ def _import_root(location: Location) -> str:
     place = Path(location.file or next(iter(location.search), "."))
     steps = location.module.count(".") + (1 if location.is_package and location.file else 0)
     return str(place.absolute().parents[min(steps, len(place.absolute().parents) - 1)])
-
-
-def _installation_paths() -> list[str]:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    zipped = [entry for entry in sys.path if entry.endswith(".zip")]
-    user = site.getusersitepackages() if site.ENABLE_USER_SITE else None
-    sites = [*site.getsitepackages(), *([user] if user else [])]
-    return [*map(sysconfig.get_path, names), *zipped, *sites]

@@ -18,18 +18,17 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.policy import TrustPolicy
+from modpack.core.process import die_with
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.serving.frames import SERVE, Channel
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
 
 if TYPE_CHECKING:
     from modpack.running.predictor import Predictor
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
@@ -117,7 +116,7 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
             status = 1
             try:
                 control.close()
-                _die_with(server)
+                die_with(server)
                 _work(descriptors[0], predictor, order)
                 status = 0
             except BaseException:
@@ -126,15 +125,6 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
                 sys.stderr.flush()
                 os._exit(status)
         os.close(descriptors[0])
-
-
-def _die_with(parent: int) -> None:
-    """Let the system end this process with its parent process, even in an endless loop."""
-    import ctypes
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:

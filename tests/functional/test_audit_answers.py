@@ -694,42 +694,6 @@ def test_why_of_unknown_module_suggests_similar_name(first):
     assert "scout.blocks" in result.output
 
 
-def test_suggest_prints_one_rule_per_undecided_root(site):
-    done = _from_project(site, "suggest", "scout.net:make", "--json")
-    assert done.returncode in (0, 1), done.stderr
-    suggestions = json.loads(done.stdout)["suggestions"]
-    covered = {module for each in suggestions for module in each["modules"]}
-    roots = {"scout", "gridkit", "mathbits", "plainbox", "atlas", "draftlib", "looselib"}
-    assert {module.partition(".")[0] for module in covered} == {*roots, "clockwork", "telemetry"}
-    assert "scout.typing_only" not in covered
-
-
-def test_suggested_rules_decide_every_module(site):
-    done = _from_project(site, "suggest", "scout.net:make", "--json")
-    suggestions = json.loads(done.stdout)["suggestions"]
-    pasted = []
-    for each in suggestions:
-        pasted += [f"--{each['action']}", *each["patterns"][:1]]
-        for pattern in each["patterns"][1:]:
-            pasted += [f"--{each['action']}", pattern]
-    done = _from_project(
-        site, "export", "scout.net:make", "--dry-run", "--preset", "none", "--json", *pasted
-    )
-    document = json.loads(done.stdout)
-    assert document["problems"] == []
-    actions = {each["module"]: each["action"] for each in document["modules"]}
-    assert actions["scout.net"] == "intern"
-    assert actions["mathbits"] == "extern"
-    assert actions["atlas.south"] == "extern"
-
-
-def test_suggest_without_undecided_modules_prints_no_rules(site):
-    rules = ["--extern", "**"]
-    done = _from_project(site, "suggest", "scout.net:make", *rules, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["suggestions"] == []
-
-
 PINS = {
     "atlas-north==1.1",
     "atlas-south==2.2",

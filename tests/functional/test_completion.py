@@ -48,7 +48,6 @@ def test_complete_returns_commands_options_and_choices():
         ["sbom", "ne"],
         ["report", "ne"],
         ["export", "ne"],
-        ["suggest", "ne"],
     ],
 )
 def test_complete_leaves_files_to_shell(arguments):

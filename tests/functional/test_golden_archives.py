@@ -1,4 +1,4 @@
-"""Archives of earlier formats load with their values, without their projects."""
+"""Archives of each format version load with their values, without their projects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from modpack.report.verify import verify_package
 from tests.warm_python import run_python
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "archives" / "modpack"
-FORMATS = ("v1", "v2")
+FORMATS = ("v2",)
 X = torch.tensor([[1.0, 1.0]])
 
 
-@pytest.mark.parametrize(("version", "count"), [("v1", 5), ("v2", 13)])
+@pytest.mark.parametrize(("version", "count"), [("v2", 13)])
 def test_verify_accepts_every_archive(version, count):
     archives = sorted((FOLDER / version).glob("*.modpack"))
     assert len(archives) == count
@@ -28,7 +28,7 @@ def test_verify_accepts_every_archive(version, count):
         assert facts.format == f"modpack {version[1:]}"
 
 
-@pytest.mark.parametrize("name", ["v1/hooked", "v1/repacked", "v2/hooked"])
+@pytest.mark.parametrize("name", ["v2/hooked"])
 def test_archive_restores_hooks_and_optimizer(name):
     with modpack.PackageImporter(FOLDER / f"{name}.modpack") as importer:
         net, optimizer = importer.load_model("model", "model.pkl", with_optimizer=True)

@@ -10,7 +10,7 @@ from modpack.core.plan import Decision, PackagingError, PackagingErrorReason, Pl
 from modpack.core.plan_json import plan_from_json, plan_to_json
 from modpack.core.rules import Action, Rule
 from modpack.core.scan import ImportKind
-from modpack.diagnostics import Diagnostic, Severity
+from modpack.diagnostics import Diagnostic
 
 DENIED, ABSENT = PackagingErrorReason.DENIED, PackagingErrorReason.SOURCE_FILE_NOT_FOUND
 
@@ -131,20 +131,6 @@ def test_plan_from_json_rejects_invalid_records():
     for wrong in ({}, {"version": 1}, {"modules": 3, "edges": [], "roots": [], "notes": []}):
         with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
             plan_from_json(wrong)
-
-
-def test_plan_from_json_reads_notes_of_version_1(plan):
-    notes = [
-        {"kind": "absent", "subject": "fast", "text": "not here", "place": "pkg/__init__.py:7"},
-        {"kind": "live-changed", "subject": "net", "text": "changed"},
-    ]
-    again = plan_from_json({**plan_to_json(plan, {}), "version": 1, "notes": notes})
-    assert again.notes == (
-        Diagnostic(
-            Severity.INFO, "optional-import-missing", "fast", "not here", "pkg/__init__.py:7"
-        ),
-        Diagnostic(Severity.WARNING, "live-changed", "net", "changed"),
-    )
 
 
 def test_plan_from_json_rejects_codes_that_are_not_notes(plan):

@@ -31,14 +31,6 @@ def test_recorded_plan_lists_files_without_local_paths():
     assert read.distributions == DISTRIBUTIONS
 
 
-def test_plan_of_older_version_has_no_files():
-    recorded = dict(plan_to_json(Plan({}), {}))
-    del recorded["files"], recorded["distributions"]
-    read = plan_from_json(recorded)
-    assert read.files == ()
-    assert read.distributions == ()
-
-
 @pytest.mark.parametrize("damage", [{"a": {}}, {"a": {"owner": "", "why": "", "kind": "odd"}}, [1]])
 def test_damaged_file_records_raise(damage):
     recorded = {**plan_to_json(Plan({}), {}), "files": damage}

@@ -80,15 +80,6 @@ def test_self_test_from_json_rejects_duplicate_example():
         self_test_from_json({**document, "cases": document["cases"] * 2})
 
 
-def test_self_test_of_older_version_has_no_mock_events():
-    document = RECORD.to_json()
-    del document["touches"]
-    found = self_test_from_json(document)
-    assert not found.has_mock_events
-    assert found.mock_events == ()
-    assert "touches" not in found.to_json()
-
-
 @pytest.mark.parametrize(
     "touch",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import io
@@ -12,7 +11,6 @@ import re
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import modpack
 from modpack import hooks
@@ -304,8 +301,6 @@ def test_capture_rejects_objects_that_need_an_exporter():
     model[0].register_forward_hook(lambda module, args, output: traced(output))
     with pytest.raises(modpack.PicklingError, match=r"hook '0/forward/0' -> traced.*an exporter"):
         hooks.capture(model)
-    model[0].traced = traced
-    assert torch.equal(hooks.copy_model(model)(X), model(X))
 
 
 def test_capture_contains_scripted_module_of_hook():
@@ -331,7 +326,6 @@ def test_capture_contains_hooks_of_module_in_hook():
         (lambda: hooks.capture(3), "model must be a torch.nn.Module, not int"),
         (lambda: hooks.capture(net(), 3), "optimizer must be a torch.optim.Optimizer"),
         (lambda: hooks.restore(net(), b""), "captured must be a HookCapture, not bytes"),
-        (lambda: hooks.copy_model(None), "model must be a torch.nn.Module"),
     ],
 )
 def test_capture_and_restore_check_argument_types(call, text):
@@ -343,115 +337,6 @@ def test_restore_rejects_unknown_capture_version():
     captured = dataclasses.replace(hooks.capture(net()), version=99)
     with pytest.raises(modpack.ModpackError, match=r"version 99 are not .*\. Upgrade modpack"):
         hooks.restore(net(), captured)
-
-
-def test_copy_model_behaves_like_original():
-    model, optimizer = hooked()
-    twin, twin_optimizer = hooks.copy_model(model, optimizer)
-    expected = step(*hooked())
-    assert same(step(twin, twin_optimizer), expected)
-    assert model.collector.seen == [] and len(twin.collector.seen) == 6
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert same(step(model, optimizer), expected)
-    assert len(twin.collector.seen) == 6
-
-
-def test_deepcopy_alone_shares_closures():
-    """Show the problem that copy_model solves."""
-    model, _ = hooked()
-    twin = copy.deepcopy(model)
-    closure = [*twin[0]._forward_hooks.values()][1].__closure__
-    assert closure[0].cell_contents is model[2].weight
-    assert not twin[0].weight._backward_hooks
-
-
-def test_copied_handle_removes_copied_hook():
-    model, _ = hooked()
-    twin = hooks.copy_model(model)
-    twin.handle.remove()
-    assert len(twin[0]._forward_hooks) == 2 and len(model[0]._forward_hooks) == 3
-    twin(X)
-    assert twin.collector.seen == []
-
-
-def test_copied_handle_disables_copied_attachment():
-    model = net()
-    model.seen = []
-    seen = model.seen
-    model.handle = hooks.attach(model, hooks.OutputGrad("1", lambda grad: seen.append(grad)))
-    twin = hooks.copy_model(model)
-    loss = twin(X).sum()
-    twin.handle.remove()
-    loss.backward()
-    assert twin.seen == [] and not twin[1]._forward_hooks
-    model(X).sum().backward()
-    assert len(model.seen) == 1
-
-
-def test_hooks_are_not_deepcopied():
-    model = net()
-    model[0].register_forward_hook(NoDeepcopy())
-    assert torch.equal(hooks.copy_model(model)(X), model(X))
-
-
-def test_later_hook_overwrites_no_copied_hook():
-    model, _ = hooked()
-    twin = hooks.copy_model(model)
-    twin[0].register_forward_hook(lambda module, args, output: output)
-    assert len(twin[0]._forward_hooks) == 4
-
-
-def test_copied_model_can_be_copied_again():
-    model = hooks.copy_model(hooks.copy_model(hooked()[0]))
-    assert torch.equal(copy.deepcopy(model)(X), hooked()[0](X))
-
-
-def test_native_hooks_are_copied_once():
-    model = nn.Sequential(
-        spectral_norm(nn.Linear(3, 3)),
-        nn.Linear(3, 3),
-        parametrizations.weight_norm(nn.Linear(3, 2)),
-    )
-    prune.l1_unstructured(model[1], "weight", amount=4)
-    scale = model[1].weight_orig
-    model[1].register_forward_hook(lambda module, args, output: output * scale.sum())
-    twin = hooks.copy_model(model)
-    for each in (model, twin):
-        each.eval()
-    assert torch.equal(twin(X), model(X))
-    assert len(twin[0]._forward_pre_hooks) == len(twin[1]._forward_pre_hooks) == 1
-    prune.remove(twin[1], "weight")
-    assert prune.is_pruned(model) and not prune.is_pruned(twin)
-
-
-def test_flags_of_hooks_are_copied():
-    model = net()
-    calls: list[object] = []
-    model.calls = calls
-    model[0].register_forward_pre_hook(
-        lambda module, args, kwargs: calls.append(kwargs), with_kwargs=True
-    )
-    model[1].register_forward_hook(
-        lambda module, args, output: calls.append(output), always_call=True
-    )
-    twin = hooks.copy_model(model)
-    twin[0](input=X)
-    with pytest.raises(TypeError):
-        twin[1]("no tensor")
-    assert list(twin.calls[0]) == ["input"] and twin.calls[1] is None and calls == []
-
-
-def test_copy_model_resets_hook_state_on_request():
-    model = net()
-    features: OrderedDict[str, torch.Tensor] = OrderedDict()
-    model.features = features
-    model[1].register_forward_hook(lambda module, args, output: features.update(out=output))
-    model(X)
-    assert list(hooks.copy_model(model).features) == ["out"]
-    twin = hooks.copy_model(model, reset_hook_state=True)
-    assert twin.features == {} and list(features) == ["out"]
-    twin(X)
-    assert list(twin.features) == ["out"]
 
 
 def test_importing_modpack_hooks_imports_no_torch():
@@ -468,8 +353,10 @@ def test_hooks_of_a_reloaded_model_are_captured_too(lab, tmp_path):
     lab.hook(model)
     modpack.save(model, tmp_path / "net.modpack")
     loaded = modpack.load(tmp_path / "net.modpack")
-    assert lab.run(hooks.copy_model(loaded)) == lab.run(model)
-    assert loaded[0].weight.grad is None
+    fresh = lab.net()
+    fresh.load_state_dict(model.state_dict())
+    hooks.restore(fresh, hooks.capture(loaded))
+    assert lab.run(fresh) == lab.run(model)
 
 
 def test_capture_contains_only_bytes_and_plain_values():
@@ -536,111 +423,5 @@ class Counting(nn.Linear):
         return (*self.counts(), *from_holders, len(self.note.__self__.seen))
 
 
-def test_copy_of_functions_that_share_closures_with_hooks_shares_them():
-    model = Counting()
-    model(X)
-    before = model.look()
-    assert before == (1, 10, 1, 10, [1, 10, 1], [1, 10, 1], 1)
-    twin = hooks.copy_model(model)
-    assert twin.look() == before and twin.counts is twin.holders["tuple"][0] is not model.counts
-    twin(X)
-    assert twin.look() == (2, 20, 2, 20, [2, 20, 2], [2, 20, 2], 2) and model.look() == before
-    assert hooks.copy_model(twin).look() == twin.look()
-    assert twin.shared.counts is model.counts
-    with torch.no_grad():
-        twin.weight.zero_()
-    assert twin.scaled(1.0) == 0 != model.scaled(1.0)
-    assert twin.apart is model.apart  # as with copy.deepcopy: no hook refers to it
-
-
-def test_copy_of_hooks_of_two_modules_shares_their_closure():
-    model, seen = net(), []
-    model[0].register_forward_hook(lambda module, args, output: seen.append(0))
-    model[2].weight.register_hook(lambda grad: seen.append(2))
-    model.seen = lambda: seen
-    twin = hooks.copy_model(model)
-    twin(X).sum().backward()
-    assert twin.seen() == [0, 2] and seen == []
-
-
-def test_copy_of_handles_of_groups_removes_the_group():
-    model, log = net(), []
-    model.log = log
-    tensors = [model[0].weight, model[2].weight]
-    model.handle = torch.autograd.graph.register_multi_grad_hook(
-        tensors, lambda grads: log.append(len(grads))
-    )
-    twin = hooks.copy_model(model)
-    twin(X).sum().backward()
-    twin.handle.remove()
-    twin(X).sum().backward()
-    assert twin.log == [2] and log == []
-    model(X).sum().backward()
-    assert log == [2]
-
-
-def test_copy_of_lazy_modules_is_lazy_and_keeps_hooks():
-    model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
-    weight, calls = model[0].weight, []
-    model.calls = calls
-    model[1].register_forward_hook(lambda module, args, output: calls.append(weight))
-    twin = hooks.copy_model(hooks.copy_model(model))
-    assert twin(X).shape == (2, 3)
-    assert twin.calls[0] is twin[0].weight and calls == []
-    assert nn.parameter.is_lazy(model[0].weight) and nn.parameter.is_lazy(model[1].running_mean)
-    model(X)
-    assert calls[0] is model[0].weight
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_copy_of_scripted_and_traced_parts_keeps_their_hooks(tmp_path):
-    model = net()
-    model[0] = torch.jit.trace(model[0], X)
-    model[1] = torch.jit.script(model[1])
-    model.function = torch.jit.trace(lambda x: x + 1, X)
-    model.handle = model[0].register_forward_hook(lambda module, args, output: output * 3)
-    model[0].weight.register_hook(lambda grad: grad * 5)
-    modpack.save(model, tmp_path / "net.modpack", extern="**")
-    for twin in (hooks.copy_model(model), modpack.load(tmp_path / "net.modpack")):
-        results = []
-        for each in (model, twin):
-            each.zero_grad()
-            output = each(each.function(X))
-            output.sum().backward()
-            results.append([output, each[0].weight.grad.clone()])
-        assert same(*results)
-        twin.handle.remove()
-        assert not twin[0]._forward_hooks and model[0]._forward_hooks
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_copy_of_hooks_that_were_scripted_leaves_them_to_torch(tmp_path):
-    layer = nn.Linear(3, 3)
-    layer.register_forward_hook(_doubled)
-    model = torch.jit.script(layer)
-    modpack.save(model, tmp_path / "net.modpack", extern="**")
-    for twin in (hooks.copy_model(model), modpack.load(tmp_path / "net.modpack")):
-        assert torch.equal(twin(X), layer(X))
-
-
 def _doubled(self, inputs: tuple[torch.Tensor], output: torch.Tensor):
     return output * 2
-
-
-def test_copy_of_sparse_parameters_keeps_their_hooks():
-    model = nn.Module()
-    model.weight = nn.Parameter(torch.eye(2).to_sparse())
-    model.weight.register_hook(lambda grad: grad * 2)
-    twin = hooks.copy_model(model)
-    assert type(twin.weight) is nn.Parameter and twin.weight._backward_hooks
-    assert torch.equal(twin.weight.to_dense(), torch.eye(2))
-
-
-def test_copy_model_reports_uncopyable_part_with_hint():
-    model = net()
-    model.held = {"things": [NoDeepcopy()]}
-    with pytest.raises(
-        modpack.ModpackError,
-        match=r"model\.held\['things'\]\[0\]: .*NoDeepcopy.*not this way.*Define __deepcopy__",
-    ):
-        hooks.copy_model(model)

@@ -248,10 +248,111 @@ def test_unpickle_data_limits_keys_with_same_hash():
         load(pickle.dumps(dict.fromkeys(keys), 4))
 
 
-@pytest.mark.parametrize("opcode", [b"\x8f", b"]", b"}"])
-def test_unpickle_data_limits_number_of_containers(opcode):
-    with pytest.raises(UnpicklingError, match="more than 5,000,000 containers"):
-        load(whole(b"](" + opcode * 5_000_001 + b"e"))
+PROTOCOL_NAMES = [
+    *("__array_interface__", "__array_struct__", "__array__", "__array_priority__"),
+    *("__cuda_array_interface__", "__dlpack__", "__dlpack_device__", "__buffer__"),
+    *("__torch_function__", "__deepcopy__", "__copy__", "__reduce_ex__", "__getattr__"),
+    *("__dataclass_fields__", "__wrapped__", "__index__", "__html__", "__private"),
+    *("_repr_html_", "_repr_mimebundle_", "_ipython_display_", "_as_parameter_", "_fields_"),
+    *("", "a b", "1", "a.b", "\0"),
+]
+
+
+@pytest.mark.parametrize("name", PROTOCOL_NAMES)
+def test_unpickle_data_rejects_attributes_that_protocols_look_up(name):
+    value = torch.ones(2)
+    state = b"}" + text(name) + b"K\5s"
+    expected = "reserved or invalid name|replaces"
+    with pytest.raises(UnpicklingError, match=expected):
+        load(whole(ORDERED, state, b"b"))
+    inner = tuple_of(STORAGE, b"K\0", tuple_of(b"K\1"), tuple_of(b"K\1"), b"\x89", ORDERED)
+    retyped = named("torch._tensor", "_rebuild_from_type_v2")
+    parts = (named("torch._utils", "_rebuild_tensor_v2"), named("torch", "Tensor"), inner, state)
+    with pytest.raises(UnpicklingError, match=expected):
+        made_of("float32", 8, retyped, tuple_of(*parts), b"R")
+    parameter = named("torch._utils", "_rebuild_parameter_with_state")
+    with pytest.raises(UnpicklingError, match=expected):
+        made_of("float32", 8, parameter, tuple_of(tensor(), b"\x88", ORDERED, state), b"R")
+    assert value.sum() == 2
+
+
+def test_unpickle_data_restores_other_attributes(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.ignored, weight._no_weight_decay = 1, True
+    module = torch.nn.Linear(2, 2)
+    import modpack
+
+    modpack.save({"weight": weight, "state": module.state_dict()}, tmp_path / "w.modpack")
+    policy = modpack.TrustPolicy(allow_code=False)
+    loaded = modpack.load(tmp_path / "w.modpack", policy=policy)
+    assert vars(loaded["weight"]) == {"ignored": 1, "_no_weight_decay": True}
+    assert loaded["state"]._metadata == module.state_dict()._metadata
+
+
+HUNGRY = {
+    "lists": b"]",
+    "dicts": b"}",
+    "sets": b"\x8f",
+    "lists of one item": b"]Na",
+    "dicts of one item": b"}NNs",
+    "tuples of one item": b"N\x85",
+    "deques": b"h\0)R",
+}
+
+
+@pytest.mark.parametrize("name", HUNGRY)
+def test_unpickle_data_limits_memory_of_containers(name):
+    repeated = HUNGRY[name] * (10_000_000 // len(HUNGRY[name]))
+    deque = named("collections", "deque") + b"q\0" + b"0"
+    with pytest.raises(UnpicklingError, match="the containers of the pickle require more than 192"):
+        load(whole(deque, b"](" + repeated + b"e"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"h\0)R" * 1000 + b"a" * 999,
+        b"h\1)RK\0" * 1000 + b"N" + b"s" * 1000,
+        b"h\2" * 1000 + b"N" + b"NN\x87R" * 1000,
+        b"h\0" * 1000 + b"]" + b"\x85\x85R" * 1000,
+        # from the outside to the inside: each is nested before it gets a member
+        b"h\0)Rq\3" + b"h\0)Rq\4ah\4h\0)Ra",
+    ],
+)
+def test_unpickle_data_limits_depth_of_containers_that_recurse_in_c(body):
+    kinds = (("collections", "deque"), ("collections", "defaultdict"), ("builtins", "slice"))
+    names = b"".join(named(*kind) + b"q" + bytes([i]) + b"0" for i, kind in enumerate(kinds))
+    with pytest.raises(UnpicklingError, match="is nested too deeply"):
+        load(whole(names, body))
+
+
+def test_unpickle_data_restores_nested_containers():
+    value = collections.deque([collections.deque([collections.deque()]), slice(1)])
+    assert load(pickle.dumps(value, 4)) == value
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    data = b"]" * 100_000 + b"a" * 99_999
+    assert type(load(whole(data))) is list
+
+
+def expanded(count: int) -> bytes:
+    """An int64 tensor of one number, expanded to many."""
+    storage = STORAGE.replace(b"FloatStorage", b"LongStorage")
+    parts = (storage, b"K\0", tuple_of(number(count)), tuple_of(b"K\0"), b"\x89", ORDERED)
+    return named("torch._utils", "_rebuild_tensor_v2") + tuple_of(*parts) + b"R"
+
+
+def test_unpickle_data_rejects_indices_without_memory():
+    nested = named("torch._utils", "_rebuild_nested_tensor")
+    count = 2**30
+    with pytest.raises(UnpicklingError, match="require 8589934592 bytes, but 8 are stored"):
+        made_of("int64", 8, nested, tuple_of(*[expanded(count)] * 4), b"R")
+    layout = named("torch.serialization", "_get_layout") + text("torch.sparse_coo") + b"\x85R"
+    size = named("torch", "Size") + tuple_of(tuple_of(b"K\1")) + b"R"
+    sparse = tuple_of(layout, tuple_of(expanded(count), expanded(count), size, b"\x88"))
+    with pytest.raises(UnpicklingError, match="are stored"):
+        made_of("int64", 8, named("torch._utils", "_rebuild_sparse_tensor"), sparse, b"R")
 
 
 def test_unpickle_data_rejects_flags_that_crash_torch():

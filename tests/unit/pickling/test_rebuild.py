@@ -91,33 +91,3 @@ def test_named_in_packages_rejects_other_names():
 def test_rebuild_module_has_no_other_attributes():
     with pytest.raises(AttributeError, match="has no attribute 'os'"):
         rebuild.os  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("former", "name"),
-    [
-        ("modpack.hooks.captured", "HookCapture"),
-        ("modpack.hooks.ddp", "CommHook"),
-        ("modpack.hooks.graphbound", "GraphHandle"),
-        ("modpack.hooks.graphparts", "BeginPart"),
-        ("modpack.hooks.graphspecs", "CaptureGrad"),
-        ("modpack.hooks.parametrized", "make_parametrized"),
-        ("modpack.hooks.recalling", "part"),
-        ("modpack.hooks.resetting", "fresh"),
-        ("modpack.hooks.scripted", "tensor_of"),
-        ("modpack.pickling.classes", "make_class"),
-        ("modpack.pickling.definitions", "defined"),
-        ("modpack.pickling.functions", "make_function"),
-        ("modpack.pickling.generated", "make_enum"),
-        ("modpack.pickling.rebuilding", "freed_tensor"),
-        ("modpack.pickling.remade", "set_state"),
-        ("modpack.pickling.torchscript", "load_script_module"),
-    ],
-)
-def test_current_module_maps_names_of_format_1(former, name):
-    assert rebuild.current_module(former, name) == rebuild.MODULE
-
-
-def test_current_module_returns_other_modules():
-    assert rebuild.current_module("modpack.pickling.functions", "globals_module") != rebuild.MODULE
-    assert rebuild.current_module("torch.nn", "make_function") == "torch.nn"

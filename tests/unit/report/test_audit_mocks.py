@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from modpack.core.plan import MockEvent, MockEventKind, MockRisk, MockUse, Plan, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
@@ -46,5 +44,3 @@ def test_mock_has_rule_importers_uses_and_events():
 def test_mock_is_tried_if_the_self_test_recorded_events():
     assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
     assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
-    older = replace(SELF_TEST, mock_events=(), has_mock_events=False)
-    assert not any(each.is_tried for each in mock_facts(PLAN, older, MODULES))
