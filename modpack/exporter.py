@@ -442,10 +442,11 @@ class PackageExporter:
         """Save a model with its hooks, and its optimizer if given.
 
         With example inputs, the model runs on them once after it is saved, in its current mode
-        and with its current gradient setting. Parameters, buffers, and random states are restored
-        afterwards; other state that its code or hooks change is not. Inputs and output are stored
-        in the package. Closing the exporter runs the self-test with them, and
-        :func:`modpack.self_test` can repeat it.
+        and with its current gradient setting. Afterwards, the attributes, hooks, tensors,
+        gradients, and random states of all Python objects that belong to it are as they were.
+        Files, and objects implemented in C, are not restored. Inputs and output are stored in the
+        package. Closing the exporter runs the self-test with them, and :func:`modpack.self_test`
+        can repeat it.
 
         Hooks that can be imported are stored by name, others by their source. They are pickled in
         one graph with the model, so that shared objects stay shared. For a

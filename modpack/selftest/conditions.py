@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -136,54 +136,6 @@ def _decode(text: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-RestoreTensors = Callable[[], None]
-"""Restores the content of every tensor that was saved with the model and has changed."""
-
-
-class _ModuleTensors(NamedTuple):
-    """The parameters and buffers of one module at one point in time."""
-
-    module: torch.nn.Module
-    kind: type
-    parameters: Mapping[str, torch.Tensor | None]
-    buffers: Mapping[str, torch.Tensor | None]
-
-    def restore(self) -> None:
-        if type(self.module) is self.kind:  # a lazy module changes its class permanently
-            _restore_table(self.module._parameters, self.parameters)
-            _restore_table(self.module._buffers, self.buffers)
-
-
-@contextmanager
-def preserve_tensors(model: Any, restore_saved: RestoreTensors) -> Iterator[None]:
-    """Restore a model's parameters and buffers, both identity and contents, after the block.
-
-    Args:
-        model: The live model. For other objects, only ``restore_saved`` is called.
-        restore_saved: Restores the saved tensors.
-    """
-    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
-    # dict() also accepts the wrappers that a ScriptModule has in place of dicts.
-    snapshots = [_ModuleTensors(m, type(m), dict(m._parameters), dict(m._buffers)) for m in modules]
-    with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
-        tensors = [
-            (tensor, tensor.data)
-            for each in snapshots
-            for tensor in (*each.parameters.values(), *each.buffers.values())
-            if tensor is not None and not is_lazy(tensor)
-        ]
-    try:
-        yield
-    finally:
-        for each in snapshots:
-            each.restore()
-        with torch._C.DisableTorchFunctionSubclass():
-            for tensor, data in tensors:
-                if _has_moved(tensor, data):
-                    tensor.data = data
-        restore_saved()
-
-
 def tensor_versions(model: Any) -> list[int]:
     """Return the version counter of each tensor of a model, to detect in-place changes."""
     if not isinstance(model, torch.nn.Module):
@@ -191,22 +143,3 @@ def tensor_versions(model: Any) -> list[int]:
     tensors = (t for t in (*model.parameters(), *model.buffers()) if not is_lazy(t))
     with torch._C.DisableTorchFunctionSubclass():
         return [t._version for t in tensors if not t.is_inference()]
-
-
-def _restore_table(
-    contents: MutableMapping[str, Any], before: Mapping[str, torch.Tensor | None]
-) -> None:
-    now = dict(contents)
-    if list(now) == list(before) and all(now[name] is before[name] for name in before):
-        return
-    if isinstance(contents, dict):
-        contents.clear()
-    for name, tensor in before.items():  # a ScriptModule's set of names is fixed
-        contents[name] = tensor
-
-
-def _has_moved(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    """Return whether a tensor may refer to other memory than ``data``, its earlier data."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
-        return True  # composed of several tensors, without a data pointer of its own
-    return tensor.data_ptr() != data.data_ptr() or tensor.shape != data.shape

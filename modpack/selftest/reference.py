@@ -41,14 +41,13 @@ from modpack.exporting.planner import Planner
 from modpack.selftest.call_description import describe_outputs
 from modpack.selftest.compare import PytreeLeaf, compare, flatten_output
 from modpack.selftest.conditions import (
-    RestoreTensors,
     capture_rng_and_modes,
     drop_unused_generators,
     preserve_random_states,
-    preserve_tensors,
     restore_random_states,
     tensor_versions,
 )
+from modpack.selftest.preservation import RestoreTensors, preserve_model
 from modpack.selftest.process import Difference
 
 
@@ -220,7 +219,7 @@ class Case(NamedTuple):
         if tensor_versions(self.model) != self.versions:
             return []
         random_states = restore_random_states(self.conditions)
-        with random_states, preserve_tensors(self.model, self.restore_saved):
+        with random_states, preserve_model(self.model, self.restore_saved):
             again = flatten_output(_call_model(self.model, self.example, self.resource))
         return compare(self.leaves, again)
 
@@ -282,8 +281,7 @@ class ExampleSaver:
     ) -> None:
         """Run the live model on an example, restore it, and save the output.
 
-        Parameters, buffers, and random states are restored. Values that the model or its hooks
-        append to their own lists stay there.
+        Afterwards, the model is as it was; see :func:`.preserve_model`.
 
         Args:
             records: The records of the example.
@@ -300,7 +298,7 @@ class ExampleSaver:
         restore_saved = partial(self._objects.restore_tensors, since)
         conditions = capture_rng_and_modes()
         running = phase("running the live model", is_major=True)
-        with running, preserve_random_states(), preserve_tensors(model, restore_saved):
+        with running, preserve_random_states(), preserve_model(model, restore_saved):
             started = time.perf_counter()
             output = _call_model(model, example, resource)
             seconds = time.perf_counter() - started

@@ -1,0 +1,188 @@
+"""Preservation of the live model during its reference run.
+
+A call may change more than it returns: flags of a data-dependent initialization, hooks that remove
+themselves, counters, caches. The user goes on with the model, so the run must leave no trace.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from functools import partial
+from types import CellType, MemberDescriptorType
+from typing import Any, TypeAlias
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from modpack.pickling.object_paths import iter_objects
+
+RestoreTensors = Callable[[], None]
+"""Restores the content of every tensor that was saved with the model and has changed."""
+_Restore: TypeAlias = Callable[[], object]
+_EMPTY = object()
+
+
+@contextmanager
+def preserve_model(model: Any, restore_saved: RestoreTensors) -> Iterator[None]:
+    """Restore everything that a run changed in a model, by identity and contents.
+
+    This covers attributes, slots, containers, closures, hooks, gradients, parameters and buffers,
+    and random generators of all objects that can be reached from the model. Files and the state of
+    other objects that are implemented in C are not restored. A lazy module is initialized for good,
+    because torch changes its parameters in place.
+
+    Args:
+        model: The live model.
+        restore_saved: Restores the saved tensors.
+    """
+    restores = [restore for obj in iter_objects(model) for restore in _snapshots(obj)]
+    try:
+        yield
+    finally:
+        with torch._C.DisableTorchFunctionSubclass():
+            for restore in restores:
+                restore()
+        restore_saved()
+
+
+def _snapshots(obj: Any) -> Iterator[_Restore]:
+    """Yield functions that restore the state that an object has now."""
+    kind = type(obj)
+    if isinstance(obj, torch.Tensor):
+        yield from _tensor_snapshots(obj)
+    if issubclass(kind, dict):
+        yield _of_mapping(OrderedDict if issubclass(kind, OrderedDict) else dict, obj)
+    for sequence in (list, deque, set, bytearray):
+        if issubclass(kind, sequence):
+            yield _of_members(sequence, obj)
+    if isinstance(obj, torch.nn.Module):
+        for table in (obj._parameters, obj._buffers, obj._modules):
+            yield _of_module(obj, table)
+    if isinstance(obj, CellType):
+        yield _of_cell(obj)
+    if isinstance(obj, random.Random):
+        state = obj.getstate()
+        yield lambda: obj.setstate(state)
+    elif isinstance(obj, torch.Generator):
+        seed = obj.get_state()
+        yield lambda: obj.set_state(seed)
+    elif "numpy" in sys.modules and hasattr(kind, "bit_generator"):
+        bits = obj.bit_generator
+        yield partial(setattr, bits, "state", bits.state)
+    try:
+        attributes = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        attributes = None
+    if type(attributes) is dict and not issubclass(kind, type):
+        yield _of_mapping(dict, attributes, obj)
+    for base in kind.__mro__:
+        slots = vars(base).items() if "__slots__" in vars(base) else ()
+        yield from (_of_slot(s, obj) for _, s in slots if type(s) is MemberDescriptorType)
+
+
+def _of_mapping(base: Any, mapping: Any, owner: Any = None) -> _Restore:
+    """Return a function that restores a dict, unless its owner is of another class by then."""
+    before, kind = list(base.items(mapping)), type(owner)
+
+    def restore() -> None:
+        now = base.items(mapping)
+        is_same = len(now) == len(before) and all(
+            key is old_key and value is old
+            for (key, value), (old_key, old) in zip(now, before, strict=True)
+        )
+        if not is_same and type(owner) is kind:
+            base.clear(mapping)
+            for key, value in before:
+                base.__setitem__(mapping, key, value)
+
+    return restore
+
+
+def _of_members(base: Any, members: Any) -> _Restore:
+    before = list(base.__iter__(members))
+
+    def restore() -> None:
+        if list(map(id, base.__iter__(members))) != list(map(id, before)):
+            base.clear(members)
+            (base.update if base is set else base.extend)(members, before)
+
+    return restore
+
+
+def _of_module(module: torch.nn.Module, table: MutableMapping[str, Any]) -> _Restore:
+    kind, before = type(module), dict(table)  # dict() also accepts the tables of ScriptModules
+
+    def restore() -> None:
+        if type(module) is kind:  # a lazy module changes its class
+            _restore_table(table, before)
+
+    return restore
+
+
+def _of_cell(cell: CellType) -> _Restore:
+    try:
+        before = cell.cell_contents
+    except ValueError:  # it is empty
+        return lambda: None
+    return lambda: setattr(cell, "cell_contents", before)
+
+
+def _of_slot(slot: Any, obj: Any) -> _Restore:
+    def read() -> Any:
+        try:
+            return slot.__get__(obj, type(obj))
+        except AttributeError:
+            return _EMPTY
+
+    before = read()
+
+    def restore() -> None:
+        now = read()
+        if now is not before:
+            slot.__delete__(obj) if before is _EMPTY else slot.__set__(obj, before)
+
+    return restore
+
+
+def _tensor_snapshots(tensor: torch.Tensor) -> Iterator[_Restore]:
+    if is_lazy(tensor):
+        return
+    with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
+        data, needs_grad, hooks = tensor.data, tensor.requires_grad, tensor._backward_hooks
+        grad = tensor.grad if tensor.is_leaf else None
+
+    def restore() -> None:
+        if _has_moved(tensor, data):
+            tensor.data = data
+        if tensor.is_leaf:
+            if tensor.requires_grad != needs_grad:
+                tensor.requires_grad_(needs_grad)
+            if tensor.grad is not grad:
+                tensor.grad = grad
+
+    yield restore
+    if hooks:
+        yield _of_mapping(OrderedDict, hooks)
+
+
+def _restore_table(
+    contents: MutableMapping[str, Any], before: Mapping[str, torch.Tensor | None]
+) -> None:
+    now = dict(contents)
+    if list(now) == list(before) and all(now[name] is before[name] for name in before):
+        return
+    if isinstance(contents, dict):
+        contents.clear()
+    for name, tensor in before.items():  # a ScriptModule's set of names is fixed
+        contents[name] = tensor
+
+
+def _has_moved(tensor: torch.Tensor, data: torch.Tensor) -> bool:
+    """Return whether a tensor may refer to other memory than ``data``, its earlier data."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return True  # composed of several tensors, without a data pointer of its own
+    return tensor.data_ptr() != data.data_ptr() or tensor.shape != data.shape
