@@ -120,6 +120,9 @@ def _covers_derived(row: Row, kind: type, base: type) -> bool:
         return False
     if isinstance(row, UnsupportedType) and row.mixin:
         return True
+    own = getattr(base, "__reduce_ex__", None)
+    if own is not object.__reduce_ex__:  # it alone decides
+        return getattr(kind, "__reduce_ex__", None) is own
     return all(
         getattr(kind, name, None) is getattr(base, name, None)
         for name in ("__reduce__", "__reduce_ex__", "__getstate__")

@@ -175,8 +175,9 @@ def make_enum(
         boundary: A flag's treatment of other values; see :class:`enum.FlagBoundary`.
     """
     body = kind.__prepare__(name, bases)
-    for key, value in {"__module__": _path(module), "__qualname__": qualname, **members}.items():
-        body[key] = value
+    body["__module__"], body["__qualname__"] = _path(module), qualname
+    for key, value in members.items():  # without the mark, functions would become methods
+        body[key] = enum.member(value) if sys.version_info >= (3, 11) else value
     options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
     made: type = kind(name, bases, body, **options)
     return made

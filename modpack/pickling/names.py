@@ -207,7 +207,7 @@ class NameReducer:
         if source is not None:  # part of a script, but not one of its definitions
             path, fillings = source.module, source.take_all(list(named_globals(obj)))
         elif module is not None and has_script_definitions(vars(module)):  # loaded from a package
-            path, fillings = self._context.module_name(module), collect_fillings(vars(module))
+            path, fillings = self.module_id(module)[1], collect_fillings(vars(module))
         elif module is None:
             return self._namespaces.setdefault(id(obj.__globals__), GlobalNames())
         else:

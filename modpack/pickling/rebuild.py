@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from modpack.core.lazy import define_lazily
+
 T = TypeVar("T")
 
 MODULE: Final = __name__
@@ -171,9 +173,8 @@ def current_module(module: str, name: str) -> str:
     return MODULE if module in _FORMER and name in DEFINED_IN else module
 
 
-def __getattr__(name: str) -> Any:
-    if name not in DEFINED_IN:
-        raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(DEFINED_IN[name]), name)
-    globals()[name] = found
-    return found
+def _find(name: str) -> object:
+    return getattr(importlib.import_module(DEFINED_IN[name]), name)
+
+
+define_lazily(__name__, _find, frozenset(DEFINED_IN))
