@@ -176,8 +176,9 @@ def make_enum(
     """
     body = kind.__prepare__(name, bases)
     body["__module__"], body["__qualname__"] = _path(module), qualname
-    for key, value in members.items():  # without the mark, functions would become methods
-        body[key] = enum.member(value) if sys.version_info >= (3, 11) else value
+    as_member = getattr(enum, "member", lambda value: value)  # new in Python 3.11
+    for key, value in members.items():  # otherwise, functions would become methods
+        body[key] = as_member(value)
     options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
     made: type = kind(name, bases, body, **options)
     return made

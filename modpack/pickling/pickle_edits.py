@@ -47,12 +47,15 @@ class ReducedObject:
         return self.reduction
 
 
+_OPCODES = {each.code.encode("latin-1"): each for each in pickletools.opcodes}
+
+
 def iter_opcodes(data: bytes) -> Iterator[tuple[str, Any, bytes]]:
     """Yield each opcode of one pickle: its name, its argument, and the bytes of both."""
     stream, name = io.BytesIO(data), ""
     while name != "STOP":
         begin = stream.tell()
-        opcode = pickletools.code2op.get(stream.read(1).decode("latin-1"))
+        opcode = _OPCODES.get(stream.read(1))
         if opcode is None:
             raise ValueError(f"the pickle has no valid opcode at byte {begin}")
         name, argument = opcode.name, None

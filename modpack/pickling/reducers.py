@@ -158,14 +158,15 @@ def _enum_member(member: Any, context: ObjectGraph) -> Any:
     Combined flags are reduced to the members that they combine. Only members without a name, such
     as those that ``_missing_`` creates, are reduced by value.
     """
-    kind = type(member)
-    if kind.__members__.get(member._name_) is member:
-        if getattr(kind, member._name_, None) is member:
-            return getattr, (kind, member._name_)
-    elif isinstance(member, enum.Flag):
+    kind, name = type(member), member._name_
+    if kind.__members__.get(name) is member:
+        if getattr(kind, name, None) is member:
+            return getattr, (kind, name)
+    elif issubclass(kind, enum.Flag):
         parts = [each for each in kind.__members__.values() if each._value_]
         parts = [each for each in parts if each._value_ & member._value_ == each._value_]
         if len(parts) > 1 and functools.reduce(operator.or_, parts) is member:
+            combined: Any
             combined, *middle, last = parts
             for each in middle:
                 combined = ReducedObject((operator.or_, (combined, each)))
