@@ -290,6 +290,8 @@ class DefinitionSelector:
 
     def _is_base(self, kind: type, base: ast.expr) -> bool:
         found = self._resolved(base)
+        if found is kind:  # class Linear(Linear): the name led to another class before
+            return True
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
         return not is_a(found, type) or any(each is found for each in bases)
 
