@@ -670,7 +670,7 @@ def call(function):
     module = __import__("sys").modules[function.__module__]
     return function(None, None, 1), hasattr(module, "__modpack__")
 """
-POOLS = """
+SPAWNED = """
 import multiprocessing, os, sys
 from concurrent.futures import ProcessPoolExecutor
 
@@ -695,7 +695,7 @@ if __name__ == "__main__":
 
 
 def test_script_lambdas_and_tensor_hooks_work_in_other_processes(tmp_path):
-    for name, text in {"tune.py": TUNE, "runs.py": RUNS, "pools.py": POOLS}.items():
+    for name, text in {"tune.py": TUNE, "runs.py": RUNS, "pools.py": SPAWNED}.items():
         (tmp_path / name).write_text(text)
     for script in "tune.py", "pools.py":
         command = [sys.executable, "-W", "error", script]
