@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from modpack.core.lazy import define_lazily
+from modpack.core import define_lazily
 
 if TYPE_CHECKING:
     from modpack import analyze as analyze

@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from modpack.core.lazy import define_lazily
+from modpack.core import define_lazily
 
 if TYPE_CHECKING:
     from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from modpack.core.lazy import define_lazily
+from modpack.core import define_lazily
 
 T = TypeVar("T")
 
