@@ -205,20 +205,36 @@ class PicklingError(ModpackError, pickle.PicklingError):
         super().__init__(f"cannot save {resource}{_grouped(problems)}")
 
 
-_MAX_LISTED_PATHS = 5
+_MAX_LISTED_PATHS = 10
 
 
 def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
-    """Return one problem on one line, or a list with one entry for each distinct reason."""
-    by_reason: dict[str, list[str]] = {}
+    """Return one problem on one line, or a list with one entry for each cause.
+
+    Reasons that differ only in the names of objects have the same cause; the first one is shown.
+    """
+    import re  # seldom needed, and slow to import
+
+    by_cause: dict[str, list[tuple[str, str]]] = {}
     for path, reason in problems:
-        by_reason.setdefault(reason, []).append(path or "")
+        cause = re.sub(r"<[^<>]*(<\w+>[^<>]*)*>|'[^']*'|[\w<>]+(\.[\w<>]+)+", "...", reason)
+        by_cause.setdefault(cause, []).append((path or "", reason))
     lines = []
-    for reason, paths in by_reason.items():
-        named = [path for path in paths if path][:_MAX_LISTED_PATHS]
-        more = len(paths) - len(named)
-        where = ", ".join(named) + (f" and {more} more" if named and more else "")
-        lines.append((f"at {where}" if where else "", reason))
+    for found in by_cause.values():
+        reason = found[0][1]
+        others = [(p, r) for p, r in found if r != reason]
+        paths = [p for p, r in found if p and r == reason]
+        more = len(found) - len(others) - len(paths[:_MAX_LISTED_PATHS])
+        at = ", ".join(paths[:_MAX_LISTED_PATHS])
+        where = f"at {at}" + (f" and {more} more" if more else "") if at else ""
+        if others:
+            subjects = [f"{r.partition('>')[0]}>" if r[:1] == "<" else "" for _, r in others]
+            named = zip(subjects, (p for p, _ in others), strict=True)
+            listed = [" at ".join(filter(None, each)) for each in named if any(each)]
+            more = len(others) - len(listed[: _MAX_LISTED_PATHS - 1])
+            rest = [*listed[: _MAX_LISTED_PATHS - 1], *([f"{more} more"] if more else [])]
+            reason += f"\n  The same problem: {', '.join(rest)}."
+        lines.append((where, reason))
     if len(lines) == 1:
         ((where, reason),) = lines
         return f" ({where}): {reason}" if where else f": {reason}"

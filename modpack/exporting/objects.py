@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
     from modpack.exporting.tensor_index import StorageUsage
     from modpack.hooks.report import HookStatus
-    from modpack.pickling.base import GlobalReference, ScriptSource
+    from modpack.pickling.base import Filling, GlobalReference, ScriptSource
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.tensors import StorageSaver
 
@@ -256,6 +256,10 @@ class ObjectSaver:
     def script(self, module: str) -> ScriptSource | None:
         """Return the script whose definitions are included, or None for another module."""
         return self.scripts.find(module)
+
+    def script_additions(self, kind: type) -> Sequence[Filling]:
+        """Return what scripts have set on a class of an interned module."""
+        return self.scripts.additions(kind)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Write a storage's bytes once and return its key."""

@@ -177,6 +177,12 @@ class LoadedModules(MutableMapping[str, ModuleType]):
         return self._full_name(name) if isinstance(name, str) else name  # type: ignore[return-value]
 
 
+_FRAMES_OF_AN_IMPORT = 6
+"""The least number of frames that Python itself needs for each module of an import chain. modpack
+adds one, and raises the recursion limit by as many: what Python can import, a package can."""
+_FRAMES_OF_A_LOAD = 50
+
+
 class Namespace:
     """The modules of one loaded package, and their imports.
 
@@ -317,6 +323,10 @@ class Namespace:
         if name == TORCH_IMPORTER_NAME:
             return self._importer
         is_outermost, self._is_importing = not self._is_importing, True
+        limit = sys.getrecursionlimit()
+        raised = limit + limit // _FRAMES_OF_AN_IMPORT + _FRAMES_OF_A_LOAD
+        if is_outermost:
+            sys.setrecursionlimit(raised)
         try:
             self._seek(name)
             if self._is_packaged(name):
@@ -333,6 +343,8 @@ class Namespace:
                 raise
         finally:
             if is_outermost:
+                if sys.getrecursionlimit() == raised:  # otherwise, the module has set its own
+                    sys.setrecursionlimit(limit)
                 self._end_of_import()
 
     def ready(self, name: str) -> ModuleType | None:
