@@ -317,15 +317,16 @@ def complete_module(
     """Complete a module of the package that the command line names."""
     from click.shell_completion import CompletionItem
 
-    from modpack.archive.layout import EXTERN_MODULES, is_internal
+    from modpack.archive.layout import is_internal
     from modpack.archive.reader import open_archive
+    from modpack.archive.records import read_externs
 
     # While completing an option's value, click has not assigned the arguments to parameters yet.
     file = ctx.params.get("file") or next(iter(ctx.args), "")
     try:
         with open_archive(file) as archive:
             records = [name for name in archive.names() if name.endswith(".py")]
-            externs = archive.read(EXTERN_MODULES) if archive.has(EXTERN_MODULES) else b""
+            externs = read_externs(archive)
     except (ModpackError, OSError):
         return []  # an error message would garble the command line
     names = {
@@ -333,7 +334,7 @@ def complete_module(
         for name in records
         if not is_internal(name)
     }
-    names.update(filter(None, externs.decode("utf-8", "replace").split("\n")))
+    names.update(externs)
     return [
         CompletionItem(name)
         for name in sorted(names)

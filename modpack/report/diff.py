@@ -44,7 +44,9 @@ from modpack.report.text_diff import WorkBudget, text_difference
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
 """Kinds of resources that may be text."""
-_DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
+_DERIVED: Final = frozenset(
+    {layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID, layout.NOTICE}
+)
 """Records that follow from the others."""
 _Pair = tuple[HookFacts, HookFacts]
 
@@ -298,6 +300,8 @@ def _others(
     if old.facts.format != new.facts.format:
         return
     covered = {*_DERIVED, *_explained(found), *_compared_records(old), *_compared_records(new)}
+    if layout.NOTICE in old.records ^ new.records:  # which also changes this record
+        covered.add(layout.EXTERN_MODULES)
     for record, change in _changed((old.records | new.records) - covered, old, new):
         yield RecordDifference(record, change)
 

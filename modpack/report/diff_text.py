@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from modpack.core.names import root_of
-from modpack.core.text import counted, human_size, listed, printable
+from modpack.core.text import counted, human_size, printable
+from modpack.errors import listed
 from modpack.report.diff_facts import (
     Change,
     DistributionDifference,
