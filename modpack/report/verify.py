@@ -301,7 +301,7 @@ class _Verification:
             digest,
             archive.stored_bytes(),
             tuple(self.checks),
-            tuple(sorted(self.findings, key=_rank)),
+            tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
             tuple(self.signatures),
             self.code,
         )
@@ -342,8 +342,8 @@ class _Verification:
         finding = _from_error(code, record, failure)
         self._add_check("manifest", 0, "records", [finding])
         self._check_readable()
-        if self.archive.has(layout.SIGNATURE):
-            self.findings.append(self._changed_signed())
+        self.is_changed = True
+        self.findings += self._changed_signed()
 
     def _check_readable(self) -> frozenset[str]:
         """Return the records that cannot be read, or do not match their CRC-32."""
@@ -383,8 +383,7 @@ class _Verification:
             asking = "the policy's signers" if self.keys else ""
             self._check_signature("policy-signature", policy.require_signature_from, asking)
         if not (self.keys or (policy is not None and policy.require_signature_from)):
-            if self.is_changed and self.archive.has(layout.SIGNATURE):
-                self.findings.append(self._changed_signed())
+            self.findings += self._changed_signed()
             self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
             findings = _check_policy(self.archive, policy, self.code)
@@ -392,7 +391,7 @@ class _Verification:
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
         """Check for a signature of one of the signers, which ``asking`` requires."""
-        findings = []
+        findings = list(self._changed_signed())
         try:
             held = check_signatures(self.archive, signers, self.path)
         except SignatureError as failure:
@@ -400,15 +399,16 @@ class _Verification:
             message = f"{asking}: {found.message}" if asking else found.message
             findings.append(replace(found, message=message))
         else:
-            if self.is_changed:
-                findings.append(self._changed_signed())
-            else:
+            if not self.is_changed:
                 self.signatures |= dict.fromkeys(held)
+            elif not findings:
+                findings.append(_changed(self.archive.path))
         self._add_check(name, len(signers), "trusted signers", findings)
 
-    def _changed_signed(self) -> Diagnostic:
-        """Return the finding about a signature whose package has other contents now."""
-        return Diagnostic.from_code("signature-invalid", self.archive.path, CHANGED)
+    def _changed_signed(self) -> Iterator[Diagnostic]:
+        """Yield a finding if the package was changed and has an embedded signature."""
+        if self.is_changed and self.archive.has(layout.SIGNATURE):
+            yield _changed(self.archive.path)
 
     def _add_check(self, name: str, count: int, unit: str, findings: Iterable[Diagnostic]) -> None:
         """Add the result of a check."""
@@ -429,6 +429,10 @@ def _merged(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
             continue
         others = listed(each.subject for each in group[1:])
         yield replace(group[0], message=f"{message}, as for {len(group) - 1} others: {others}")
+
+
+def _changed(path: str) -> Diagnostic:
+    return Diagnostic.from_code("signature-invalid", path, CHANGED)
 
 
 def _rank(finding: Diagnostic) -> tuple[int, int]:
