@@ -127,6 +127,9 @@ def command(
         @functools.wraps(function)
         def callback(**given: object) -> None:
             with _report_errors(bool(given.get("as_json"))):
+                for parameter in click.get_current_context().command.params:
+                    if parameter.type is FILE and parameter.name != "output":
+                        refuse_addresses(given[str(parameter.name)])
                 found = function(**given)
             raise Exit(_FINDINGS if found else 0)
 
@@ -139,6 +142,19 @@ def command(
         return decorated
 
     return decorate
+
+
+def refuse_addresses(value: object) -> None:
+    """Refuse a path, ``NAME=PATH``, or one of several, that is an address such as a URL.
+
+    Raises:
+        ModpackError: If it is one.
+    """
+    for path in value if isinstance(value, tuple) else (value,):
+        if isinstance(path, str) and re.match(r"([^=:/]*=)?[a-zA-Z][\w+.-]+:/{1,2}", path):
+            if not Path(path).exists():
+                hint = "Download the file first."
+                raise ModpackError(f"{path}: addresses are not supported yet", hint=hint)
 
 
 def make_console() -> Console:
