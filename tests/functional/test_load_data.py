@@ -11,7 +11,6 @@ import torch
 
 import modpack
 
-
 SCRIPT = """
 import modpack
 

@@ -296,7 +296,13 @@ def test_text_lists_each_new_use_of_a_mock_in_a_self_test(tmp_path, project):
             exporter.mock("difflog")
             exporter.save_model("m", "m.pkl", Net(names), example_inputs=torch.ones(1))
     lines = [line.strip() for line in text_of(compare_packages(*files)).splitlines()]
-    assert "+ use of a mock: difflog.flush was called at diffnet.py:9" in lines
+    assert any(
+        line.startswith("+ use of a mock: difflog.flush was called at diffnet.py:")
+        for line in lines
+    )
     assert not any("difflog.log was" in line for line in lines)
     lines = [line.strip() for line in text_of(compare_packages(*reversed(files))).splitlines()]
-    assert "- use of a mock: difflog.flush was called at diffnet.py:9" in lines
+    assert any(
+        line.startswith("- use of a mock: difflog.flush was called at diffnet.py:")
+        for line in lines
+    )
