@@ -16,11 +16,10 @@ from modpack.core.process import gc_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
-from modpack.core.text import listed
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
-from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.errors import ObjMismatchError, ObjNotFoundError, listed
 from modpack.exporting.options import DEFAULT_PROTOCOL
 from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
@@ -69,6 +68,7 @@ class ObjectSaver:
         self.hook_statuses: list[HookStatus] = []
         self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
         self.scripts = ScriptExporter(planner, self._store_value)
+        self.needs_modpack = False
         self._origins = origins
         self._writer = writer
         self._planner = planner
@@ -122,6 +122,7 @@ class ObjectSaver:
         self._scan_for_secrets(record, pickled, (obj, hooked.extras), name)
         self.hook_statuses.extend(hooked.write(self._writer, record, pickled.appended))
         if not is_internal(record):
+            self.needs_modpack |= pickled.needs_modpack or observer.needs_modpack
             # An object without torch objects has no tensors to list.
             self.tensors[record] = (
                 named_tensors(observer.root, hooked.extras, self._storages.key_of)

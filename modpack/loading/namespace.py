@@ -202,6 +202,7 @@ class Namespace:
             host, before that raises an error. It may add the module (:meth:`use`).
         is_unclaimed: Whether an import opened it for unpickled objects, and no importer of the user
             has claimed it yet.
+        is_used: Whether objects may refer to the package's modules, builtins, or importer.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class Namespace:
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
         self.builtins: dict[str, Any] = {}
         self.on_miss: Callable[[str], None] | None = None
-        self.is_unclaimed = False
+        self.is_unclaimed = self.is_used = False
         self._importer = importer
         # A relative import with as many levels as the importing package's path has dots, less
         # this number, reaches the namespace itself.
@@ -462,6 +463,7 @@ class Namespace:
 
     def _mark(self, module: ModuleType) -> None:
         """Put the package's globals into a module before its code runs."""
+        self.is_used = True
         self._refresh_builtins()
         if self._is_importing and not self._is_large:
             self._is_large = True
@@ -505,6 +507,7 @@ class Namespace:
 
         Classes of objects that were unpickled before are then also those of the importer.
         """
+        self.is_used = True
         names, former, self._importer = self._names(), self._importer, importer
         for name in names:
             contents = getattr(sys.modules.get(name), "__dict__", {})

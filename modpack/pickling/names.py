@@ -65,12 +65,14 @@ class NameReducer:
 
     Attributes:
         references: Everything that was named so far, in order of first use.
+        has_modules: Whether any module was named as a value.
         loose_sources: The sources of functions that are saved without a module.
         script_values: The packaged values of scripts, each with its name.
     """
 
     def __init__(self, context: PickleContext) -> None:
         self.references: dict[GlobalReference, None] = {}
+        self.has_modules = False
         self.loose_sources: list[str] = []
         self.script_values: list[tuple[str, object]] = []
         self._context = context
@@ -238,6 +240,11 @@ class NameReducer:
             )
         name = self._context.module_name(obj)
         self.references[GlobalReference(name, "", obj.__name__)] = None
+        return self.named_module_id(name)
+
+    def named_module_id(self, name: str) -> tuple[str, str]:
+        """Return the persistent id of the module with a path."""
+        self.has_modules = True
         return ("module", name)
 
     def resolve_name(self, obj: Any, value: Any) -> Any:
