@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from modpack.core import define_lazily
+
 if TYPE_CHECKING:
     from modpack import analyze as analyze
     from modpack import hooks as hooks
@@ -150,9 +152,7 @@ _DEFINED_IN = {
 __all__ = sorted(_DEFINED_IN)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _DEFINED_IN:
-        raise AttributeError(f"module 'modpack' has no attribute {name!r}")
+def _find(name: str) -> object:
     module = _DEFINED_IN[name]
     if module == "modpack":  # a submodule
         return importlib.import_module(f"modpack.{name}")
@@ -161,8 +161,10 @@ def __getattr__(name: str) -> object:
     # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
     # can happen in this import or the next one (benchmark rows import-1000 and first-load).
     with gc_paused():
-        value = globals()[name] = getattr(importlib.import_module(module), name)
-    return value
+        return getattr(importlib.import_module(module), name)
+
+
+define_lazily(__name__, _find, frozenset(_DEFINED_IN))
 
 
 def __dir__() -> list[str]:

@@ -22,7 +22,7 @@ def importer_of(obj: object) -> PackageImporter | None:
     """Return the importer of the package that an object was loaded from.
 
     To re-export a model that was loaded with :func:`modpack.load`, save it with
-    ``importer=[importer_of(model), sys_importer]``.
+    ``importer=[modpack.importer_of(model), modpack.sys_importer]``.
 
     Args:
         obj: A loaded model, one of its submodules, or its optimizer; a module, class, or function;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
@@ -115,6 +116,24 @@ def with_hint(message: str, hint: str) -> str:
     return f"{message} {hint}" if message.endswith((".", "?", "!", ":")) else f"{message}. {hint}"
 
 
+_MAX_CHARACTERS = 500
+
+
+def listed(names: Iterable[str], limit: int = 5, between: str = ", ") -> str:
+    """Join the first names, cut if they are long, and count the others.
+
+    No file decides how long a message is: use it for all names and texts from a file.
+
+    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2), listed("abc", 2, "; ")
+    ('a, b', 'a, b and 1 more', 'a; b; and 1 more')
+    """
+    names = list(names)
+    cut = (n if len(n) <= _MAX_CHARACTERS else f"{n[:_MAX_CHARACTERS]}..." for n in names[:limit])
+    more = len(names) - limit
+    before = " " if between == ", " else between
+    return between.join(cut) + (f"{before}and {more} more" if more > 0 else "")
+
+
 class ModpackWarning(UserWarning):
     """A hazard in a plan or a package. modpack continues, but the package may fail later."""
 
@@ -205,20 +224,31 @@ class PicklingError(ModpackError, pickle.PicklingError):
         super().__init__(f"cannot save {resource}{_grouped(problems)}")
 
 
-_MAX_LISTED_PATHS = 5
+_MAX_LISTED_PATHS = 10
 
 
 def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
-    """Return one problem on one line, or a list with one entry for each distinct reason."""
-    by_reason: dict[str, list[str]] = {}
+    """Return one problem on one line, or a list with one entry for each cause.
+
+    Reasons that differ only in the names of objects have the same cause; the first one is shown.
+    """
+    import re  # seldom needed, and slow to import
+
+    by_cause: dict[str, list[tuple[str, str]]] = {}
     for path, reason in problems:
-        by_reason.setdefault(reason, []).append(path or "")
+        cause = re.sub(r"<[^<>]*(<\w+>[^<>]*)*>|'[^']*'|[\w<>]+(\.[\w<>]+)+", "...", reason)
+        by_cause.setdefault(cause, []).append((path or "", reason))
     lines = []
-    for reason, paths in by_reason.items():
-        named = [path for path in paths if path][:_MAX_LISTED_PATHS]
-        more = len(paths) - len(named)
-        where = ", ".join(named) + (f" and {more} more" if named and more else "")
-        lines.append((f"at {where}" if where else "", reason))
+    for found in by_cause.values():
+        reason = found[0][1]
+        at = listed((p for p, r in found if p and r == reason), _MAX_LISTED_PATHS)
+        others = [(p, r) for p, r in found if r != reason]
+        subjects = [f"{r.partition('>')[0]}>" if r[:1] == "<" else "" for _, r in others]
+        named = zip(subjects, (p for p, _ in others), strict=True)
+        rest = [" at ".join(filter(None, each)) for each in named if any(each)]
+        if rest:
+            reason += f"\n  The same problem: {listed(rest, _MAX_LISTED_PATHS)}."
+        lines.append((f"at {at}" if at else "", reason))
     if len(lines) == 1:
         ((where, reason),) = lines
         return f" ({where}): {reason}" if where else f": {reason}"
@@ -257,6 +287,8 @@ class ObjMismatchError(ModpackError):
     """An importer finds a different object under the object's module and name."""
 
 
+MAX_LISTED_VERSIONS = 20
+INSTALL_RECORDED = "Install the versions that modpack requirements lists."
 _Difference = tuple[str, str, str]
 """A name, the recorded version, and the installed version."""
 
@@ -300,11 +332,13 @@ class EnvironmentMismatchError(_EnvironmentMismatch, ModpackError):
 
 
 def _mismatch_table(path: str, differences: tuple[_Difference, ...]) -> str:
-    rows = [("", "recorded", "installed"), *differences]
+    rows = [("", "recorded", "installed"), *differences[:MAX_LISTED_VERSIONS]]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     lines = [f"{path}: the installed versions differ from those at export:"]
-    return "\n".join([*lines, *("  " + "  ".join(row).rstrip() for row in cells)])
+    lines += ("  " + "  ".join(row).rstrip() for row in cells)
+    more = len(differences) - MAX_LISTED_VERSIONS
+    return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])
 
 
 class PlatformMismatchError(ModpackError):
@@ -336,8 +370,8 @@ class DisallowedModuleError(ModpackError, ImportError):
 
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
         self.modules = modules
-        listed = ", ".join(repr(module) for module in modules)
-        super().__init__(f"{path}: module_allowed rejects these extern modules: {listed}")
+        names = listed(map(repr, modules))
+        super().__init__(f"{path}: module_allowed rejects these extern modules: {names}")
         self.path = path  # last, because an ImportError sets its own
 
 
@@ -362,8 +396,8 @@ class ExternNotFoundError(ModpackError, ModuleNotFoundError):
         self.requirement = requirement
         self.others = others
         self.hint = _how_to_install(module, requirement, others)
-        listed = ", ".join(map(repr, (module, *(name for name, _ in others))))
-        missing = f"modules {listed} are" if others else f"module {listed} is"
+        names = listed(map(repr, (module, *(name for name, _ in others))))
+        missing = f"modules {names} are" if others else f"module {names} is"
         text = f"{path}: extern {missing} not installed"
         ModuleNotFoundError.__init__(self, with_hint(text, self.hint), name=module, path=path)
 
@@ -373,6 +407,8 @@ def _how_to_install(
 ) -> str:
     """Return one command that installs all known requirements."""
     known = dict.fromkeys(r for r in (requirement, *(r for _, r in others)) if r is not None)
+    if len(known) > MAX_LISTED_VERSIONS:
+        return INSTALL_RECORDED
     if not known:
         return f"Install the distribution that provides {module!r}."
     return f"Run: pip install {' '.join(repr(each) for each in known)}"
@@ -389,9 +425,9 @@ class OperatorNotFoundError(ModpackError):
     def __init__(self, path: str, schemas: tuple[str, ...]) -> None:
         self.path = path
         self.schemas = schemas
-        listed = "".join(f"\n  {schema}" for schema in schemas)
+        lines = listed(schemas, between="\n  ")
         super().__init__(
-            f"{path}: these torch operators are not declared in this process:{listed}",
+            f"{path}: these torch operators are not declared in this process:\n  {lines}",
             hint="Before loading, import the library that declares them, or declare each with "
             "torch.library.define(name, signature).",
         )
@@ -484,7 +520,7 @@ class NamespaceConflictError(ModpackError, ImportError):
 
     def __init__(self, path: str, modules: tuple[str, ...]) -> None:
         self.modules = modules
-        shown = ", ".join(map(repr, modules[:5])) + (", ..." if len(modules) > 5 else "")
+        shown = listed(map(repr, modules))
         verb = "is" if len(modules) == 1 else "are"
         super().__init__(
             f"{path}: namespace='process' is impossible, because {shown} {verb} already imported "
@@ -621,11 +657,9 @@ class TrustError(ModpackError):
     def __init__(self, path: str, problems: tuple[str, ...]) -> None:
         self.path = path
         self.problems = problems
-        shown = problems[:_MAX_LISTED_PROBLEMS]
-        more = len(problems) - len(shown)
-        lines = [*shown, f"and {more} more"] if more else shown
-        listed = "".join(f"\n* {each}" for each in lines)
-        text = shown[0] if len(problems) == 1 else f"the trust policy rejects this package:{listed}"
+        text = listed(problems, _MAX_LISTED_PROBLEMS, "\n* ")
+        if len(problems) > 1:
+            text = f"the trust policy rejects this package:\n* {text}"
         super().__init__(f"{path}: {text}")
 
 
@@ -659,8 +693,8 @@ class PolicyError(ModpackError):
     def __init__(self, path: str, problems: tuple[str, ...]) -> None:
         self.path = path
         self.problems = problems
-        listed = "".join(f"\n  {problem}" for problem in problems)
-        super().__init__(f"{path}: {problems[0]}" if len(problems) == 1 else f"{path}:{listed}")
+        lines = "".join(f"\n  {problem}" for problem in problems)
+        super().__init__(f"{path}: {problems[0]}" if len(problems) == 1 else f"{path}:{lines}")
 
 
 class PolicyNotFoundError(PolicyError, FileNotFoundError):

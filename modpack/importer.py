@@ -38,7 +38,7 @@ from modpack.core.names import (
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
 from modpack.discovery.importers import Importer, sys_importer
-from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError
+from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, listed
 from modpack.loading.cache import unpack
 from modpack.loading.checks import (
     check_environment,
@@ -86,8 +86,9 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
     """Load a package's main object and re-register its hooks.
 
     Loading a package executes its code: only load packages you trust. The package stays open for
-    later imports of its code; to close it, use :class:`PackageImporter`. Tensors are mapped from
-    the file: replace the file by renaming another one, and never write to it.
+    later imports of its code; to close it, use :class:`PackageImporter`. It is closed at once if
+    the object is data without packaged code. Tensors are mapped from the file: replace the file by
+    renaming another one, and never write to it.
 
     Args:
         path: Package file, binary file object, or folder of an unzipped package.
@@ -122,10 +123,13 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
             if package is None or resource is None:
                 package, resource = importer.main_resource()
             chosen = select_options(LoadModelOptions, options)
-            return importer.load_model(package, resource, options["map_location"], **chosen)
+            loaded = importer.load_model(package, resource, options["map_location"], **chosen)
         except BaseException:
             importer.close()
             raise
+        if not importer._namespace.is_used:  # the importer cannot be reached from the object
+            importer.close()
+        return loaded
 
 
 def _allow_all(module_name: str) -> bool:
@@ -268,6 +272,7 @@ class PackageImporter(Importer):
     @property
     def _code_builtins(self) -> dict[str, Any]:
         """The builtins of packaged code, whose imports find the package's modules."""
+        self._namespace.is_used = True
         return self._namespace.builtins
 
     @property
@@ -421,7 +426,7 @@ class PackageImporter(Importer):
         from modpack.hooks.describe import hook_state
 
         if name not in self.hooks:
-            known = ", ".join(map(repr, self.hooks)) or "none"
+            known = listed(map(repr, self.hooks), 10) or "none"
             raise ModpackError(f"no hook named {name!r} is registered; registered hooks: {known}")
         return hook_state(self.hooks[name])
 
@@ -460,6 +465,7 @@ class PackageImporter(Importer):
         torch = sys.modules["torch"]
         for each in (loaded.obj, *loaded.extras.values()):
             if isinstance(each, (torch.nn.Module, torch.optim.Optimizer)):
+                self._namespace.is_used = True
                 _remember(each, self, record)
         return loaded
 

@@ -8,16 +8,19 @@ step. The functions import modules of their package, as they do in the process t
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import io
 import pickle
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from pickle import Unpickler, load, loads
 from types import CellType, FunctionType
 from typing import IO, Any
 
+from modpack.core.names import PACKAGES, is_within
 from modpack.errors import PicklingError
 from modpack.loading.namespace import Namespace
 from modpack.pickling.functions import (
@@ -97,8 +100,10 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
     if type(obj) is GlobalNames and "builtins" in vars(obj):
         return _make_globals, (_namespace_name(obj.builtins), is_registered)
     if type(obj) is not FunctionType:
-        return NotImplemented
-    builtins = obj.__builtins__
+        torch = sys.modules.get("torch")
+        is_tensor = torch is not None and isinstance(obj, torch.Tensor)
+        return _reduce_tensor(pickler, obj) if is_tensor else NotImplemented
+    builtins = getattr(obj, "__builtins__")  # noqa: B009  # unknown to type checkers
     if not _namespace_name(builtins) or is_found_by_name(obj, obj.__qualname__):
         return NotImplemented
     seen = vars(pickler).setdefault("_modpack_by_source", {})
@@ -113,6 +118,38 @@ def _reduce(pickler: Any, obj: Any, is_registered: bool) -> Any:
     except NoSourceError as failure:
         raise PicklingError(f"function {obj.__qualname__}", ((None, str(failure)),)) from failure
     return _make_function, (text, identity, home, cells, is_registered), *rest
+
+
+def _reduce_tensor(pickler: Any, tensor: Any) -> Any:
+    """Reduce a tensor with hooks of a package, which torch would leave out."""
+    tables = tensor._backward_hooks, tensor._post_accumulate_grad_hooks
+    hooks = [hook for table in tables for hook in (table or {}).values()]
+    if not tensor.is_leaf or not any(map(_is_packaged, hooks)):
+        return NotImplemented
+    own = getattr(pickler, "dispatch_table", copyreg.dispatch_table).get(type(tensor))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "backward hook .* will not be serialized")
+        made = own(tensor) if own else tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
+    return *made[:2], tables, None, None, _set_hooks
+
+
+def _is_packaged(hook: Any) -> bool:
+    """Return whether a hook is a function or an object of a package in a private namespace."""
+    made = getattr(hook, "func", hook)  # of a partial function
+    made = getattr(made, "__func__", made)
+    if type(made) is FunctionType and _namespace_name(getattr(made, "__builtins__", {})):
+        return True
+    return is_within(str(getattr(made, "__module__", "")), PACKAGES)
+
+
+def _set_hooks(tensor: Any, tables: tuple[Any, Any]) -> None:
+    """Set a tensor's hooks, which its handles refer to by their dictionaries."""
+    from torch.utils.hooks import RemovableHandle
+
+    for name, table in zip(("_backward_hooks", "_post_accumulate_grad_hooks"), tables, strict=True):
+        if table:
+            setattr(tensor, name, table)
+            RemovableHandle.next_id = max(RemovableHandle.next_id, *(key + 1 for key in table))
 
 
 def _globals_with(builtins: Mapping[str, Any]) -> GlobalNames:

@@ -62,6 +62,9 @@ def _spec_of(module: ModuleType) -> ModuleSpec:
     """Return the spec of a module that exists already."""
     spec = ModuleSpec(module.__name__, _ModuleLoader(module), is_package=True)
     spec.submodule_search_locations = list(module.__path__)
+    # importlib prefers the spec of a module that is in sys.modules to the one that it is given,
+    # and would create a second module from that.
+    module.__spec__ = spec
     return spec
 
 

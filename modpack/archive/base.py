@@ -13,7 +13,7 @@ import stat
 import threading
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
 
@@ -89,6 +89,11 @@ class Archive(ABC):
     def names(self) -> tuple[str, ...]:
         """Return all records, in file order for a zip, sorted for a folder."""
         return self._names
+
+    def leave_out(self, names: Collection[str]) -> None:
+        """Leave records out of :meth:`names` from now on."""
+        left = frozenset(names)
+        self._names = tuple(name for name in self._names if name not in left)
 
     @abstractmethod
     def has(self, name: str) -> bool:

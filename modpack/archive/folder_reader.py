@@ -36,6 +36,7 @@ class FolderArchive(Archive):
         super().__init__(folder)
         self._root = os.path.realpath(_package_root(folder))
         self._closed = False
+        self._sizes: dict[str, int] = {}
         self._paths = self._collect(limits)
         names = sorted(self._paths)
         problem = find_name_problem(names)
@@ -45,6 +46,9 @@ class FolderArchive(Archive):
 
     def has(self, name: str) -> bool:
         return name in self._paths
+
+    def sizes(self) -> dict[str, int]:
+        return {name: self._sizes[name] for name in self.names()}
 
     def size(self, name: str) -> int:
         path = self._path(name)
@@ -117,15 +121,16 @@ class FolderArchive(Archive):
             raise NotAPackageError(self.path, reason) from error
 
     def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
-        path = os.path.realpath(entry.path)
+        path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
         if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
             raise ArchiveError(self.path, "the record is a symlink that leaves the package", name)
         try:
-            is_regular = stat.S_ISREG(os.stat(path).st_mode)
+            status = os.stat(path)
         except OSError as error:
             raise self._unreadable(name, error) from error
-        if not is_regular:
+        if not stat.S_ISREG(status.st_mode):
             raise ArchiveError(self.path, "the record is not a regular file", name)
+        self._sizes[name] = status.st_size
         return path
 
     def _unreadable(self, name: str, error: OSError) -> ArchiveError:

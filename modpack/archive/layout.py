@@ -42,6 +42,10 @@ VERSIONS: Final = (VERSION, "version")
 EXTERN_MODULES: Final = ".data/extern_modules"
 PYTHON_VERSION: Final = ".data/python_version"
 SERIALIZATION_ID: Final = ".data/serialization_id"
+MODPACK_ONLY: Final = "modpack-only"
+NOTICE: Final = MODPACK_ONLY + "/load this package with modpack.load"
+"""The record of packages that torch.package cannot restore completely. ``extern_modules`` lists its
+folder: torch.package refuses records of extern modules, with an error that quotes the name."""
 BYTEORDER: Final = "byteorder"
 LITTLE_ENDIAN: Final = b"little"
 
@@ -102,7 +106,7 @@ def is_internal(name: str) -> bool:
     >>> is_internal(".data/version"), is_internal("byteorder"), is_internal("pkg/version")
     (True, True, False)
     """
-    return name.startswith(".data/") or name in (BYTEORDER, "version")
+    return name.startswith(".data/") or name in (BYTEORDER, "version", NOTICE)
 
 
 def has_size_limit(name: str) -> bool:
@@ -214,6 +218,13 @@ _COMMON_NAME: Final = re.compile(
 """Matches only safe names, and nearly all that occur. A fast path."""
 
 
+_INVISIBLE: Final = (
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\ufff0-\ufff8"
+    r"\U000e0000-\U000e0fff]"
+)
+"""The characters that Unicode calls ignorable by default, apart from those of category Cf."""
+
+
 def check_record_name(name: str) -> str | None:
     r"""Return why a record name is unsafe, or None if it is safe.
 
@@ -242,8 +253,8 @@ def check_record_name(name: str) -> str | None:
 def _check_component(component: str) -> str | None:
     if component in ("", ".", ".."):
         return f"the name has a {component!r} component"
-    if re.match("[A-Za-z]:", component):
-        return "the name has a drive letter"
+    if ":" in component:
+        return "the name has a colon, which starts a drive or a stream on Windows"
     if component.endswith((".", " ")):
         return f"{component!r} ends with a dot or a space, which Windows removes"
     if re.fullmatch(_DEVICES + r"(?:\..*)?", component, re.IGNORECASE):
@@ -265,16 +276,23 @@ def find_unsafe_name(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def fold(name: str) -> str:
-    """Return the form in which a case-insensitive file system compares a name.
+    """Return the form in which names are compared: without case, Unicode forms, and invisibles.
 
-    >>> fold("pkg/README") == fold("PKG/readme")
-    True
+    >>> fold("pkg/README") == fold("PKG/readme"), fold("a\u200d") == fold("a")
+    (True, True)
     """
     if name.isascii():
         return name.lower()
     import unicodedata  # seldom needed
 
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+    name = unicodedata.normalize("NFKC", name)
+    is_invisible = re.compile(_INVISIBLE).match
+    invisible = {
+        ord(each): None
+        for each in set(name)
+        if unicodedata.category(each) == "Cf" or is_invisible(each)
+    }
+    return unicodedata.normalize("NFKC", name.translate(invisible).casefold())
 
 
 def find_collision(names: Collection[str]) -> tuple[str, str] | None:

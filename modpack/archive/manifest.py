@@ -32,7 +32,7 @@ from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.zip_format import REPACKED, REPACKED_HINT
 from modpack.core.json_values import parse_json
 from modpack.core.process import ProgressUnit, ThreadPool, phase
-from modpack.errors import ArchiveError, UnsupportedVersionError
+from modpack.errors import ArchiveError, RepackedError, UnsupportedVersionError, listed
 
 _SHA256: Final = r"[0-9a-f]{64}"
 _BATCH_BYTES: Final = 16 << 20
@@ -256,12 +256,18 @@ def verify_records(
         ArchiveError: If the archive differs. The reason lists every difference.
     """
     problems = find_damage(archive, manifest, names, workers, with_crc=with_crc)
+    if any(map(is_repacked, problems.values())):
+        raise RepackedError(archive.path, REPACKED, hint=REPACKED_HINT)
     if problems:
-        listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
+        differences = listed((f"{name!r}: {why}" for name, why in problems.items()), between="; ")
         verb = "records do" if len(problems) > 1 else "record does"
-        reason = f"{len(problems)} {verb} not match the manifest: {listed}"
-        hint = REPACKED_HINT if _RECOMPRESSED in problems.values() else ""
-        raise ArchiveError(archive.path, reason, hint=hint)
+        reason = f"{len(problems)} {verb} not match the manifest: {differences}"
+        raise ArchiveError(archive.path, reason)
+
+
+def is_repacked(reason: str) -> bool:
+    """Return whether a reason of :func:`find_damage` only tells that a file was repacked."""
+    return reason.endswith(REPACKED)
 
 
 def find_damage(

@@ -18,7 +18,7 @@ from modpack.core.codec import ModulePath, from_json, json_keys
 from modpack.core.environment import RecordedEnvironment, environment_from_json
 from modpack.core.json_values import as_mapping, parse_json
 from modpack.core.names import resource_record, why_too_long
-from modpack.errors import ArchiveError, UnsupportedVersionError
+from modpack.errors import ArchiveError, UnsupportedVersionError, listed
 
 if TYPE_CHECKING:
     from modpack.archive.manifest import Manifest
@@ -41,7 +41,6 @@ _SELF_TEST_ITEM_BYTES: Final = {
 """The same for the self-test record."""
 _MAX_CACHED_BYTES: Final = 64 << 10
 """Maximum size of a cached record. Packages of one project often share these records."""
-_MAX_SHOWN: Final = 5
 
 
 @json_keys(optional=("namespace",))
@@ -111,7 +110,9 @@ def _read_versioned(
     """
     document = read_document(archive, record, verify)
     version, archive_bytes = document["version"], archive.stored_bytes()
-    if isinstance(version, int) and version > known_version:
+    if type(version) is not int or version < 1:
+        raise ValueError(f"the version is {version!r:.60}, not a positive whole number")
+    if version > known_version:
         raise UnsupportedVersionError(
             archive.path,
             f"the record has version {version}, and this version of modpack supports versions up "
@@ -271,9 +272,7 @@ def _check_storages(archive: Archive, tensors: Iterable[TensorFacts]) -> None:
     sizes = archive.sizes()
     problems = list(filter(None, (_storage_problem(sizes, tensor) for tensor in tensors)))
     if problems:
-        omitted = len(problems) - _MAX_SHOWN
-        more = f"; and {omitted} more" if omitted > 0 else ""
-        raise ValueError("; ".join(problems[:_MAX_SHOWN]) + more)
+        raise ValueError(listed(problems, between="; "))
 
 
 def _storage_problem(sizes: Mapping[str, int], tensor: TensorFacts) -> str | None:
@@ -328,7 +327,7 @@ def read_externs(archive: Archive, verify: Manifest | None = None) -> list[str]:
     if listed > limit:
         reason = f"{listed} modules are listed, and {limit} are allowed"
         raise ArchiveError(archive.path, reason, layout.EXTERN_MODULES)
-    externs = [line for line in text.split("\n") if line]
+    externs = [line for line in text.split("\n") if line not in ("", layout.MODPACK_ONLY)]
     for module in externs:
         problem = why_too_long(module)
         if problem is not None:

@@ -266,11 +266,13 @@ class BufferSink(Sink):
 
     Args:
         write: The buffer's ``write`` method.
+        is_raw: Whether that method returns None if it wrote nothing (:class:`io.RawIOBase`).
     """
 
-    def __init__(self, write: Callable[[memoryview], int | None]) -> None:
+    def __init__(self, write: Callable[[memoryview], int | None], is_raw: bool = False) -> None:
         super().__init__("<buffer>")
         self._write = write
+        self._is_raw = is_raw
         self._named = ""
 
     def _open(self) -> IO[bytes]:
@@ -294,9 +296,9 @@ class BufferSink(Sink):
             while chunk := memoryview(spool.read(CHUNK_BYTES)):
                 while chunk:
                     written = self._write(chunk)
-                    if written is None:  # many duck-typed buffers return None after a full write
-                        break
-                    if written <= 0:
+                    if written is None and not self._is_raw:
+                        break  # many duck-typed buffers return None after a full write
+                    if not written or written < 0:  # None: a non-blocking file is not ready
                         raise OSError("the buffer accepts no more bytes")
                     chunk = chunk[written:]
         self.discard()
@@ -337,7 +339,9 @@ def open_sink(target: str | os.PathLike[str] | BinaryIO) -> Sink:
         raise TargetError(f"cannot write <buffer>: {error}") from error
     if not is_writable:
         raise TargetError("cannot write <buffer>: the buffer was not opened for writing")
-    return BufferSink(write)
+    # The wrapper of a temporary file has the raw file as an attribute.
+    is_raw = any(isinstance(e, io.RawIOBase) for e in (target, getattr(target, "file", None)))
+    return BufferSink(write, is_raw)
 
 
 def write_atomically(target: str | os.PathLike[str], content: bytes) -> None:

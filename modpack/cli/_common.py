@@ -127,6 +127,9 @@ def command(
         @functools.wraps(function)
         def callback(**given: object) -> None:
             with _report_errors(bool(given.get("as_json"))):
+                for parameter in click.get_current_context().command.params:
+                    if parameter.type is FILE and parameter.name != "output":
+                        refuse_addresses(given[str(parameter.name)])
                 found = function(**given)
             raise Exit(_FINDINGS if found else 0)
 
@@ -139,6 +142,19 @@ def command(
         return decorated
 
     return decorate
+
+
+def refuse_addresses(value: object) -> None:
+    """Refuse a path, ``NAME=PATH``, or one of several, that is an address such as a URL.
+
+    Raises:
+        ModpackError: If it is one.
+    """
+    for path in value if isinstance(value, tuple) else (value,):
+        if isinstance(path, str) and re.match(r"([^=:/]*=)?[a-zA-Z][\w+.-]+:/{1,2}", path):
+            if not Path(path).exists():
+                hint = "Download the file first."
+                raise ModpackError(f"{path}: addresses are not supported yet", hint=hint)
 
 
 def make_console() -> Console:
@@ -317,15 +333,16 @@ def complete_module(
     """Complete a module of the package that the command line names."""
     from click.shell_completion import CompletionItem
 
-    from modpack.archive.layout import EXTERN_MODULES, is_internal
+    from modpack.archive.layout import is_internal
     from modpack.archive.reader import open_archive
+    from modpack.archive.records import read_externs
 
     # While completing an option's value, click has not assigned the arguments to parameters yet.
     file = ctx.params.get("file") or next(iter(ctx.args), "")
     try:
         with open_archive(file) as archive:
             records = [name for name in archive.names() if name.endswith(".py")]
-            externs = archive.read(EXTERN_MODULES) if archive.has(EXTERN_MODULES) else b""
+            externs = read_externs(archive)
     except (ModpackError, OSError):
         return []  # an error message would garble the command line
     names = {
@@ -333,7 +350,7 @@ def complete_module(
         for name in records
         if not is_internal(name)
     }
-    names.update(filter(None, externs.decode("utf-8", "replace").split("\n")))
+    names.update(externs)
     return [
         CompletionItem(name)
         for name in sorted(names)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._common import collect_warnings, warn
-from modpack.core.text import listed
+from modpack.errors import listed
 from modpack.report.progress import working
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json, as_list, as_mapping
-from modpack.errors import ModpackError
+from modpack.errors import ModpackError, listed
 
 HOOK_SPEC_VERSION: Final = 1
 """Increase it if readers of the old version would misread the new format."""
@@ -111,17 +111,17 @@ def specs_from_json(record: Json) -> tuple[HookSpec, ...]:
     try:
         document = as_mapping(record, "the record")
         version = document.get("version")
-        if version != HOOK_SPEC_VERSION or isinstance(version, bool):
+        if type(version) is not int or version != HOOK_SPEC_VERSION:
             raise ModpackError(
                 f"hook specs of version {version!r} are not supported, only version "
                 f"{HOOK_SPEC_VERSION}",
                 hint=_UPGRADE,
             )
-        listed = enumerate(as_list(document.get("hooks"), "'hooks' of the record"))
-        specs = tuple(from_json(HookSpec, each, f"hook {index}") for index, each in listed)
+        entries = enumerate(as_list(document.get("hooks"), "'hooks' of the record"))
+        specs = tuple(from_json(HookSpec, each, f"hook {index}") for index, each in entries)
     except TypeError as failure:
         raise ModpackError(f"hook specs: {failure}") from failure
     unknown = sorted({spec.kind for spec in specs} - HOOK_KINDS)
     if unknown:
-        raise ModpackError(f"unknown kinds of hooks: {', '.join(unknown)}", hint=_UPGRADE)
+        raise ModpackError(f"unknown kinds of hooks: {listed(unknown)}", hint=_UPGRADE)
     return specs

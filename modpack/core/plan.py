@@ -329,6 +329,12 @@ class MockEvent:
     operation: str = ""
     location: str | None = None
 
+    def __str__(self) -> str:
+        is_loaded = self.kind is MockEventKind.LOADED
+        operation = self.operation or ("was imported" if is_loaded else "was looked up")
+        location = f" at {self.location}" if self.location else ""
+        return f"{self.name or self.module} {operation}{location}"
+
 
 class MockRisk(str, Enum):
     """The risk of a mocked module, the lowest first."""

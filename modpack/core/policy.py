@@ -44,8 +44,7 @@ from modpack.core.json_values import (
 )
 from modpack.core.names import GlobGroup, did_you_mean, is_runtime, root_of
 from modpack.core.process import stacklevel_outside_package
-from modpack.core.text import listed
-from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, with_hint
+from modpack.errors import ModpackWarning, PolicyError, PolicyNotFoundError, listed, with_hint
 
 T = TypeVar("T")
 
@@ -80,7 +79,21 @@ def public_key_bytes(text: str) -> bytes:
         raise ValueError(f"the PEM data is damaged. {_CREATE_KEY}") from failure
     if len(content) != len(ED25519) + _KEY_BYTES or not content.startswith(ED25519):
         raise ValueError(f"the public key is not an Ed25519 key. {_CREATE_KEY}")
-    return content[len(ED25519) :]
+    public = content[len(ED25519) :]
+    if _has_small_order(public):
+        raise ValueError(f"the public key is weak: anyone can sign for it. {_CREATE_KEY}")
+    return public
+
+
+def _has_small_order(public: bytes) -> bool:
+    """Return whether eight times the point of an Ed25519 key is zero.
+
+    Signatures of such keys are valid for messages that nobody signed. With ``x^2 + y^2 = 0`` for a
+    point whose double has the order 4, these are the roots of the curve's equation (RFC 8032).
+    """
+    y = int.from_bytes(public, "little") % (1 << 255)
+    root = y * (y * y - 1) * (121665 * y**4 - 121666 * (2 * y * y - 1))
+    return root % ((1 << 255) - 19) == 0
 
 
 def pem_block(text: str) -> tuple[str, str]:
@@ -521,7 +534,7 @@ def violations(
             "true and name trusted signers in require_signature_from. If only names that you know "
             "to be harmless are rejected, add them to allow_pickle_globals."
         )
-        message = f"code is not allowed by the trust policy: {'; '.join(code)}"
+        message = f"code is not allowed by the trust policy: {listed(code, between='; ')}"
         found.append(PolicyViolation("allow_code", code[0], message, hint))
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from modpack.core.process import current_folder
 
-_ABSOLUTE: Final = re.compile(r"(?<![\w./:<])/(?:[^\s/:'\"(),]+/)+(?=[^\s/:'\"(),])")
+_ABSOLUTE: Final = r"(?<![\w./:<])/(?:[^\s/:'\"(),]+/)+(?=[^\s/:'\"(),])"
 
 
 def local_folders() -> list[str]:
@@ -33,7 +33,7 @@ def portable_text(text: str, folders: Iterable[str]) -> str:
     known = {folder.rstrip("/") for folder in folders if folder.startswith("/")} - {""}
     for folder in sorted(known, key=len, reverse=True):
         text = text.replace(f"{folder}/", "")
-    return _ABSOLUTE.sub("", text)
+    return re.sub(_ABSOLUTE, "", text)
 
 
 _UNITS = ("kB", "MB", "GB", "TB")
@@ -86,13 +86,3 @@ def printable(text: str, keep: str = "") -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
-
-
-def listed(names: Sequence[str], limit: int) -> str:
-    """Join the first names, and count the others.
-
-    >>> listed(["a", "b"], 2), listed(["a", "b", "c"], 2)
-    ('a, b', 'a, b and 1 more')
-    """
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

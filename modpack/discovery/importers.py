@@ -16,7 +16,7 @@ from typing import cast
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 _MISSING = object()
-_BOTH = "importer=[importer_of(model), sys_importer]"
+PASS_BOTH = "importer=[modpack.importer_of(model), modpack.sys_importer]"
 
 
 def module_dict(module: object) -> Mapping[str, object]:
@@ -72,17 +72,27 @@ class Importer(ABC):
             found = self._lookup(path, attribute)
         hint = ""
         if owner is not None:
-            hint = f"The object was loaded from {owner!r}. Pass that importer too: {_BOTH}."
+            hint = f"The object was loaded from {owner!r}. Pass that importer too: {PASS_BOTH}."
+        elif getattr(found, "_value_", None) is obj:
+            hint = (
+                "Before Python 3.13, a class in an enum is a member. Define it outside of the enum."
+            )
+        elif self is sys_importer:
+            hint = (
+                "The name was bound again after the object was created, for example by "
+                f"importlib.reload. Re-create the object from the current {attribute}."
+            )
         if found is not _MISSING or (self.has_unloaded(path) and "<locals>" not in attribute):
             other = _origin(found) if found is not _MISSING else repr(self)
             raise ObjMismatchError(
                 f"{obj!r} claims to be {path}.{attribute}, but that is a different object, from "
                 f"{other}; this one is from {_origin(obj)}",
-                hint=hint or f"If another importer has this object, pass that one too: {_BOTH}.",
+                hint=hint
+                or f"If another importer has this object, pass that one too: {PASS_BOTH}.",
             )
         raise ObjNotFoundError(
             f"{obj!r} is not found as {module}.{attribute}",
-            hint=hint or _hint_for_missing_module(obj, module),
+            hint=hint if owner is not None else _hint_for_missing_module(obj, module),
         )
 
     def whichmodule(self, obj: object, name: str) -> str:

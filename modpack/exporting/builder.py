@@ -58,7 +58,7 @@ class PackageBuilder:
                 problems=tuple(self._problems(plan)),
                 notes=(
                     *plan.notes,
-                    *live_notes(plan, walker),
+                    *live_notes(plan, walker, self.objects.scripts.added),
                     *extern_notes(plan, walker),
                     *self.objects.notes(plan),
                     *registered_notes(plan, walker, self.installed),

@@ -13,11 +13,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modpack._version import __version__
 from modpack.archive.layout import (
     GRAPH,
+    MODPACK_ONLY,
+    NOTICE,
     RUNTIME_MODULE,
     NameRegistry,
     check_record_name,
@@ -40,6 +42,7 @@ from modpack.core.plan import FileKind, PackagingErrorReason, Plan
 from modpack.core.plan_json import plan_to_json
 from modpack.core.process import ProgressUnit, gc_paused, phase
 from modpack.core.rules import Action
+from modpack.core.scan import ImportKind
 from modpack.core.tensors import tensors_to_json
 from modpack.core.text import local_folders, portable_text
 from modpack.diagnostics import Diagnostic
@@ -52,6 +55,9 @@ from modpack.loading.mock_source import mock_source, runtime_source
 
 if TYPE_CHECKING:
     from modpack.exporting.objects import ObjectSaver
+
+_BY_FUNCTION: Final = (ImportKind.DYNAMIC, ImportKind.LIVE_MODULE, ImportKind.SELF_TEST)
+"""The evidence of imports that no import statement makes."""
 
 
 def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
@@ -150,6 +156,9 @@ def write_contents(
     externs = {*plan.modules(Action.EXTERN), *_write_mocks(plan, walker, writer)}
     _write_files(plan, walker, writer, sources)
     objects.write_values()
+    if namespace != "private" or objects.needs_modpack or _needs_modpack(plan):
+        externs.add(MODPACK_ONLY)
+        writer.write(NOTICE, b"")
     _write_empty_folders(plan, writer)
     writer.write(".data/extern_modules", ("\n".join(sorted(externs)) + "\n").encode())
     writer.write(".data/python_version", platform.python_version().encode())
@@ -177,6 +186,18 @@ def write_contents(
     if objects.tensors:
         tensors = _json(tensors_to_json(objects.tensors))
         writer.write(".data/modpack/tensors.json", tensors, compress=True)
+
+
+def _needs_modpack(plan: Plan) -> bool:
+    """Return whether packaged code uses something that torch.package does not offer.
+
+    There, packaged code finds no files by path and no metadata of distributions, and
+    ``importlib.import_module`` finds the modules of the loading environment.
+    """
+    packaged = {*plan.modules(Action.INTERN), *plan.modules(Action.MOCK)}
+    return bool(plan.files or plan.distributions) or any(
+        edge.kind in _BY_FUNCTION and edge.imported in packaged for edge in plan.graph.edges()
+    )
 
 
 def _json(record: Mapping[str, Json]) -> bytes:

@@ -11,7 +11,7 @@ import marshal
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER, cache_from_source
@@ -39,7 +39,9 @@ _HEADER: Final = 16
 """Bytes before the code in a .pyc: magic number, flags, the source's time and size (PEP 552)."""
 
 
-def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
+def live_notes(
+    plan: Plan, walker: Walker, saved: Container[tuple[str, str]] = ()
+) -> Iterator[Diagnostic]:
     """Yield a note for each interned module that differs from its source in this process.
 
     A module whose file changed after its import gets only that note. If other code changed the
@@ -49,6 +51,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
     Args:
         plan: The plan, with the interned modules.
         walker: The walk, which has the sources.
+        saved: Modules and attribute paths of functions that are saved with the objects.
     """
     package = _PackageSources(plan, walker)
     changed: list[Diagnostic] = []
@@ -76,7 +79,7 @@ def live_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
         is_plain = type(sys.modules.get(module)) is ModuleType
         read = file if has_source_loader else None
         compared = LiveModule(live, defined, read, package.defined, is_plain)
-        deviations = list(compared.mismatches())
+        deviations = [m for m in compared.mismatches() if (module, m.path) not in saved]
         changed += _notes(module, file, deviations, package) if deviations else ()
     yield from changed
 

@@ -16,11 +16,10 @@ from modpack.core.process import gc_paused
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
-from modpack.core.text import listed
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
-from modpack.errors import ObjMismatchError, ObjNotFoundError
+from modpack.errors import ObjMismatchError, ObjNotFoundError, listed
 from modpack.exporting.options import DEFAULT_PROTOCOL
 from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
     from modpack.exporting.tensor_index import StorageUsage
     from modpack.hooks.report import HookStatus
-    from modpack.pickling.base import GlobalReference, ScriptSource
+    from modpack.pickling.base import Filling, GlobalReference, ScriptSource
     from modpack.pickling.pickler import Pickled
     from modpack.pickling.tensors import StorageSaver
 
@@ -85,6 +84,7 @@ class ObjectSaver:
         self.hook_statuses: list[HookStatus] = []
         self.tensors: dict[str, tuple[TensorFacts, ...]] = {}
         self.scripts = ScriptExporter(planner, self._store_value)
+        self.needs_modpack = False
         self._origins = origins
         self._writer = writer
         self._planner = planner
@@ -141,6 +141,7 @@ class ObjectSaver:
         self.hook_statuses.extend(statuses)
         self.last = SavedObject(observer.root, hooked.extras, statuses, hooked.emptied)
         if not is_internal(record):
+            self.needs_modpack |= pickled.needs_modpack or observer.needs_modpack
             # An object without torch objects has no tensors to list.
             self.tensors[record] = (
                 named_tensors(observer.root, hooked.extras, self._storages.key_of)
@@ -275,6 +276,10 @@ class ObjectSaver:
     def script(self, module: str) -> ScriptSource | None:
         """Return the script whose definitions are included, or None for another module."""
         return self.scripts.find(module)
+
+    def script_additions(self, kind: type) -> Sequence[Filling]:
+        """Return what scripts have set on a class of an interned module."""
+        return self.scripts.additions(kind)
 
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Write a storage's bytes once and return its key."""

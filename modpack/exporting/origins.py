@@ -10,7 +10,7 @@ from pathlib import Path
 from modpack.core.graph import ModuleSource
 from modpack.core.names import root_of
 from modpack.discovery.finder import HostEnvironment, ImportedEnvironment
-from modpack.discovery.importers import Importer, OrderedImporter, sys_importer
+from modpack.discovery.importers import PASS_BOTH, Importer, OrderedImporter, sys_importer
 from modpack.discovery.walk import Walker
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
@@ -94,7 +94,7 @@ class ObjectOrigins:
         if not any(importer is each for each in self.importers):
             raise ObjNotFoundError(
                 f"{obj!r} was loaded from {importer!r}, which is not an importer of this exporter",
-                hint="Pass importer=[importer_of(model), sys_importer].",
+                hint=f"Pass that importer too: {PASS_BOTH}.",
             )
 
     def remember(self, importer: Importer, module: str, obj: object) -> None:

@@ -18,12 +18,12 @@ from typing import Any, Final
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
-from modpack.core.text import listed
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
+from modpack.errors import listed
 from modpack.exporting.live_code import defining_module, is_loaded
 from modpack.exporting.live_state import describe_value
 from modpack.pickling.functions import SCRIPTS

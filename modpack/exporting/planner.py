@@ -380,6 +380,11 @@ class Planner:
             self._vetoes[module] = outcome.veto
         return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
 
+    def interns(self, module: str) -> bool:
+        """Return whether the rules so far intern a module, unless a match hook overrides that."""
+        rule = self._rule_of(module)
+        return rule is not None and rule.action is Action.INTERN
+
     def has_explicit_rule(self, module: str) -> bool:
         """Return whether a rule of the user names a module literally."""
         return any(rule.names_explicitly(module) for rule in self._rules)

@@ -16,7 +16,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -290,6 +290,8 @@ class DefinitionSelector:
 
     def _is_base(self, kind: type, base: ast.expr) -> bool:
         found = self._resolved(base)
+        if found is kind:  # class Linear(Linear): the name led to another class before
+            return True
         bases = (*kind.__bases__, *getattr(kind, "__orig_bases__", ()))
         return not is_a(found, type) or any(each is found for each in bases)
 
@@ -363,7 +365,10 @@ class DefinitionSelector:
             decorators = {getattr(each, "id", None) for each in method.decorator_list}
             if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
                 yield from self._function_fillings((path, name), bare, method)
-        for name in self._attributes_to_set(kind, node):
+        for name in (
+            *self._attributes_to_set(kind, node),
+            *self._code_to_set(kind, node, list(nested_codes(body)) if body is not None else []),
+        ):
             if name not in replaced:
                 yield Filling((path, name), own[name])
 
@@ -374,8 +379,7 @@ class DefinitionSelector:
         is_plain_class = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
         for name, value in vars(kind).items():
             is_dunder = name.startswith("__") and name.endswith("__")
-            is_data = not is_a(value, (ModuleType, type)) and not hasattr(type(value), "__get__")
-            if is_dunder or not is_data or name == "_abc_impl":
+            if is_dunder or _is_code(value) or name == "_abc_impl":
                 continue
             expression = written.get(name)
             if expression is not None:
@@ -385,12 +389,62 @@ class DefinitionSelector:
                 if is_plain_class or (kind.__name__, name) in self.script.patched:
                     yield name
 
+    def _code_to_set(
+        self, kind: type, node: ast.ClassDef, body: Sequence[CodeType]
+    ) -> Iterator[str]:
+        """Yield the functions, properties, and so on that a class got after its body was executed.
+
+        Decorators, metaclasses, and base classes also add functions. For classes that have these,
+        only functions of the script count.
+        """
+        written, cells = (
+            dict(_assigned_in(node)),
+            {absolute_file(c.file) for c in self.script.cells},
+        )
+        methods = {_mangle(kind, method.name) for method in _methods(node)}
+        is_plain_class = type(kind) in (type, abc.ABCMeta) and not node.decorator_list
+        is_plain_class &= not hasattr(kind, "_fields")  # of a named tuple
+        is_plain_class &= not any("__init_subclass__" in vars(b) for b in type.mro(kind)[1:-1])
+
+        def is_of_script(function: FunctionType) -> bool:
+            file = absolute_file(function.__code__.co_filename)
+            return function.__globals__ is self.namespace and file in cells
+
+        for name, value in vars(kind).items():
+            if name in methods or not _is_code(value):
+                continue
+            functions = list(unwrap_functions(value))
+            inside = [f for f in functions if f.__qualname__.startswith(f"{kind.__qualname__}.")]
+            if any(
+                same_code(c, f.__code__) and c.co_name == f.__code__.co_name
+                for c in body
+                for f in inside
+            ):
+                continue
+            expression = written.get(name)
+            if expression is not None:  # unless it is computed, the body shows its value
+                named = self._resolved(expression)
+                if isinstance(expression, ast.Lambda) or named not in (None, value):
+                    yield name
+            elif any(map(is_of_script, functions)) or (
+                not _class_binds(node, name)
+                and (is_plain_class or (kind.__name__, name) in self.script.patched)
+            ):
+                yield name
+
     def _is_reproducible(self, expression: ast.expr, value: Any) -> bool:
         """Return whether an expression in a definition has this value in any environment."""
         if self._names(expression, value):
             return True
         is_same = _is_literal(expression, value) or self._resolved(expression) is value
         return is_same and _literal_of(value) is not None
+
+
+def _is_code(value: Any) -> bool:
+    """Return whether a class attribute is a function, class, module, or descriptor of a user."""
+    if is_a(value, (types.GetSetDescriptorType, types.MemberDescriptorType)):  # made by Python
+        return False
+    return is_a(value, (ModuleType, type)) or hasattr(type(value), "__get__")
 
 
 def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:

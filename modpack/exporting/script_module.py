@@ -60,6 +60,7 @@ _CIRCULAR = (
     "Assign it in a separate statement, or move it into a module.",
 )
 _OUTDATED_HINT = "Run its definition again as well, and re-create the object."
+_RENAME_HINT = "Give one of the two another name."
 _HEADER = (
     "# Definitions from {title} that objects in this package need.\n"
     "# The script itself is not in the package and never runs. Values that it computed\n"
@@ -190,6 +191,19 @@ class ScriptDefinitions:
             ) and not name.startswith(_ADDITION):
                 for addition in script.additions(statement):
                     yield f"{_ADDITION}{addition.number}"
+                if name in statement.uses.eager:
+                    yield from self._former_binding(name, statement)
+
+    def _former_binding(self, name: str, statement: TopLevelStatement) -> Iterator[str]:
+        """Yield the import that a definition of the same name uses: ``class Linear(Linear)``."""
+        bindings = self._selector.script.find_bindings(name)
+        former = [each for each in bindings if each.number < statement.number]
+        if former and former[-1].kind in (StatementKind.IMPORT, StatementKind.IMPORT_BLOCK):
+            yield f"{_ADDITION}{former[-1].number}"
+        elif former:
+            text = f"it uses the former {name} ({former[-1].location}), which has the same name"
+            problem = CapturedName(CaptureMethod.PROBLEM, statement, text, _RENAME_HINT)
+            self._choices[name] = problem
 
     def _statement(self, name: str) -> TopLevelStatement | None:
         """Return the statement that is included for a name, if any."""
@@ -252,7 +266,9 @@ class ScriptDefinitions:
             units[name] = _ModuleStatement(number, text)
         package = str(self.namespace.get("__package__") or "")
         for statement, bound in bound_by.items():
-            text, line = statement_text(statement, frozenset(bound), package)
+            own = (statement.binds if n.startswith(_ADDITION) else (n,) for n in bound)
+            kept = frozenset(name for names in own for name in names)
+            text, line = statement_text(statement, kept, package)
             group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
             unit = _ModuleStatement(statement.number, text, statement.uses.eager, group, origin)
             units.update(dict.fromkeys(bound, unit))

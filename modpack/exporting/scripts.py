@@ -11,7 +11,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from modpack.diagnostics import Diagnostic
+from modpack.discovery.importers import local_path
+from modpack.exporting.live_code import unwrap_functions
 from modpack.exporting.planner import Planner
+from modpack.pickling.base import Filling
 from modpack.pickling.functions import SCRIPTS
 
 if TYPE_CHECKING:
@@ -25,6 +28,9 @@ class ScriptExporter:
     Args:
         planner: Receives the modules of definitions.
         store_value: Pickles values that a module of definitions needs at import.
+
+    Attributes:
+        added: Modules and attribute paths of functions that scripts have set on other classes.
     """
 
     def __init__(self, planner: Planner, store_value: StoreValue) -> None:
@@ -33,6 +39,8 @@ class ScriptExporter:
         self._scripts: dict[int, ScriptDefinitions] = {}
         self._texts: dict[str, ModuleText] = {}
         self._names = set(SCRIPTS)
+        self.added: set[tuple[str, str]] = set()
+        self._additions: dict[int, tuple[type, list[Filling]]] = {}
 
     def add(self, module: str) -> None:
         """Treat a module like the script that runs."""
@@ -60,6 +68,27 @@ class ScriptExporter:
             )
         return self._scripts[key]
 
+    def additions(self, kind: type) -> list[Filling]:
+        """Return what scripts have set on a class of an interned module.
+
+        Only the script can have set a function that it defines: no other module contains it.
+        """
+        if id(kind) in self._additions:
+            return self._additions[id(kind)][1]
+        scripts = {id(vars(sys.modules[n])) for n in self._names if n in sys.modules}
+        path, module = tuple(kind.__qualname__.split(".")), local_path(kind.__module__)
+        found = [
+            Filling((*path, name), value)
+            for name, value in vars(kind).items()
+            if any(id(f.__globals__) in scripts for f in unwrap_functions(value))
+        ]
+        is_own = id(vars(sys.modules.get(kind.__module__, sys))) in scripts
+        if found and (is_own or "<locals>" in path or not self._planner.interns(module)):
+            found = []
+        self._additions[id(kind)] = kind, found
+        self.added.update((module, ".".join(each.path)) for each in found)
+        return found
+
     def _is_free(self, name: str) -> bool:
         """Return whether a module name is unused: another package of the script may be loaded."""
         walker, module = self._planner.walker, f"{name}_definitions"
@@ -67,6 +96,7 @@ class ScriptExporter:
 
     def refresh(self) -> None:
         """Read the scripts again, before another object is saved."""
+        self._additions.clear()
         for script in self._scripts.values():
             script.refresh()
 

@@ -16,8 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from modpack.core.names import dotted
 from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_used, is_underused
-from modpack.core.text import dtype_name, human_size, listed
+from modpack.core.text import dtype_name, human_size
 from modpack.diagnostics import Diagnostic
+from modpack.errors import listed
 from modpack.pickling.object_paths import iter_with_paths
 from modpack.pickling.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from modpack.core import define_lazily
+
 if TYPE_CHECKING:
     from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook
     from modpack.hooks.graph import AfterBackward as AfterBackward
@@ -49,12 +51,11 @@ _MODULES = {
 __all__ = sorted(_MODULES)
 
 
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'modpack.hooks' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"modpack.hooks.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+def _find(name: str) -> object:
+    return getattr(importlib.import_module(f"modpack.hooks.{_MODULES[name]}"), name)
+
+
+define_lazily(__name__, _find, frozenset(_MODULES))
 
 
 def __dir__() -> list[str]:

@@ -212,6 +212,7 @@ class HookCollector:
         left_out: The specs of unwanted hooks.
         parametrized: Modules with parametrizations, which are part of them and only described.
         handles: Handles among the pickled objects that are not linked to their hooks yet.
+        needs_modpack: Whether torch.package would lose a wanted hook or a handle.
     """
 
     is_importable: Callable[[FunctionType], bool]
@@ -222,6 +223,7 @@ class HookCollector:
     numbers: HookIdMap = field(default_factory=LiveIds)
     parametrized: list[torch.nn.Module] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
+    needs_modpack: bool = False
     _hooks: list[CapturedHook] = field(default_factory=list)
     _orders: list[tuple[Any, str, list[int]]] = field(default_factory=list)
     _native_popped: int = 0
@@ -315,8 +317,16 @@ class HookCollector:
                     replaced[name] = self.numbers.map_table({i: held[i] for i in kept if i in held})
         return {**state, **replaced} if replaced else state
 
+    def _is_in_state(self, each: CapturedHook) -> bool:
+        """Return whether torch.package's reader registers a hook as well."""
+        kind = KINDS[each.kind]
+        if kind.scope != "module" or hasattr(type(each.target), "__reduce_package__"):
+            return False
+        table = getattr(each.target, kind.tables[0])
+        return all(self._stays(table.get(identity)) for identity in each.identities)
+
     def _stays(self, hook: Any) -> bool:
-        """Return whether a hook stays in the state: torch's own, or one torch.package reloads."""
+        """Return whether a hook stays in the state of its module: torch's own, or importable."""
         if isinstance(hook, FunctionType) and self.references_stay:
             return self.is_importable(hook)
         return is_native(hook)
@@ -458,6 +468,10 @@ class HookCollector:
             "orders": orders,
             "handles": list(self._linked_handles()),
         }
+        self.needs_modpack |= bool(payload["handles"]) or any(
+            spec.name in kept and not self._is_in_state(c)
+            for spec, c in zip(specs, collected, strict=True)
+        )
         return [*wanted, *self._parametrizations(names)], payload
 
     def _search_nodes(self) -> None:

@@ -14,6 +14,7 @@ import torch
 from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.names import dotted
 from modpack.discovery.importers import local_path
+from modpack.errors import listed
 from modpack.hooks.ddp import CommHook
 from modpack.hooks.graph import CaptureGrad
 from modpack.hooks.graph_parts import GraphPart
@@ -355,7 +356,7 @@ def check_names(choice: HookChoice, specs: Iterable[HookSpec]) -> None:
     if unknown:
         raise ValueError(
             f"unknown hook names {', '.join(map(repr, unknown))}; known names: "
-            + (", ".join(map(repr, known)) or "none")
+            + (listed(map(repr, known), 10) or "none")
         )
 
 

@@ -315,6 +315,11 @@ class HookObserver:
         return parts
 
     @property
+    def needs_modpack(self) -> bool:
+        """Whether torch.package would lose extras, hooks, or handles that were pickled."""
+        return bool(self._extras) or self._collector.needs_modpack
+
+    @property
     def has_payload(self) -> bool:
         """Whether extras or hooks remain to be pickled."""
         return self._pending or self._collector.has_pending

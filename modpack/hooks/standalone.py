@@ -124,6 +124,10 @@ class ModelParts:
     def script(self, module: str) -> None:
         """Return None: in captures, functions of scripts are saved with their globals."""
 
+    def script_additions(self, kind: type) -> tuple[()]:
+        """Return nothing: captures refer to the classes of this process."""
+        return ()
+
     def add_storage(self, storage: torch.UntypedStorage) -> str:
         """Return the key of a storage: a path in the model, or newly stored contents."""
         path = self._model_storages.get(storage._cdata)

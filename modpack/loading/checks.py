@@ -25,6 +25,8 @@ from modpack.core.environment import (
 from modpack.core.process import usable_cores
 from modpack.discovery.environment import compare
 from modpack.errors import (
+    INSTALL_RECORDED,
+    MAX_LISTED_VERSIONS,
     ArchiveError,
     EnvironmentMismatchError,
     EnvironmentMismatchWarning,
@@ -32,6 +34,7 @@ from modpack.errors import (
     PlatformMismatchError,
     SignatureError,
     TrustError,
+    listed,
     with_hint,
 )
 from modpack.loading.namespace import NAMESPACES
@@ -67,8 +70,8 @@ def require_contents(archive: Archive, level: str) -> None:
     elif is_all:
         problems = find_unreadable(archive, names, usable_cores())
         if problems:
-            listed = "; ".join(f"{name!r}: {reason}" for name, reason in problems.items())
-            raise ArchiveError(archive.path, f"these records cannot be read: {listed}")
+            damage = listed((f"{name!r}: {why}" for name, why in problems.items()), between="; ")
+            raise ArchiveError(archive.path, f"these records cannot be read: {damage}")
 
 
 def require_storages(archive: Archive, keys: Iterable[str], level: str) -> None:
@@ -116,9 +119,10 @@ def find_entry(archive: Archive) -> tuple[str, str]:
             f"{archive.path}: the package contains no saved object",
             hint="Open it with modpack.PackageImporter to import modules or read resources.",
         )
-    listed = "".join(f"\n    package={p!r}, resource={r!r}" for p, r in objects.pickles)
+    saved = (f"package={package!r}, resource={name!r}" for package, name in objects.pickles)
     raise ModpackError(
-        f"{archive.path}: the package has several saved objects and no main resource:{listed}",
+        f"{archive.path}: the package has several saved objects and no main resource:\n    "
+        + listed(saved, between="\n    "),
         hint="Pass package and resource of one of them.",
     )
 
@@ -199,7 +203,10 @@ def check_environment(
         for row in rows
     )
     command = pip_install_command(rows)
-    arguments = (source, differences, f"Run: {command}" if command else None)
+    hint = f"Run: {command}" if command else None
+    if len(rows) > MAX_LISTED_VERSIONS:
+        hint = INSTALL_RECORDED
+    arguments = (source, differences, hint)
     if is_error:
         raise EnvironmentMismatchError(*arguments)
     with _lock:

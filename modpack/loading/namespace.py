@@ -177,6 +177,12 @@ class LoadedModules(MutableMapping[str, ModuleType]):
         return self._full_name(name) if isinstance(name, str) else name  # type: ignore[return-value]
 
 
+_FRAMES_OF_AN_IMPORT = 6
+"""The least number of frames that Python itself needs for each module of an import chain. modpack
+adds one, and raises the recursion limit by as many: what Python can import, a package can."""
+_FRAMES_OF_A_LOAD = 50
+
+
 class Namespace:
     """The modules of one loaded package, and their imports.
 
@@ -196,6 +202,7 @@ class Namespace:
             host, before that raises an error. It may add the module (:meth:`use`).
         is_unclaimed: Whether an import opened it for unpickled objects, and no importer of the user
             has claimed it yet.
+        is_used: Whether objects may refer to the package's modules, builtins, or importer.
     """
 
     def __init__(
@@ -212,7 +219,7 @@ class Namespace:
         self.finder = PackageFinder(source, prefix, index, tree, self._mark)
         self.builtins: dict[str, Any] = {}
         self.on_miss: Callable[[str], None] | None = None
-        self.is_unclaimed = False
+        self.is_unclaimed = self.is_used = False
         self._importer = importer
         # A relative import with as many levels as the importing package's path has dots, less
         # this number, reaches the namespace itself.
@@ -317,6 +324,10 @@ class Namespace:
         if name == TORCH_IMPORTER_NAME:
             return self._importer
         is_outermost, self._is_importing = not self._is_importing, True
+        limit = sys.getrecursionlimit()
+        raised = limit + limit // _FRAMES_OF_AN_IMPORT + _FRAMES_OF_A_LOAD
+        if is_outermost:
+            sys.setrecursionlimit(raised)
         try:
             self._seek(name)
             if self._is_packaged(name):
@@ -333,6 +344,8 @@ class Namespace:
                 raise
         finally:
             if is_outermost:
+                if sys.getrecursionlimit() == raised:  # otherwise, the module has set its own
+                    sys.setrecursionlimit(limit)
                 self._end_of_import()
 
     def ready(self, name: str) -> ModuleType | None:
@@ -450,6 +463,7 @@ class Namespace:
 
     def _mark(self, module: ModuleType) -> None:
         """Put the package's globals into a module before its code runs."""
+        self.is_used = True
         self._refresh_builtins()
         if self._is_importing and not self._is_large:
             self._is_large = True
@@ -493,6 +507,7 @@ class Namespace:
 
         Classes of objects that were unpickled before are then also those of the importer.
         """
+        self.is_used = True
         names, former, self._importer = self._names(), self._importer, importer
         for name in names:
             contents = getattr(sys.modules.get(name), "__dict__", {})

@@ -27,6 +27,7 @@ from modpack.errors import (
     OperatorNotFoundError,
     TrustError,
     UnpicklingError,
+    listed,
 )
 from modpack.loading.checks import require_hook_kinds
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
@@ -166,6 +167,8 @@ def load_object(
     result = LoadedObject()
     _, appended_record = layout.hook_records(record)
     appended = archive.read(appended_record) if archive.has(appended_record) else b""
+    if any(b"reduce_package" in each for each in (data, appended)):  # may keep the importer
+        importer._namespace.is_used = True
     specs = read_specs(archive, record)
     wanted = _select_hooks(specs, hooks)
     new_handles: NewHandles = {}
@@ -273,7 +276,7 @@ def _require_agreement(
 
     specified = {spec.name for spec in specs if spec.kind != PARAMETRIZATION}
     if specified != found:
-        names = ", ".join(sorted(map(repr, specified ^ found)))
+        names = listed(sorted(map(repr, specified ^ found)))
         reason = f"the hook specs and the pickle disagree about the hooks {names}"
         raise ArchiveError(source, reason, record)
 

@@ -16,7 +16,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.records import read_tensors
 from modpack.core.names import resource_record
 from modpack.core.tensors import TensorFacts, TensorKind
-from modpack.errors import ModpackError
+from modpack.errors import ModpackError, listed
 from modpack.loading.checks import (
     find_entry,
     require_contents,
@@ -87,7 +87,7 @@ def load_weights(
             package, resource = find_entry(archive)
         record = resource_record(package, resource)
         if record not in tensors:
-            known = ", ".join(map(repr, tensors)) or "none"
+            known = listed(map(repr, tensors), 10) or "none"
             raise ModpackError(
                 f"{archive.path}: no tensors are recorded for {record!r}, only for {known}"
             )
@@ -163,7 +163,7 @@ def _special(tensors: Sequence[TensorFacts]) -> list[str]:
 def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
     if special := _special(tensors):
         raise ModpackError(
-            f"{archive.path}: these tensors can only be unpickled: {', '.join(special)}",
+            f"{archive.path}: these tensors can only be unpickled: {listed(special)}",
             hint="Use modpack.load, which runs the package's code.",
         )
 
@@ -173,7 +173,7 @@ def _dtypes(archive: Archive, tensors: Sequence[TensorFacts]) -> Mapping[str, to
     if unknown := [name for name, dtype in found.items() if dtype is None]:
         raise ModpackError(
             f"{archive.path}: tensors have types that this version of torch does not support: "
-            f"{', '.join(f'{name!r:.80}' for name in unknown)}"
+            f"{listed(map(repr, unknown))}"
         )
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 

@@ -120,6 +120,9 @@ def _covers_derived(row: Row, kind: type, base: type) -> bool:
         return False
     if isinstance(row, UnsupportedType) and row.mixin:
         return True
+    own = getattr(base, "__reduce_ex__", None)
+    if own is not object.__reduce_ex__:  # it alone decides
+        return getattr(kind, "__reduce_ex__", None) is own
     return all(
         getattr(kind, name, None) is getattr(base, name, None)
         for name in ("__reduce__", "__reduce_ex__", "__getstate__")
@@ -212,15 +215,15 @@ def script_module(module: ModuleType, *filled: None) -> ModuleType:
 
 @named_in_packages
 def set_in_script(module: ModuleType, path: tuple[str, ...], value: Any) -> None:
-    """Set a value in a module of script definitions.
+    """Set a value in a module of script definitions, or on a class that a script has changed.
 
     Args:
         module: The module.
         path: A name or attribute path; see :class:`Filling`.
         value: The value.
     """
-    if not has_script_definitions(vars(module)):
-        raise ValueError(f"{module.__name__} is not a module of script definitions")
+    if not (has_script_definitions(vars(module)) or "__modpack__" in vars(module)):
+        raise ValueError(f"{module.__name__} is not a module of a package")
     owner = _owner(vars(module), path)
     if isinstance(owner, dict):
         owner[path[0]] = value
@@ -280,6 +283,9 @@ class PickleContext(Protocol):
 
     def script(self, module: str) -> ScriptSource | None:
         """Return the script with this module name, or None if it is not a packaged script."""
+
+    def script_additions(self, kind: type) -> Sequence[Filling]:
+        """Return what scripts have set on a class of another packaged module."""
 
     @property
     def exporter(self) -> object:

@@ -175,8 +175,10 @@ def make_enum(
         boundary: A flag's treatment of other values; see :class:`enum.FlagBoundary`.
     """
     body = kind.__prepare__(name, bases)
-    for key, value in {"__module__": _path(module), "__qualname__": qualname, **members}.items():
-        body[key] = value
+    body["__module__"], body["__qualname__"] = _path(module), qualname
+    as_member = getattr(enum, "member", lambda value: value)  # new in Python 3.11
+    for key, value in members.items():  # otherwise, functions would become methods
+        body[key] = as_member(value)
     options = {} if boundary is None or sys.version_info < (3, 11) else {"boundary": boundary}
     made: type = kind(name, bases, body, **options)
     return made

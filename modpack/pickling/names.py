@@ -65,12 +65,14 @@ class NameReducer:
 
     Attributes:
         references: Everything that was named so far, in order of first use.
+        has_modules: Whether any module was named as a value.
         loose_sources: The sources of functions that are saved without a module.
         script_values: The packaged values of scripts, each with its name.
     """
 
     def __init__(self, context: PickleContext) -> None:
         self.references: dict[GlobalReference, None] = {}
+        self.has_modules = False
         self.loose_sources: list[str] = []
         self.script_values: list[tuple[str, object]] = []
         self._context = context
@@ -120,10 +122,14 @@ class NameReducer:
                 raise
             reference = self._refer(obj, other)
         live = sys.modules.get(reference.live_module)
-        if live is not None and has_script_definitions(vars(live)):  # loaded from a package
-            again = self._with_values(reference, collect_fillings(vars(live)))
-            if again is not NotImplemented:
-                return again
+        loaded = collect_fillings(vars(live)) if live is not None else ()  # with their package
+        new = self._new(reference.module, loaded)
+        for base in type.mro(obj)[:-1] if isinstance(obj, type) else ():
+            is_platform = is_platform_module(base.__module__)
+            if added := () if is_platform else self._context.script_additions(base):
+                new += self._new(self._refer(base, base.__qualname__).module, added)
+        if new:
+            return defined, (ModuleNamed(reference.module), reference.name, *new)
         if reference.name == name and is_found_by_name(obj, name):
             return NotImplemented
         # A custom importer knows the object, but sys.modules, which pickle searches, does not.
@@ -207,7 +213,7 @@ class NameReducer:
         if source is not None:  # part of a script, but not one of its definitions
             path, fillings = source.module, source.take_all(list(named_globals(obj)))
         elif module is not None and has_script_definitions(vars(module)):  # loaded from a package
-            path, fillings = self._context.module_name(module), collect_fillings(vars(module))
+            path, fillings = self.module_id(module)[1], collect_fillings(vars(module))
         elif module is None:
             return self._namespaces.setdefault(id(obj.__globals__), GlobalNames())
         else:
@@ -234,6 +240,11 @@ class NameReducer:
             )
         name = self._context.module_name(obj)
         self.references[GlobalReference(name, "", obj.__name__)] = None
+        return self.named_module_id(name)
+
+    def named_module_id(self, name: str) -> tuple[str, str]:
+        """Return the persistent id of the module with a path."""
+        self.has_modules = True
         return ("module", name)
 
     def resolve_name(self, obj: Any, value: Any) -> Any:

@@ -23,7 +23,7 @@ from types import (
 )
 from typing import Any
 
-from modpack.pickling.functions import closed_over
+from modpack.pickling.functions import closed_over, find_live_object
 
 _MAX_OBJECTS = 1_000_000
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
@@ -200,7 +200,7 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
         yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
     elif issubclass(kind, CellType):
         yield lambda obj: iter([(".cell_contents", held) for held in gc.get_referents(obj)])
-    if "<locals>" in kind.__qualname__:  # such a class is saved with the object
+    if _is_saved_in_parts(kind):
         yield lambda obj: iter([(".__class__", kind)])
 
 
@@ -221,9 +221,18 @@ def _items(base: Any, obj: Any) -> Iterator[tuple[str, object]]:
     yield from ((f"[{index}]", value) for index, value in enumerate(list(base.__iter__(obj))))
 
 
+def _is_saved_in_parts(cls: type) -> bool:
+    """Return whether a class is saved with its objects, because it is not found by its name."""
+    is_of_python = cls.__flags__ & _HEAP_TYPE
+    return bool(is_of_python) and find_live_object(cls.__module__, cls.__qualname__) is not cls
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+
+
 def _class_attributes(cls: type) -> Iterator[tuple[str, object]]:
     """Yield the attributes and bases of a class that is saved because it cannot be imported."""
-    if "<locals>" in cls.__qualname__:
+    if _is_saved_in_parts(cls):
         yield from ((f".{name}", value) for name, value in list(vars(cls).items()))
         yield from ((f".__bases__[{n}]", base) for n, base in enumerate(cls.__bases__))
 

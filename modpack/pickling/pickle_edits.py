@@ -24,6 +24,7 @@ True
 
 from __future__ import annotations
 
+import io
 import pickle
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
@@ -46,16 +47,23 @@ class ReducedObject:
         return self.reduction
 
 
+_OPCODES = {each.code.encode("latin-1"): each for each in pickletools.opcodes}
+
+
 def iter_opcodes(data: bytes) -> Iterator[tuple[str, Any, bytes]]:
     """Yield each opcode of one pickle: its name, its argument, and the bytes of both."""
-    last: tuple[str, Any] | None = None
-    begin = 0
-    for opcode, argument, start in pickletools.genops(data):
-        if last is not None:
-            yield *last, data[begin:start]
-        last, begin = (opcode.name, argument), start or 0
-    if last is not None:
-        yield *last, data[begin:]
+    stream, name = io.BytesIO(data), ""
+    while name != "STOP":
+        begin = stream.tell()
+        opcode = _OPCODES.get(stream.read(1))
+        if opcode is None:
+            raise ValueError(f"the pickle has no valid opcode at byte {begin}")
+        name, argument = opcode.name, None
+        if name == "GLOBAL":  # pickletools reads only ASCII names
+            argument = " ".join(stream.readline()[:-1].decode() for _ in range(2))
+        elif opcode.arg is not None:
+            argument = opcode.arg.reader(stream)
+        yield name, argument, data[begin : stream.tell()]
 
 
 class SetWriter:

@@ -32,6 +32,7 @@ from modpack.pickling.base import (
 from modpack.pickling.graph_context import ObjectGraph
 from modpack.pickling.names import ModuleNamed, NameReducer
 from modpack.pickling.pickle_edits import ReducedObject, SetWriter, rename_modules
+from modpack.pickling.rebuild import MODULE
 from modpack.pickling.reducers import (
     PYBIND11_MODULE,
     ROWS,
@@ -333,7 +334,7 @@ class Pickler(pickle.Pickler):
         if issubclass(kind, ModuleType):
             return self.naming.module_id if ROWS.find(kind) is None else None
         if kind is ModuleNamed:
-            return lambda module: ("module", module.name)
+            return lambda module: self.naming.named_module_id(module.name)
         if kind is Placeholder:
             return lambda nothing: _NOTHING_PERSISTENT
         if kind is Packaged:
@@ -465,12 +466,14 @@ class Pickled:
             unpickler loads them one after another; they refer to objects of the first.
         loose_sources: The sources of functions that are saved without a module. Their imports
             are recorded nowhere else.
+        needs_modpack: Whether torch.package's unpickler would create another object, or none.
     """
 
     data: bytes
     references: tuple[GlobalReference, ...]
     appended: bytes = b""
     loose_sources: tuple[str, ...] = ()
+    needs_modpack: bool = False
 
 
 def pickle_object(
@@ -523,4 +526,6 @@ def pickle_object(
     if renames:
         data = rename_modules(data, renames)
         appended = [rename_modules(piece, renames) for piece in appended]
-    return Pickled(data, references, b"".join(appended), tuple(naming.loose_sources))
+    needs_modpack = naming.has_modules or any(each.module == MODULE for each in references)
+    loose = tuple(naming.loose_sources)
+    return Pickled(data, references, b"".join(appended), loose, needs_modpack)

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from modpack.core import define_lazily
+
 T = TypeVar("T")
 
 MODULE: Final = __name__
@@ -139,9 +141,8 @@ def named_in_packages(obj: T) -> T:
     return obj
 
 
-def __getattr__(name: str) -> Any:
-    if name not in DEFINED_IN:
-        raise AttributeError(f"module {MODULE!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(DEFINED_IN[name]), name)
-    globals()[name] = found
-    return found
+def _find(name: str) -> object:
+    return getattr(importlib.import_module(DEFINED_IN[name]), name)
+
+
+define_lazily(__name__, _find, frozenset(DEFINED_IN))

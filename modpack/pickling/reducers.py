@@ -12,10 +12,12 @@ import collections
 import contextlib
 import contextvars
 import copy
+import enum
 import functools
 import gc
 import inspect
 import logging
+import operator
 import queue
 import random
 import re
@@ -46,6 +48,7 @@ from modpack.pickling.base import (
 )
 from modpack.pickling.graph_context import ObjectGraph
 from modpack.pickling.names import ModuleNamed
+from modpack.pickling.pickle_edits import ReducedObject
 from modpack.pickling.torch_archives import (
     load_script_module,
     portable_path,
@@ -149,6 +152,28 @@ def _new_type(made: Any, context: ObjectGraph) -> Any:
     return context.reduce_to_name(made) or (remade.new_type, parts)
 
 
+def _enum_member(member: Any, context: ObjectGraph) -> Any:
+    """Reduce an enum member by name, because an equal value may not identify it after loading.
+
+    Combined flags are reduced to the members that they combine. Only members without a name, such
+    as those that ``_missing_`` creates, are reduced by value.
+    """
+    kind, name = type(member), member._name_
+    if kind.__members__.get(name) is member:
+        if getattr(kind, name, None) is member:
+            return getattr, (kind, name)
+    elif issubclass(kind, enum.Flag):
+        parts = [each for each in kind.__members__.values() if each._value_]
+        parts = [each for each in parts if each._value_ & member._value_ == each._value_]
+        if len(parts) > 1 and functools.reduce(operator.or_, parts) is member:
+            combined: Any
+            combined, *middle, last = parts
+            for each in middle:
+                combined = ReducedObject((operator.or_, (combined, each)))
+            return operator.or_, (combined, last)
+    return member.__reduce_ex__(_PROTOCOL)
+
+
 _ordered = collections.OrderedDict[str, int]()
 
 STANDARD: tuple[Row, ...] = (
@@ -162,6 +187,7 @@ STANDARD: tuple[Row, ...] = (
         lambda proxy, context: (remade.mapping_proxy, (gc.get_referents(proxy)[0],)),
     ),
     ReducerRow((memoryview,), _memory_view),
+    ReducerRow((enum.Enum, enum.Flag), _enum_member, subclasses=True),
     ReducerRow((property,), _property, subclasses=True),
     ReducerRow(
         (staticmethod, classmethod), lambda wrapper, context: (type(wrapper), (wrapper.__func__,))

@@ -19,8 +19,9 @@ from modpack.core.plan import MockEventKind, MockRisk, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind, ScanFailure
 from modpack.core.selftest import SelfTestRecord
-from modpack.core.text import counted, listed
+from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic, diagnostic_codes
+from modpack.errors import listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,

@@ -18,8 +18,9 @@ from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.plan import MockEventKind, MockRisk, MockUse, UseKind
 from modpack.core.rules import Action, Owner
-from modpack.core.text import counted, human_size, listed, printable
+from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
+from modpack.errors import listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit import AuditResult
 from modpack.report.audit_facts import (

@@ -17,6 +17,7 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.report.diff_facts import (
     Change,
     ExampleDifference,
+    FieldChange,
     HookDifference,
     NoteDifference,
     PackageDifferences,
@@ -44,7 +45,9 @@ from modpack.report.text_diff import WorkBudget, text_difference
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
 """Kinds of resources that may be text."""
-_DERIVED: Final = frozenset({layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID})
+_DERIVED: Final = frozenset(
+    {layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID, layout.NOTICE}
+)
 """Records that follow from the others."""
 _Pair = tuple[HookFacts, HookFacts]
 
@@ -167,9 +170,7 @@ def compare_packages(
             sharing=sharing,
             storages=storages,
             resources=tuple(_resources(old, new, sources, effort)),
-            self_test=changed_fields(
-                _flat_self_test(old.facts.self_test), _flat_self_test(new.facts.self_test)
-            ),
+            self_test=tuple(_self_test_changes(old.facts.self_test, new.facts.self_test)),
             examples=tuple(_examples(old, new)),
             notes=tuple(_notes(old, new)),
         )
@@ -243,13 +244,34 @@ def _wants_text(
     return each.kind is ResourceKind.DATA and len(versions) == 1
 
 
+def _self_test_changes(
+    old: SelfTestRecord | None, new: SelfTestRecord | None
+) -> Iterator[FieldChange]:
+    """Yield the differences of two self-tests: of each field, and of each item of a list."""
+    yield from changed_fields(_flat_self_test(old), _flat_self_test(new))
+    if old is not None and new is not None:
+        before, after = ({each: each for each in _self_test_items(side)} for side in (old, new))
+        for change, (name, text) in in_one_only(before, after):
+            is_new = change is Change.ADDED
+            yield FieldChange(name, None if is_new else text, text if is_new else None)
+
+
 def _flat_self_test(self_test: SelfTestRecord | None) -> dict[str, str | None]:
-    """Return the outcome of a self-test by field. The duration is not compared."""
+    """Return the outcome of a self-test by field, without lists. The duration is not compared."""
     if self_test is None:
         return {"self-test": "no"}
+    record = self_test.to_json()
+    shown = (key for key, value in record.items() if not isinstance(value, list))
     omitted = ("version", "seconds")
-    flat = {k: _shown(value) for k, value in self_test.to_json().items() if k not in omitted}
-    return {"self-test": "yes", **flat}
+    return {"self-test": "yes", **{k: _shown(record[k]) for k in shown if k not in omitted}}
+
+
+def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
+    """Yield the name of each list in a self-test, with the text of each of its items."""
+    yield from (("use of a mock", str(event)) for event in self_test.mock_events)
+    for name, value in self_test.to_json().items():
+        if isinstance(value, list) and name != "touches":
+            yield from ((name, _shown(each) or "-") for each in value)
 
 
 def _shown(value: Json) -> str | None:
@@ -298,6 +320,8 @@ def _others(
     if old.facts.format != new.facts.format:
         return
     covered = {*_DERIVED, *_explained(found), *_compared_records(old), *_compared_records(new)}
+    if layout.NOTICE in old.records ^ new.records:  # which also changes this record
+        covered.add(layout.EXTERN_MODULES)
     for record, change in _changed((old.records | new.records) - covered, old, new):
         yield RecordDifference(record, change)
 

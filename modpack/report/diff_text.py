@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from modpack.core.names import root_of
-from modpack.core.text import counted, human_size, listed, printable
+from modpack.core.text import counted, human_size, printable
+from modpack.errors import listed
 from modpack.report.diff_facts import (
     Change,
     DistributionDifference,
@@ -293,7 +294,12 @@ def _self_test(found: PackageDifferences) -> Iterator[SafeLine]:
     whether = [field for field in found.self_test if field.name == "self-test"]
     # If only one package has a self-test, all its other fields differ as well.
     fields = whether or found.self_test
-    yield from (_marked(Change.CHANGED, _arrows([field])) for field in fields)
+    for field in fields:
+        if field.before is None or field.after is None:
+            change = Change.ADDED if field.before is None else Change.REMOVED
+            yield _marked(change, f"{field.name}: {field.after or field.before}")
+        else:
+            yield _marked(Change.CHANGED, _arrows([field]))
     for each in found.examples:
         parts = ", ".join(each.parts)
         yield _marked(Change.CHANGED, f"example {each.number}: different {parts}")

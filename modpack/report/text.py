@@ -26,9 +26,9 @@ from modpack.core.plan import (
 )
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.text import counted, human_size, listed, printable
+from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
-from modpack.errors import with_hint
+from modpack.errors import listed, with_hint
 from modpack.report.facts import (
     HookFacts,
     ImporterFacts,

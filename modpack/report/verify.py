@@ -18,10 +18,12 @@ from modpack.archive.manifest import (
     Manifest,
     find_damage,
     find_unreadable,
+    is_repacked,
     package_digest,
     read_manifest,
 )
 from modpack.archive.reader import open_archive
+from modpack.archive.zip_format import REPACKED, REPACKED_HINT
 from modpack.core.codec import json_keys
 from modpack.core.policy import (
     CODE_FROM_ANYONE,
@@ -40,6 +42,7 @@ from modpack.errors import (
     RepackedError,
     SignatureError,
     UnsupportedVersionError,
+    listed,
 )
 from modpack.report.audit_findings import pickle_findings
 from modpack.report.audit_text import by_severity, code_part, hint_line, left_out
@@ -55,11 +58,19 @@ from modpack.report.verify_records import (
 )
 from modpack.security.code_listing import CodeListing, find_package_violations, list_code
 from modpack.security.signing import check_signatures, find_signatures
-from modpack.security.signing_envelope import ValidSignature, read_envelope
+from modpack.security.signing_envelope import (
+    CHANGED,
+    ValidSignature,
+    read_envelope,
+    require_subject,
+)
 
 _REPORTED_BY_OTHER_CHECKS: Final = frozenset({"pickle-missing"})
 """Codes of pickle findings that the checks of digests and records cover."""
 _MAX_OF_A_CODE: Final = 20
+_MAX_ALIKE: Final = 5
+_FIRST: Final = ("archive-repacked", "signature-invalid")
+"""Codes of findings that explain the others, most of all first."""
 
 
 @json_keys({"is_passed": "passed"})
@@ -144,7 +155,7 @@ def _check_policy(
 def _unchecked_signatures(
     archive: Archive, path: str | os.PathLike[str] | None
 ) -> Iterator[Diagnostic]:
-    """Yield the signatures for which no key was given."""
+    """Yield the signatures for which no key was given, and those of other contents."""
     try:
         signatures = find_signatures(archive, path)
     except SignatureError as failure:
@@ -159,6 +170,11 @@ def _unchecked_signatures(
             code = "record-invalid" if is_ours else "signature-unchecked"
             yield Diagnostic.from_code(code, each.location, failure.reason)
             continue
+        if each.location == layout.SIGNATURE:
+            try:
+                require_subject(envelope, package_digest(archive), archive.path, each.location)
+            except SignatureError as failure:
+                yield _from_error("signature-invalid", archive.path, failure)
         keys = ", ".join(key.key_id[:16] or "without an ID" for key in envelope.signatures)
         text = f"the signature names the key {keys}, which was not given"
         yield Diagnostic.from_code("signature-unchecked", each.location, text)
@@ -235,10 +251,14 @@ def _bytes_at(path: str | os.PathLike[str]) -> int:
         return 0
 
 
-def _damaged(reasons: Mapping[str, str]) -> list[Diagnostic]:
-    return [
-        Diagnostic.from_code("record-corrupt", record, reason) for record, reason in reasons.items()
-    ]
+def _damaged(reasons: Mapping[str, str]) -> Iterator[Diagnostic]:
+    repacked = [record for record, reason in reasons.items() if is_repacked(reason)]
+    if repacked:
+        hint = REPACKED_HINT
+        yield Diagnostic.from_code("archive-repacked", repacked[0], REPACKED, hint=hint)
+    for record, reason in reasons.items():
+        if not is_repacked(reason):
+            yield Diagnostic.from_code("record-corrupt", record, reason)
 
 
 @dataclass
@@ -254,6 +274,7 @@ class _Verification:
     findings: list[Diagnostic] = field(default_factory=list)
     signatures: dict[ValidSignature, None] = field(default_factory=dict)
     code: CodeListing | None = None
+    is_changed: bool = False
 
     def facts(self) -> VerifyFacts:
         archive = self.archive
@@ -280,7 +301,7 @@ class _Verification:
             digest,
             archive.stored_bytes(),
             tuple(self.checks),
-            tuple(sorted(self.findings, key=lambda each: each.severity.rank)),
+            tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
             tuple(self.signatures),
             self.code,
         )
@@ -290,8 +311,10 @@ class _Verification:
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
         damage = find_damage(archive, manifest, archive.names(), self.workers)
+        self.is_changed = bool(damage)
         self._add_check("digests", len(manifest.records), "records", _damaged(damage))
         damaged = frozenset(damage)
+        archive.leave_out(damaged - manifest.records.keys())
         own = read_own_records(archive, manifest, damaged)
         texts = list(check_texts(archive, damaged))
         self._add_check("records", own.count, "records", [*own.findings, *texts])
@@ -319,6 +342,8 @@ class _Verification:
         finding = _from_error(code, record, failure)
         self._add_check("manifest", 0, "records", [finding])
         self._check_readable()
+        self.is_changed = True
+        self.findings += self._changed_signed()
 
     def _check_readable(self) -> frozenset[str]:
         """Return the records that cannot be read, or do not match their CRC-32."""
@@ -358,6 +383,7 @@ class _Verification:
             asking = "the policy's signers" if self.keys else ""
             self._check_signature("policy-signature", policy.require_signature_from, asking)
         if not (self.keys or (policy is not None and policy.require_signature_from)):
+            self.findings += self._changed_signed()
             self.findings += _unchecked_signatures(self.archive, self.path)
         if policy is not None:
             findings = _check_policy(self.archive, policy, self.code)
@@ -365,7 +391,7 @@ class _Verification:
 
     def _check_signature(self, name: str, signers: Sequence[Signer], asking: str = "") -> None:
         """Check for a signature of one of the signers, which ``asking`` requires."""
-        findings = []
+        findings = list(self._changed_signed())
         try:
             held = check_signatures(self.archive, signers, self.path)
         except SignatureError as failure:
@@ -373,25 +399,58 @@ class _Verification:
             message = f"{asking}: {found.message}" if asking else found.message
             findings.append(replace(found, message=message))
         else:
-            self.signatures |= dict.fromkeys(held)
+            if not self.is_changed:
+                self.signatures |= dict.fromkeys(held)
+            elif not findings:
+                findings.append(_changed(self.archive.path))
         self._add_check(name, len(signers), "trusted signers", findings)
+
+    def _changed_signed(self) -> Iterator[Diagnostic]:
+        """Yield a finding if the package was changed and has an embedded signature."""
+        if self.is_changed and self.archive.has(layout.SIGNATURE):
+            yield _changed(self.archive.path)
 
     def _add_check(self, name: str, count: int, unit: str, findings: Iterable[Diagnostic]) -> None:
         """Add the result of a check."""
-        listed = list(findings)
-        has_passed = all(each.severity is not Severity.ERROR for each in listed)
+        found = list(findings)
+        has_passed = all(each.severity is not Severity.ERROR for each in found)
         self.checks.append(CheckFacts(name, count, unit, has_passed))
-        self.findings += listed
+        self.findings += _merged(found)
+
+
+def _merged(findings: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
+    """Yield the findings; one with a count for many that say the same of different subjects."""
+    alike: dict[tuple[str, str], list[Diagnostic]] = {}
+    for each in findings:
+        alike.setdefault((each.code, each.message), []).append(each)
+    for (_, message), group in alike.items():
+        if len(group) <= _MAX_ALIKE:
+            yield from group
+            continue
+        others = listed(each.subject for each in group[1:])
+        yield replace(group[0], message=f"{message}, as for {len(group) - 1} others: {others}")
+
+
+def _changed(path: str) -> Diagnostic:
+    return Diagnostic.from_code("signature-invalid", path, CHANGED)
+
+
+def _rank(finding: Diagnostic) -> tuple[int, int]:
+    order = _FIRST.index(finding.code) if finding.code in _FIRST else len(_FIRST)
+    return finding.severity.rank, order
 
 
 def verify_report(facts: VerifyFacts) -> RenderableType:
     """Return the report of a verification, the verdict last."""
+    first = [each for each in facts.findings if each.code in _FIRST]
+    others = [each for each in facts.findings if each.code not in _FIRST]
     return Group(
         _head(facts),
+        *by_severity(first, _of_one_code),
         "",
         _checks(facts.checks),
         *code_part(facts.code),
-        *by_severity(facts.findings, _of_one_code),
+        *by_severity(others, _of_one_code),
         *_signatures(facts),
         "",
         _outcome(facts),

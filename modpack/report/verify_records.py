@@ -55,10 +55,10 @@ from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
-from modpack.core.text import counted, listed
+from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
-from modpack.errors import ArchiveError, ModpackError
+from modpack.errors import ArchiveError, ModpackError, listed
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import find_disagreements

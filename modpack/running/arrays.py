@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
-from modpack.errors import DataError, InputMismatchError
+from modpack.errors import DataError, InputMismatchError, listed
 from modpack.running.batches import BadRow, Chunk, Layout, Place
 from modpack.running.decoding import decode_value, parse_json
 from modpack.running.inputs import join_problems, reading, require_library
@@ -302,7 +302,7 @@ def _named(file: str, layout: Layout, values: Mapping[str, object]) -> ArraySour
         if single is not None and (not name or len(known) == 1):
             values = {single: value}
         elif not name:
-            inputs = ", ".join(map(repr, sorted(known)))
+            inputs = listed(map(repr, sorted(known)), 10)
             found = value.outline if isinstance(value, StoredArray) else value
             reason = f"the file contains one value, {describe(found)}; the inputs are {inputs}"
             raise DataError(file, reason, hint=f"To pass several, {_ONE_ARRAY}.")

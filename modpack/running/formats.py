@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from modpack.errors import DataError, InputMismatchError
+from modpack.errors import DataError, InputMismatchError, listed
 from modpack.running.arrays import (
     open_arguments,
     open_npy,
@@ -57,7 +57,7 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
     known = [spec.name for spec in layout.signature.inputs]
     for name, own in named.items():
         if name not in known:
-            inputs = ", ".join(map(repr, known))
+            inputs = listed(map(repr, known), 10)
             raise DataError(own[0].label, f"there is no input {name!r}; the inputs are {inputs}")
     missing = [s.name for s in layout.signature.inputs if s.required and s.name not in named]
     if missing:

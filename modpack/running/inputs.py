@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.core.text import listed
-from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.errors import DataError, InputMismatchError, ModpackError, listed
 
 STDIN: Final = "-"
 IMAGE: Final = "image"

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from modpack.core.call_signature import ValueSpec
-from modpack.core.text import listed
-from modpack.errors import DataError, InputMismatchError, ModpackWarning
+from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import join_problems, reading, require_library

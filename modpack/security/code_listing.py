@@ -16,7 +16,8 @@ from modpack.archive.manifest import Manifest
 from modpack.archive.records import object_records, read_externs, read_objects, read_specs
 from modpack.core.plan import is_machine_code
 from modpack.core.policy import PolicyViolation, TrustPolicy, violations
-from modpack.core.text import counted, listed
+from modpack.core.text import counted
+from modpack.errors import listed
 from modpack.pickling.allowlist import is_dangerous
 from modpack.security.pickle_names import PickleContents, PickledName, PickleReader
 

@@ -20,7 +20,7 @@ from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.target import write_atomically
 from modpack.core.policy import Signer
-from modpack.errors import ArchiveError, SignatureError, TargetError
+from modpack.errors import ArchiveError, SignatureError, TargetError, listed
 from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
 
@@ -253,8 +253,8 @@ def _verified_digest(archive: Archive, workers: int) -> str:
     digest = package_digest(archive)
     damage = find_damage(archive, manifest, manifest.records, workers)
     if damage:
-        listed = "; ".join(f"{name!r}: {reason}" for name, reason in sorted(damage.items()))
-        reason = f"the package is damaged and was not signed: {listed}"
+        differences = listed((f"{name!r}: {why}" for name, why in damage.items()), between="; ")
+        reason = f"the package is damaged and was not signed: {differences}"
         raise ArchiveError(archive.path, reason, hint="Copy or download the package again.")
     if archive.has_changed():
         reason = "the package changed while it was checked"

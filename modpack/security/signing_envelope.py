@@ -19,15 +19,15 @@ from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
 from modpack.core.codec import json_keys, record_to_json
 from modpack.core.policy import Signer
-from modpack.errors import SignatureError
+from modpack.errors import SignatureError, listed
 from modpack.security.signing_keys import PrivateKey, key_id, public_bytes, requiring_sign_extra
 
 _STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 _PREDICATE_TYPE: Final = "urn:x-modpack:package:v1"
 """States that the signer published the package, and that the digest is that of its manifest."""
 _PREDICATE: Final = {"digestOf": layout.MANIFEST}
-_MAX_SHOWN: Final = 3
 _MAX_CHARACTERS: Final = 80
+CHANGED: Final = "the package was changed after it was signed"
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
 MAX_BYTES: Final = 1 << 20
@@ -315,7 +315,7 @@ def check(
     valid = [key_id for key_id, (_, key) in trusted.items() if _is_signed_by(found, key_id, key)]
     if not valid:
         raise _no_valid_signature(found, path, location, trusted)
-    _require_subject(found, digest, path, location)
+    require_subject(found, digest, path, location)
     return tuple(ValidSignature(key_id, location, trusted[key_id][0].name) for key_id in valid)
 
 
@@ -350,7 +350,7 @@ def _no_valid_signature(
         )
         return SignatureError(path, reason, hint="Ask the publisher for the package again.")
     others = [_short(each.key_id) or "an unnamed one" for each in envelope.signatures]
-    keys = f"key{'s' if len(others) > 1 else ''} {', '.join(others)}"
+    keys = f"key{'s' if len(others) > 1 else ''} {listed(others)}"
     known = ", ".join(
         f"{signer.name!r} ({_short(key_id)})" for key_id, (signer, _) in trusted.items()
     )
@@ -361,26 +361,29 @@ def _no_valid_signature(
     return SignatureError(path, reason, hint="Trust that key if you know its owner.")
 
 
-def _require_subject(
+def require_subject(
     envelope: Envelope, digest: str, path: str, location: str
 ) -> tuple[Subject, ...]:
-    """Return the subjects of a statement, one of which must have this digest."""
+    """Return the subjects of a statement, one of which must have this digest.
+
+    Raises:
+        SignatureError: If the statement is for another package, or for an earlier form of this one.
+    """
     try:
         subjects = _decode_statement(envelope.payload)
     except ValueError as failure:
         raise SignatureError(path, f"{location} is not for a package: {failure}") from failure
     if any(each.digest == digest for each in subjects):
         return subjects
-    signed = ", ".join(f"{each.digest[:16]}..." for each in subjects)
+    signed = listed(f"{each.digest[:16]}..." for each in subjects)
     digests = f"the signed digest is {signed}, and the package digest is {digest[:16]}..."
-    if Path(path).name in dict(subjects):
-        reason = f"the package was changed after it was signed: {digests} ({location})"
+    if location == layout.SIGNATURE or Path(path).name in dict(subjects):
+        reason = f"{CHANGED}: {digests} ({location})"
         raise SignatureError(path, reason)
-    names = ", ".join(_shown(each.name) for each in subjects[:_MAX_SHOWN])
-    more = ", ..." if len(subjects) > _MAX_SHOWN else ""
+    names = listed(_shown(each.name) for each in subjects)
     raise SignatureError(
         path,
-        f"{location} is for another package, named {names}{more} when it was signed (or this "
+        f"{location} is for another package, named {names} when it was signed (or this "
         f"package was renamed and changed): {digests}",
     )
 
@@ -390,7 +393,7 @@ def _read_existing(existing: bytes, digest: str, path: str) -> Envelope:
     location = "the existing signature"
     try:
         envelope = read_envelope(existing, path, location)
-        subjects = _require_subject(envelope, digest, path, location)
+        subjects = require_subject(envelope, digest, path, location)
         if envelope.payload != _encode_statement(*subjects[0]):
             raise SignatureError(path, f"{location} has a statement that modpack does not write")
         if not all(each.key_id for each in envelope.signatures):

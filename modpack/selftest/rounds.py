@@ -22,9 +22,9 @@ from modpack.core.plan import MockEvent, MockEventKind, Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
-from modpack.core.text import counted, listed
+from modpack.core.text import counted
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.errors import SelfTestError, with_hint
+from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
@@ -433,7 +433,7 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
                 "Construct one object of the class after loading.",
             )
     if record.operators:
-        operators = ", ".join(record.operators)
+        operators = listed(record.operators)
         yield f"{source}: the package needs operators. Declare them before loading: {operators}"
 
 

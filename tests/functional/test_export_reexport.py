@@ -22,6 +22,7 @@ from modpack import (
     PackagingError,
     sys_importer,
 )
+from tests.warm_python import run_python
 
 LIBRARY = {
     "relib/__init__.py": "from relib.version import NAME",
@@ -306,3 +307,27 @@ def test_ordered_importer_combines_errors(old):
         both.import_module("nowhere_at_all")
     with pytest.raises(ObjNotFoundError, match="sys_importer"):
         both.get_name(type("Homeless", (), {"__module__": "nowhere_at_all"}))
+
+
+def test_lambda_of_script_that_uses_a_global_is_saved_again(tmp_path, clean_python):
+    train = tmp_path / "train.py"
+    train.write_text(
+        "import sys, torch, modpack\n"
+        "k = 3\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)\n"
+        "model.register_forward_hook(lambda m, i, o: o * k)\n"
+        "modpack.save(model, 'a.modpack')\n"
+    )
+    done = run_python("train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    code = """
+        import modpack, torch
+        for old, new in ("a", "b"), ("b", "c"):
+            model = modpack.load(folder / f"{old}.modpack")
+            importers = [modpack.importer_of(model), modpack.sys_importer]
+            modpack.save(model, folder / f"{new}.modpack", importer=importers)
+    """
+    clean_python(code, folder=tmp_path)
+    code = "import modpack, torch; print(modpack.load(path)(torch.ones(1)).item())"
+    assert clean_python(code, path=tmp_path / "c.modpack").stdout == "3.0\n"

@@ -644,3 +644,61 @@ def test_pool_reports_package_that_cannot_be_reopened(package, tmp_path):
     reported = "ReopenError True\n"
     encoding = "MaybeEncodingError True\n"
     assert run_script(MISSING, tmp_path, package) == 3 * reported + encoding + "1\n" + reported
+
+
+TUNE = """
+import functools, torch, modpack
+k = 3
+model = torch.nn.Linear(2, 1, bias=False)
+torch.nn.init.ones_(model.weight)
+model.register_forward_hook(lambda m, a, o: o + k)
+model.weight.register_hook(lambda g: g * 2)
+def scale(factor, parameter): parameter.grad.mul_(factor)
+model.weight.register_post_accumulate_grad_hook(functools.partial(scale, 10))
+modpack.save(model, "m.modpack")
+"""
+RUNS = """
+import torch
+
+def run(model):
+    model.weight.grad = None
+    output = model(torch.ones(2))
+    output.backward()
+    return output.item(), model.weight.grad.tolist()
+
+def call(function):
+    module = __import__("sys").modules[function.__module__]
+    return function(None, None, 1), hasattr(module, "__modpack__")
+"""
+SPAWNED = """
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+
+import modpack
+from modpack import pickle_by_source
+from runs import call, run
+
+if __name__ == "__main__":
+    pickle_by_source.register()
+    model = modpack.load("m.modpack")
+    hook = next(iter(model._forward_hooks.values()))
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        print(pool.submit(call, hook).result(60), pool.submit(run, model).result(60))
+    with spawn.Pool(1) as pool:
+        print(pool.apply_async(call, (hook,)).get(60), pool.apply_async(run, (model,)).get(60))
+    again = pickle_by_source.loads(pickle_by_source.dumps(model))
+    print(call(hook), run(again))
+    again.weight._backward_hooks.clear()
+    print(run(model)[1] != run(again)[1])
+"""
+
+
+def test_script_lambdas_and_tensor_hooks_work_in_other_processes(tmp_path):
+    for name, text in {"tune.py": TUNE, "runs.py": RUNS, "pools.py": SPAWNED}.items():
+        (tmp_path / name).write_text(text)
+    for script in "tune.py", "pools.py":
+        command = [sys.executable, "-W", "error", script]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout == "(4, True) (5.0, [[20.0, 20.0]])\n" * 3 + "True\n"

@@ -924,3 +924,104 @@ def test_treat_as_script_accepts_any_module(project, tmp_path, monkeypatch, caps
     importer = modpack.PackageImporter(tmp_path / "net.modpack")
     assert importer.load_pickle("m", "o.pkl")(1) == 6
     assert capsys.readouterr().out == ""
+
+
+def test_code_added_to_classes_later_is_included(story):
+    script = """
+        import functools
+        from parts import Block, Derived
+        K = 7
+        def add_to(cls):
+            return lambda function: setattr(cls, function.__name__, function)
+        class Net(torch.nn.Module):
+            act = torch.relu
+            def helper(self):
+                extra = 1  # binds the name of what is added
+                return extra
+        @add_to(Net)
+        def forward(self, x): return x + K
+        def extra(self): return K
+        Net.extra = extra
+        Net.act = torch.tanh
+        Net.prop = property(lambda self: K + 1)
+        Net.static = staticmethod(lambda: K + 2)
+        Net.kind = classmethod(lambda cls: cls.__name__)
+        Net.__len__ = lambda self: K + 3
+        Net.part = functools.partialmethod(lambda self, n: n, 4)
+        class Config: size = 5
+        Net.Config = Config
+        def maker(n):
+            return lambda self: n
+        Net.made = maker(6)
+        @functools.total_ordering
+        class Ordered:
+            def __lt__(self, other): return True
+        Ordered.__call__ = lambda self: K + 4
+        @add_to(Block)
+        def added(self): return K + 5
+        Block.forward = lambda self, x: x * K
+        Block.prop = property(lambda self: K + 6)
+        saved = [Net(), Ordered(), Derived()]
+        """
+    files = {
+        "parts.py": """
+        class Block:
+            def forward(self, x): return x
+        class Derived(Block): pass
+        """
+    }
+    use = """
+        again = "again.modpack"
+        with modpack.PackageExporter(again, importer=[importer, modpack.sys_importer]) as exporter:
+            exporter.use_preset("pinned")
+            exporter.save_pickle("m", "o.pkl", loaded)
+        for net, ordered, block in loaded, modpack.PackageImporter(again).load_pickle("m", "o.pkl"):
+            print(net(1), net.extra(), net.act is torch.tanh, net.prop, net.static(), net.kind(),
+                  len(net), net.part(), net.Config.size, net.made(), ordered(), ordered > ordered,
+                  block.added(), block.forward(2), block.prop)
+        """
+    printed = "8 7 True 8 9 Net 10 4 5 6 11 False 12 14 13\n"
+    assert story(script, use, files) == 2 * printed
+
+
+def test_code_that_decorators_and_bases_add_is_not_saved_again(story):
+    script = """
+        import dataclasses, typing
+        @dataclasses.dataclass
+        class Point:
+            x: int = 1
+        class Pair(typing.NamedTuple):
+            a: int = 2
+        class Likes(typing.Protocol):
+            def f(self): ...
+        class Real(Likes):
+            def f(self): return 3
+        saved = [Point(), Pair(), Real()]
+        """
+    use = "print(loaded[0].x, loaded[1].a, loaded[2].f(), hasattr(module(), '__modpack_filled__'))"
+    assert story(script, use) == "1 2 3 False\n"
+
+
+def test_class_with_the_name_of_its_imported_base_is_included(story):
+    script = """
+        from torch.nn import Linear, ReLU
+        class Linear(Linear):
+            def forward(self, x): return super().forward(x) * 0 + 5
+        class Net:
+            Linear = Linear
+        saved = [Linear(1, 1), Net().Linear(1, 1)]
+        """
+    use = "print([each(torch.ones(1)).item() for each in loaded])"
+    assert story(script, use) == "[5.0, 5.0]\n"
+
+
+def test_class_with_the_name_of_its_base_in_the_script_says_so(tmp_path):
+    script = """
+        class Net: pass
+        class Net(Net): pass
+        saved = Net()
+        """
+    (tmp_path / "train.py").write_text(_script(script))
+    failed = execute(tmp_path, "train.py").stderr
+    assert "Net: it uses the former Net (" in failed
+    assert "Give one of the two another name." in failed

@@ -24,7 +24,7 @@ from modpack.report.verify import verify_package
 from tests.warm_python import run_python
 
 KEY = """-----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+MCowBQYDK2VwAyEAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
 -----END PUBLIC KEY-----
 """
 

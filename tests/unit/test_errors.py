@@ -76,3 +76,19 @@ def test_error_is_the_same_in_another_process(failure):
     for name in ("path", "reason", "hint", "name", "module", *vars(failure)):
         assert getattr(received, name, None) == getattr(failure, name, None)
     assert getattr(failure, "path", "net.modpack") in ("net.modpack", "trust.toml", "model.lock")
+
+
+def test_problems_with_one_cause_are_one_entry():
+    problems = tuple(
+        (f"model[{n}]", f"<class 'lib.C{n}'> is not found as lib.C{n}.") for n in range(32)
+    )
+    text = str(PicklingError("m/o.pkl", problems))
+    assert text.startswith(
+        "cannot save m/o.pkl (at model[0]): <class 'lib.C0'> is not found as lib.C0."
+    )
+    assert "<class 'lib.C9'> at model[9], 22 more." in text
+    assert "lib.C10" not in text
+    same = tuple((f"model[{n}]", "locked") for n in range(12))
+    assert str(PicklingError("m/o.pkl", same)).endswith("model[9] and 2 more): locked")
+    different = (("a", "it is open"), ("b", "it is locked"))
+    assert "for 2 reasons" in str(PicklingError("m/o.pkl", different))

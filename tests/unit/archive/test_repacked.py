@@ -13,6 +13,7 @@ import modpack
 from modpack.archive.reader import open_archive
 from modpack.archive.zip_format import has_only_file_metadata
 from modpack.errors import ArchiveError, RepackedError
+from modpack.report.verify import verify_package
 
 TIMES = struct.pack("<HHBI", 0x5455, 5, 3, 1_700_000_000)
 OWNERS = struct.pack("<HHBBIBI", 0x7875, 11, 1, 4, 0, 4, 0)
@@ -71,3 +72,21 @@ def test_missing_top_level_folder_error_has_hint(unzipped: Path, tmp_path: Path)
 @pytest.mark.parametrize("extra", [UNICODE_PATH, TIMES + UNICODE_PATH, TIMES[:-1], b"\1"])
 def test_other_extra_fields_are_not_file_metadata(extra: bytes) -> None:
     assert not has_only_file_metadata(extra)
+
+
+@pytest.mark.parametrize("level", [1, 9])
+def test_verify_reports_a_repacked_package_once(tmp_path: Path, level: int) -> None:
+    original, again = tmp_path / "tea.modpack", tmp_path / "again.modpack"
+    with modpack.PackageExporter(original) as exporter:
+        for number in range(20):
+            text = "".join(f"x{each} = {each * number}\n" for each in range(300))
+            exporter.save_source_string(f"shop{number}", text)
+    with zipfile.ZipFile(original) as old, zipfile.ZipFile(again, "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry, old.read(entry), compresslevel=level)
+    (finding,) = verify_package(again).findings
+    assert finding.code == "archive-repacked"
+    assert "another program repacked the package" in finding.message
+    with pytest.raises(RepackedError) as told:
+        modpack.PackageImporter(again)
+    assert str(told.value).count("another program") == 1

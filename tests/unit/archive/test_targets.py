@@ -276,3 +276,61 @@ def test_unseekable_buffer_with_short_writes_is_supported():
         writer.commit()
     with open_archive(io.BytesIO(pipe.taken)) as archive:
         assert archive.read("a") == b"x" * 5000
+
+
+class NotReady(io.RawIOBase):
+    """A non-blocking file that accepts some bytes, and none afterwards."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room, self.taken = room, b""
+
+    def writable(self):
+        return True
+
+    def write(self, data):
+        count = min(len(data), self.room, 100)
+        self.room, self.taken = self.room - count, self.taken + bytes(data[:count])
+        return count or None
+
+
+def write_to(target):
+    with ArchiveWriter(target) as writer:
+        writer.write(".data/version", b"6\n")
+        writer.write("a", b"x" * 5000)
+        writer.commit()
+
+
+@pytest.mark.parametrize("room", [0, 1000])
+def test_raw_file_that_is_not_ready_raises(room):
+    with pytest.raises(TargetError, match="accepts no more bytes"):
+        write_to(NotReady(room))
+
+
+def test_raw_file_with_short_writes_gets_all_bytes():
+    file = NotReady(100_000)
+    write_to(file)
+    with open_archive(io.BytesIO(file.taken)) as archive:
+        assert archive.read("a") == b"x" * 5000
+
+
+def test_full_pipe_raises():
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with open(reading, "rb"), open(writing, "wb", buffering=0) as pipe:
+        while pipe.write(b"x" * 4096):
+            pass
+        with pytest.raises(TargetError, match="accepts no more bytes"):
+            write_to(pipe)
+
+
+def test_buffer_whose_write_returns_nothing_is_supported():
+    taken = []
+
+    class Duck:
+        def write(self, data):
+            taken.append(bytes(data))
+
+    write_to(Duck())
+    with open_archive(io.BytesIO(b"".join(taken))) as archive:
+        assert archive.read("a") == b"x" * 5000

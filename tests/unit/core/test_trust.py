@@ -22,7 +22,16 @@ def pem(content: bytes, label: str = "PUBLIC KEY") -> str:
     return f"-----BEGIN {label}-----\n{base64.b64encode(content).decode()}\n-----END {label}-----\n"
 
 
-KEY = pem(ED25519 + bytes(32))
+_ORDER_8 = "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"
+_OTHER_ORDER_8 = "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"
+_POSITIVE = [
+    *(number.to_bytes(32, "little") for number in (0, 1)),
+    *((2**255 - 19 + number).to_bytes(32, "little") for number in (-1, 0, 1)),
+    *map(bytes.fromhex, (_ORDER_8, _OTHER_ORDER_8)),
+]
+WEAK = [*_POSITIVE, *(key[:31] + bytes([key[31] | 0x80]) for key in _POSITIVE)]
+"""All encodings of the points of small order."""
+KEY = pem(ED25519 + bytes(range(32)))
 
 
 def test_default_policy_allows_everything_but_code() -> None:
@@ -166,7 +175,8 @@ def test_policy_with_invalid_value_names_the_field(
         (pem(ED25519 + bytes(32), "PRIVATE KEY"), "got a private key"),
         (pem(X25519 + bytes(32)), "not an Ed25519 key"),
         (pem(ED25519 + bytes(31)), "not an Ed25519 key"),
-        (KEY.replace("AAA", "A-A"), "PEM data is damaged"),
+        (KEY.replace("AAE", "A-E"), "PEM data is damaged"),
+        *((pem(ED25519 + weak), "the public key is weak") for weak in WEAK),
     ],
 )
 def test_signer_rejects_other_keys(key: str, message: str) -> None:

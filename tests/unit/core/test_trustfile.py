@@ -11,7 +11,7 @@ from modpack.core.policy import Signer, TrustPolicy, violations
 from modpack.errors import PolicyError, PolicyNotFoundError
 
 KEY = """-----BEGIN PUBLIC KEY-----
-MCowBQYDK2VwAyEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
+MCowBQYDK2VwAyEAAAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=
 -----END PUBLIC KEY-----
 """
 

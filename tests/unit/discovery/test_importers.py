@@ -61,7 +61,9 @@ def test_get_name_of_unnamed_object_raises():
 
 def test_get_name_mismatch_names_both_files():
     twin = type("Outer", (), {"__module__": __name__})
-    with pytest.raises(ObjMismatchError, match="importer=") as failure:
+    with pytest.raises(
+        ObjMismatchError, match="Re-create the object from the current Outer"
+    ) as failure:
         sys_importer.get_name(twin)
     assert str(failure.value).count(__file__) == 2
 

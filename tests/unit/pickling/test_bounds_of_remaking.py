@@ -24,7 +24,7 @@ def test_registered_handler_rejects_other_classes():
 
 
 def test_set_in_script_rejects_other_modules():
-    with pytest.raises(ValueError, match="is not a module of script definitions"):
+    with pytest.raises(ValueError, match="is not a module of a package"):
         set_in_script(sys.modules[__name__], ("sys",), None)
     assert sys.modules[__name__].sys is sys
 

@@ -59,6 +59,9 @@ class Notes:
     def globals_module(self, function: FunctionType) -> ModuleType | None:
         return sys.modules.get(function.__module__)
 
+    def script_additions(self, kind: type) -> tuple[()]:
+        return ()
+
     def is_importable(self, function: FunctionType) -> bool:
         return True
 

@@ -10,7 +10,7 @@ import torch
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.errors import ArchiveError, NotAPackageError
+from modpack.errors import ArchiveError, ModpackWarning, NotAPackageError
 from modpack.report.diff import compare_packages
 from modpack.report.diff_facts import Change, SourceChoice
 from modpack.report.diff_text import differences_lines, statistics_lines
@@ -264,3 +264,45 @@ def test_compare_rejects_source_with_wrong_digest(package, tmp_path):
     (tmp_path / "folder" / TILL).write_text("x = 2\n")
     with pytest.raises(ArchiveError, match="SHA-256"):
         compare_packages(first, tmp_path / "folder")
+
+
+def test_text_lists_each_new_use_of_a_mock_in_a_self_test(tmp_path, project):
+    project(
+        {
+            "difflog.py": "def log(x): pass\ndef flush(x): pass",
+            "diffnet.py": """
+            import torch, difflog
+            class Net(torch.nn.Module):
+                def __init__(self, names):
+                    super().__init__()
+                    self.names = names
+                def forward(self, x):
+                    for name in self.names:
+                        try:
+                            getattr(difflog, name)(x)
+                        except NotImplementedError:
+                            pass
+                    return x
+            """,
+        }
+    )
+    from diffnet import Net
+
+    files = []
+    for names in (["log"], ["log", "flush"]):
+        files.append(tmp_path / f"{len(names)}.modpack")
+        with pytest.warns(ModpackWarning), PackageExporter(files[-1]) as exporter:
+            exporter.intern("diffnet")
+            exporter.mock("difflog")
+            exporter.save_model("m", "m.pkl", Net(names), example_inputs=torch.ones(1))
+    lines = [line.strip() for line in text_of(compare_packages(*files)).splitlines()]
+    assert any(
+        line.startswith("+ use of a mock: difflog.flush was called at diffnet.py:")
+        for line in lines
+    )
+    assert not any("difflog.log was" in line for line in lines)
+    lines = [line.strip() for line in text_of(compare_packages(*reversed(files))).splitlines()]
+    assert any(
+        line.startswith("- use of a mock: difflog.flush was called at diffnet.py:")
+        for line in lines
+    )

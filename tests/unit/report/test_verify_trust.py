@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import zipfile
 
 import pytest
+from rich.console import Console
 
 import modpack
 from modpack.archive import layout
+from modpack.archive.reader import open_archive
+from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
-from modpack.report.verify import verify_package
+from modpack.report.verify import verify_package, verify_report
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate, read_public, write_pair
 from tests.rezipped import rezipped
@@ -107,14 +112,15 @@ def test_signature_file_of_another_tool_is_unchecked(good, tmp_path):
 
 
 def test_signed_package_with_changed_tensor_is_rejected(signed, keys, tmp_path):
-    from modpack.archive.reader import open_archive
-
     content = bytearray(signed.read_bytes())
     with open_archive(signed) as archive:
         content[archive.data_range(".data/0.storage").offset] ^= 1
     signed.write_bytes(content)
     facts = verify_package(signed, keys=[keys[1]["ada"]])
-    assert codes(facts) == ["record-corrupt"] and not facts.is_accepted
+    assert codes(facts) == ["signature-invalid", "record-corrupt"] and not facts.is_accepted
+    assert "changed after it was signed" in facts.findings[0].message
+    assert not facts.signatures
+    assert [each.is_passed for each in facts.checks if each.name == "signature"] == [False]
 
 
 def test_policy_violations_are_reported_with_hints(good):
@@ -175,8 +181,6 @@ def test_allowed_pickle_global_is_not_code(tmp_path):
 
 
 def test_policy_rejects_unreadable_pickles(good, tmp_path):
-    from modpack.archive.reader import open_archive
-
     content = bytearray(good.read_bytes())
     with open_archive(good) as archive:
         content[archive.data_range(MODEL).offset] ^= 1
@@ -195,3 +199,67 @@ def test_invalid_key_raises(signed, tmp_path):
     (tmp_path / "odd.pub").write_text("no key")
     with pytest.raises(ModpackError, match=r"odd\.pub"):
         verify_package(signed, keys=[read_public(tmp_path / "odd.pub")])
+
+
+def changed_file(signed, tmp_path):
+    """A package with a changed source, whose digests are those of the original."""
+    unzipped = tmp_path / "unzipped"
+    with zipfile.ZipFile(signed) as archive:
+        archive.extractall(unzipped)
+    source = next(unzipped.rglob("*.py"))
+    source.write_bytes(source.read_bytes() + b"# changed\n")
+    return unzipped
+
+
+def changed_digests(signed, tmp_path):
+    """A package with an additional record that its manifest lists, and the former signature."""
+    target = tmp_path / "other.modpack"
+    with open_archive(signed) as archive, ArchiveWriter(tmp_path / "new.modpack") as writer:
+        for name in archive.names():
+            if name not in layout.UNLISTED:
+                writer.write(name, archive.read(name))
+        writer.write("more.txt", b"more")
+        writer.commit()
+        signature = archive.read(layout.SIGNATURE)
+    changes = {layout.SIGNATURE: signature}
+    target.write_bytes(rezipped((tmp_path / "new.modpack").read_bytes(), changes))
+    return target
+
+
+def changed_manifest(signed, tmp_path):
+    """A package whose manifest does not match its digest."""
+    target = tmp_path / "other.modpack"
+    target.write_bytes(rezipped(signed.read_bytes(), {layout.MANIFEST: b"{}"}))
+    return target
+
+
+@pytest.mark.parametrize("change", [changed_file, changed_digests, changed_manifest])
+@pytest.mark.parametrize("signer", ["ada", "bob", None])
+def test_changed_signed_package_is_called_changed_first(signed, keys, tmp_path, change, signer):
+    package = change(signed, tmp_path)
+    facts = verify_package(package, keys=[keys[1][signer]] if signer else [])
+    if not (change is changed_digests and signer == "bob"):  # whose signature there never was
+        assert "the package was changed after it was signed" in facts.findings[0].message
+    assert not facts.signatures and not facts.is_accepted
+    assert not any(check.is_passed for check in facts.checks if check.name == "signature")
+
+
+def test_report_of_changed_signed_package_begins_with_that(signed, keys, tmp_path):
+    report = verify_report(verify_package(changed_file(signed, tmp_path), keys=[keys[1]["ada"]]))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(report)
+    text = console.file.getvalue()
+    assert 0 < text.index("changed after it was signed") < text.index("structure")
+    assert "signed with the key" not in text
+
+
+def test_detached_signature_of_changed_package_does_not_pass(good, keys, tmp_path):
+    unzipped = tmp_path / "unzipped"
+    with zipfile.ZipFile(good) as archive:
+        archive.extractall(unzipped)
+    sign_package(unzipped, keys[0]["ada"], embed=False)
+    source = next(unzipped.rglob("*.py"))
+    source.write_bytes(source.read_bytes() + b"# changed\n")
+    facts = verify_package(unzipped, keys=[keys[1]["ada"]])
+    assert facts.findings[0].message == "the package was changed after it was signed"
+    assert not facts.signatures
