@@ -310,32 +310,34 @@ class _EnvironmentMismatch(Exception):
 
 
 class EnvironmentMismatchWarning(_EnvironmentMismatch, ModpackWarning):
-    """The installed versions differ from those that a package was exported with.
+    """Installed versions or settings of torch differ from those at export.
 
     Args:
         path: The package.
-        differences: Name, recorded version, and installed version of each difference.
-        hint: The command that installs the recorded versions, if pip can do that.
+        differences: Name, recorded value, and present value of each difference.
+        hint: The command that installs the recorded versions, if pip can do that, and statements
+            that set torch.
     """
 
 
 class EnvironmentMismatchError(_EnvironmentMismatch, ModpackError):
-    """The installed versions differ, and the caller passed ``on_mismatch="error"``.
+    """The environment differs, and the caller passed ``on_mismatch="error"``.
 
     Nothing in the package was imported or unpickled.
 
     Args:
         path: The package.
-        differences: Name, recorded version, and installed version of each difference.
-        hint: The command that installs the recorded versions, if pip can do that.
+        differences: Name, recorded value, and present value of each difference.
+        hint: The command that installs the recorded versions, if pip can do that, and statements
+            that set torch.
     """
 
 
 def _mismatch_table(path: str, differences: tuple[_Difference, ...]) -> str:
-    rows = [("", "recorded", "installed"), *differences[:MAX_LISTED_VERSIONS]]
+    rows = [("", "recorded", "present"), *differences[:MAX_LISTED_VERSIONS]]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     cells = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    lines = [f"{path}: the installed versions differ from those at export:"]
+    lines = [f"{path}: the environment differs from that at export:"]
     lines += ("  " + "  ".join(row).rstrip() for row in cells)
     more = len(differences) - MAX_LISTED_VERSIONS
     return "\n".join([*lines, *([f"  and {more} more"] if more > 0 else [])])

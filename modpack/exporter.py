@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -40,7 +40,7 @@ from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import cached_scan
-from modpack.errors import ModpackError, ModpackWarning, SelfTestError
+from modpack.errors import ModpackError, ModpackWarning, SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import ObjectSaver
@@ -616,6 +616,7 @@ class PackageExporter:
                     raise
             else:
                 self._builder.write(plan, self._namespace(plan))
+            _warn(_setting_warnings(self._builder.torch_settings))
             if self._call_signatures:
                 from modpack.core.call_signature import call_signatures_to_json
 
@@ -714,6 +715,10 @@ class PackageExporter:
         self._objects.add_to_index(package, resource, main=hooks is not None)
         self._planner.add_folder(record)
         self._planner.add_resource(f"<{record}>", edges, dependencies)
+        if "torch" in sys.modules:
+            from modpack.loading.torch_settings import changed_settings
+
+            self._builder.torch_settings.update(changed_settings())
         if compares and not self._plans_only:
             self._objects_saved[package, resource] = self._describe_saved()
 
@@ -749,6 +754,20 @@ class PackageExporter:
         from modpack.selftest.call_description import describe_call
 
         return describe_call(resource, model, example, dynamic)
+
+
+def _setting_warnings(settings: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning if the saved objects may depend on settings of this process."""
+    if settings:
+        from modpack.loading.torch_settings import statements_for
+
+        shown = ", ".join(f"{name} {value or 'none'}" for name, value in settings.items())
+        yield with_hint(
+            f"this process has settings of torch that its defaults do not have, and the model may "
+            f"compute something else without them: {shown}",
+            "Processes that load the package are told about differences. Set them there, too: "
+            f"{statements_for(settings)}",
+        )
 
 
 def _is_tested_by_default() -> bool:

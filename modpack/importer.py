@@ -595,7 +595,7 @@ class PackageImporter(Importer):
             omitted.
         """
         comparison = compare_environment(self._archive, recorded, self.extern_modules)
-        check_environment(self.filename, digest, comparison, on_mismatch)
+        check_environment(self.filename, digest, comparison, on_mismatch, recorded.torch_settings)
         return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
 
     def _record(self, package: object, resource: object) -> str:

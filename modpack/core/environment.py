@@ -153,6 +153,7 @@ class _Environment(NamedTuple):
     has_distribution_metadata: bool = False
     has_requirements: bool = False
     modpack: str | None = None
+    torch_settings: Mapping[str, str] = MappingProxyType({})
 
 
 class RecordedEnvironment(_Environment):
@@ -175,6 +176,8 @@ class RecordedEnvironment(_Environment):
         has_requirements: Whether ``distributions`` includes the requirements of others. Older
             packages do not record them.
         modpack: modpack version.
+        torch_settings: Process-wide settings of torch that were not its defaults, by name, if the
+            model may depend on them.
     """
 
     def provider_of(self, module: str) -> RecordedDistribution | None:
@@ -259,6 +262,8 @@ def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
     record["externs"] = to_json(dict(_externs(environment)))
     record["providers"] = dict(sorted(environment.providers.items()))
     record["installed"] = to_json(dict(sorted(environment.distributions.items())))
+    if environment.torch_settings:
+        record["torch_settings"] = dict(environment.torch_settings)
     if environment.native is not None:
         record["native"] = to_json(environment.native)
     return record
@@ -293,6 +298,7 @@ def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
         native=None if native is None else from_json(NativeTag, native, "native"),
         has_distribution_metadata="distributions" in record,
         has_requirements="installed" in record,
+        torch_settings=from_json(dict[str, str], record.get("torch_settings", {}), "settings"),
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
 

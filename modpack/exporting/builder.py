@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from modpack.archive.writer import ArchiveWriter, Checkpoint
 from modpack.core.plan import (
@@ -38,6 +38,7 @@ class PackageBuilder:
         installed: The installed distributions.
         secret_scan: Searches saved objects and planned files for secrets.
         debug: Whether errors show the import chain of each module.
+        torch_settings: Settings of torch that the saved objects may depend on.
     """
 
     planner: Planner
@@ -46,6 +47,7 @@ class PackageBuilder:
     installed: DistributionIndex
     secret_scan: SecretScan
     debug: bool
+    torch_settings: dict[str, str] = field(default_factory=dict)
     _start: Checkpoint | None = None
     _found_uses: tuple[object, tuple[MockUse, ...]] = (None, ())
 
@@ -122,7 +124,8 @@ class PackageBuilder:
         """Write everything that the plan adds to the saved objects, replacing an earlier plan."""
         self._rollback()
         walker, objects = self.planner.walker, self.objects
-        write_contents(plan, walker, self.writer, objects, self.installed, namespace)
+        settings = self.torch_settings
+        write_contents(plan, walker, self.writer, objects, self.installed, namespace, settings)
 
     def open_preview(self) -> AbstractContextManager[str]:
         """Write the complete package to a temporary file for the duration of the block."""

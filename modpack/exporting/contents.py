@@ -123,7 +123,8 @@ def write_contents(
     writer: ArchiveWriter,
     objects: ObjectSaver,
     installed: DistributionIndex,
-    namespace: str = "private",
+    namespace: str,
+    torch_settings: Mapping[str, str],
 ) -> None:
     """Write the contents of a plan: first the code, then the metadata records.
 
@@ -134,6 +135,7 @@ def write_contents(
         objects: The saved objects.
         installed: The installed distributions.
         namespace: The namespace that the package requires.
+        torch_settings: Settings of torch that the saved objects may depend on.
 
     Raises:
         ArchiveError: If code imports a module whose path is too long.
@@ -181,7 +183,9 @@ def write_contents(
     if namespace != "private":
         entry["namespace"] = namespace
     writer.write(".data/modpack/graph.json", _json(graph), compress=True)
-    writer.write(".data/modpack/environment.json", _json(_environment(plan, installed)))
+    writer.write(
+        ".data/modpack/environment.json", _json(_environment(plan, installed, torch_settings))
+    )
     writer.write(".data/modpack/entry.json", _json(entry))
     if objects.tensors:
         tensors = _json(tensors_to_json(objects.tensors))
@@ -287,7 +291,9 @@ def _record_locations(plan: Plan, walker: Walker) -> Mapping[str, str]:
     return places
 
 
-def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
+def _environment(
+    plan: Plan, installed: DistributionIndex, torch_settings: Mapping[str, str]
+) -> dict[str, Json]:
     """Return the record of the export environment, as the archive format page documents it."""
     loaded = sys.modules.get("torch")  # None if only sources were saved
     torch = str(loaded.__version__) if loaded is not None else None
@@ -306,6 +312,7 @@ def _environment(plan: Plan, installed: DistributionIndex) -> dict[str, Json]:
         recorded_closure(installed, required),
         NativeTag.for_files(modules) if compiled else None,
         modpack=__version__,
+        torch_settings=torch_settings,
     )
     return {
         **environment_to_json(environment),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from modpack.archive import layout
@@ -178,7 +179,11 @@ def compare_environment(
 
 
 def check_environment(
-    source: str, digest: str, comparison: EnvironmentComparison, on_mismatch: str
+    source: str,
+    digest: str,
+    comparison: EnvironmentComparison,
+    on_mismatch: str,
+    torch_settings: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Compare the recorded environment with this one, and warn or raise if they differ.
 
@@ -187,14 +192,22 @@ def check_environment(
         digest: The package's digest. A process warns once for each.
         comparison: The recorded and the installed versions.
         on_mismatch: See :class:`modpack.PackageImporter`.
+        torch_settings: The recorded settings of torch.
 
     Raises:
         EnvironmentMismatchError: If ``on_mismatch="error"`` and anything differs.
     """
     is_error = on_mismatch == "error"
     rows = comparison.deviations if is_error else comparison.differences
-    if not rows or on_mismatch == "ignore":
+    if on_mismatch == "ignore" or not (rows or torch_settings):
         return
+    settings: tuple[tuple[str, str, str], ...] = ()
+    if torch_settings:  # rarely recorded
+        from modpack.loading.torch_settings import differing_settings, statements_for
+
+        settings = differing_settings(torch_settings)
+        if not (rows or settings):
+            return
     from modpack.core.process import stacklevel_outside_package
     from modpack.core.text import printable
 
@@ -206,7 +219,10 @@ def check_environment(
     hint = f"Run: {command}" if command else None
     if len(rows) > MAX_LISTED_VERSIONS:
         hint = INSTALL_RECORDED
-    arguments = (source, differences, hint)
+    if settings:
+        needed = statements_for({name: torch_settings[name] for name, _, _ in settings})
+        hint = "\n".join(filter(None, (hint, f"Set torch as at export: {needed}")))
+    arguments = (source, (*differences, *settings), hint)
     if is_error:
         raise EnvironmentMismatchError(*arguments)
     with _lock:

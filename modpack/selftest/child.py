@@ -168,6 +168,7 @@ class _JobRunner:
         self._monitor: MissingResourceMonitor | None = None
         self._seconds: dict[int, float] = {}
         self._descriptions: list[tuple[Row, ...]] = []
+        self._needs_settings = False
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
@@ -191,6 +192,7 @@ class _JobRunner:
             tuple(self._outside_imports()),
             tuple(self._unfilled_tables()),
             tuple(self._descriptions),
+            self._needs_settings,
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -230,6 +232,7 @@ class _JobRunner:
             self._descriptions.append(self._importer.describe(*resource))
         for case in job.cases:
             started = time.monotonic()
+            self._needs_settings |= _depends_on_settings(self._importer, case)
             for difference in _case_differences(self._importer, case):
                 yield case.number, difference
             self._seconds[case.number] = time.monotonic() - started
@@ -274,24 +277,41 @@ class _JobRunner:
         return Failure(text, tuple(map(strip_namespaces, trace)))
 
 
-def _case_differences(importer: IncrementalImporter, case: SelfTestCase) -> list[Difference]:
+def _depends_on_settings(importer: IncrementalImporter, case: SelfTestCase) -> bool:
+    """Return whether a case computes something else with torch's default settings."""
+    from modpack.selftest.conditions import without_settings
+
+    recorded = json.loads(importer.load_binary("", CaseRecordNames(case.number).conditions))
+    defaults = without_settings(recorded)
+    try:
+        return defaults is not None and bool(_case_differences(importer, case, defaults))
+    except BaseException:  # packaged code may raise SystemExit
+        return True
+
+
+def _case_differences(
+    importer: IncrementalImporter, case: SelfTestCase, conditions: dict[str, Any] | None = None
+) -> list[Difference]:
     from modpack.selftest.compare import compare, flatten_output
 
-    with _prepared_case(importer, case) as (model, example):
+    with _prepared_case(importer, case, conditions) as (model, example):
         found = flatten_output(example.call(model))
     read = partial(importer.load_binary, "")
     return compare(_reference().read_leaves(read, CaseRecordNames(case.number)), found)
 
 
 @contextlib.contextmanager
-def _prepared_case(importer: IncrementalImporter, case: SelfTestCase) -> Iterator[tuple[Any, Any]]:
-    """Return a case's newly loaded model and its example, under the recorded conditions."""
+def _prepared_case(
+    importer: IncrementalImporter, case: SelfTestCase, conditions: dict[str, Any] | None = None
+) -> Iterator[tuple[Any, Any]]:
+    """Return a case's newly loaded model and its example, by default as it was recorded."""
     from modpack.selftest.conditions import apply_conditions
 
     records = CaseRecordNames(case.number)
     model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
-    with apply_conditions(json.loads(importer.load_binary("", records.conditions))):
+    recorded = conditions or json.loads(importer.load_binary("", records.conditions))
+    with apply_conditions(recorded):
         yield model, _reference().Example(args, kwargs)
 
 

@@ -47,6 +47,21 @@ def drop_unused_generators(conditions: dict[str, Json]) -> dict[str, Json]:
     return {**conditions, "random": used}
 
 
+def without_settings(conditions: dict[str, Any]) -> dict[str, Any] | None:
+    """Return conditions with torch's default settings, or None if they have these already."""
+    defaults = {
+        "autocast": {},
+        "default_dtype": "float32",
+        "default_device": "cpu",
+        "deterministic": False,
+        "deterministic_warn_only": False,
+        "matmul_precision": "highest",
+        "mkldnn": True,
+    }
+    changed = {**conditions, **defaults}
+    return changed if changed != conditions else None
+
+
 @contextmanager
 def apply_conditions(conditions: dict[str, Any]) -> Iterator[None]:
     """Apply recorded conditions. They are not restored: this is for a dedicated process."""

@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import partial
-from types import CellType, MemberDescriptorType
+from types import CellType, FunctionType, MemberDescriptorType
 from typing import Any, TypeAlias
 
 import torch
@@ -62,8 +62,8 @@ def _snapshots(obj: Any) -> Iterator[_Restore]:
     if isinstance(obj, torch.nn.Module):
         for table in (obj._parameters, obj._buffers, obj._modules):
             yield _of_module(obj, table)
-    if isinstance(obj, CellType):
-        yield _of_cell(obj)
+    if isinstance(obj, FunctionType):
+        yield from map(_of_cell, obj.__closure__ or ())
     if isinstance(obj, random.Random):
         state = obj.getstate()
         yield lambda: obj.setstate(state)

@@ -206,6 +206,7 @@ class RunResult(NamedTuple):
         imported: Modules imported from outside the package, each with its first importer.
         unfilled: Tables that name a class of the model in the parent but not in the child.
         descriptions: The rows of each object to describe.
+        needs_settings: Whether an output differs with torch's default settings.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
         log: The end of stdout and stderr.
@@ -221,6 +222,7 @@ class RunResult(NamedTuple):
     imported: tuple[tuple[str, str | None], ...] = ()
     unfilled: tuple[UnfilledTable, ...] = ()
     descriptions: tuple[tuple[Row, ...], ...] = ()
+    needs_settings: bool = False
     varied: VariedCalls = VariedCalls()
     log: str = ""
     seconds: float = 0.0

@@ -118,5 +118,6 @@ def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTes
             require_trust(archive, policy, path)
         made = load_environment(archive, manifest)
         comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-        check_environment(archive.path, package_digest(archive), comparison, options["on_mismatch"])
+        digest, on_mismatch = package_digest(archive), options["on_mismatch"]
+        check_environment(archive.path, digest, comparison, on_mismatch)
         return recorded
