@@ -40,7 +40,9 @@ def test_module_imported_by_another_name_is_one_module(project, clean_python, na
     project(FILES)
     net = importlib.import_module("proj.net").Net()
     plan = modpack.save(net, tmp_path / "net.modpack")
-    assert {"minilib", "proj._vendor.minilib", "bundle.tools"} <= set(plan.modules(modpack.Action.INTERN))
+    assert {"minilib", "proj._vendor.minilib", "bundle.tools"} <= set(
+        plan.modules(modpack.Action.INTERN)
+    )
     code = f"""
     import modpack
     with modpack.PackageImporter(file, namespace={namespace!r}) as importer:
