@@ -247,7 +247,7 @@ def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
         named = zip(subjects, (p for p, _ in others), strict=True)
         rest = [" at ".join(filter(None, each)) for each in named if any(each)]
         if rest:
-            reason += f"\n  The same problem: {listed(rest, _MAX_LISTED_PATHS)}."
+            reason += f"\n  The same problem: {listed(rest, _MAX_LISTED_PATHS - 1)}."
         lines.append((f"at {at}" if at else "", reason))
     if len(lines) == 1:
         ((where, reason),) = lines

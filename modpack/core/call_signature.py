@@ -115,6 +115,9 @@ class CallSignature(NamedTuple):
     batch: str | None = None
     batching: Batching = "untested"
 
+    def __repr__(self) -> str:
+        return f"<CallSignature of {'/'.join(self.resource)}: {self}>"
+
     def __str__(self) -> str:
         """Return the call on one line.
 

@@ -65,7 +65,9 @@ class UnfilledTable(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{self.module}.{self.name} names {self.kind} in this process, but not after "
-            "loading. A constructor may fill it, and loading calls no constructors."
+            "loading, so code that looks the class up there will not find it, and may ignore an "
+            "option or return None. A constructor may fill the table, and loading calls no "
+            "constructors."
         )
 
 

@@ -12,11 +12,13 @@ import os
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
 
 from modpack.core.graph import CodeKind, Location, ModuleSource
+from modpack.core.names import namespace_of
 from modpack.core.process import current_folder
 from modpack.discovery.importers import Importer, module_dict
 
@@ -47,6 +49,21 @@ class _SourceLoader(Protocol):
 
 class _FileLoader(Protocol):
     def get_filename(self, name: str) -> str: ...
+
+
+class _AliasLoader:
+    """Provides the source of a module that is another name of a module."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def get_source(self, fullname: str) -> str:
+        return (
+            f"# In the export environment, {fullname} is another name of {self._name}.\n"
+            "import sys\n"
+            f"import {self._name} as module\n"
+            "sys.modules[__name__] = module\n"
+        )
 
 
 class HostEnvironment(ModuleSource):
@@ -112,7 +129,22 @@ class HostEnvironment(ModuleSource):
             spec = _loaded_spec(module) or self._find_spec(module)
         except ImportError:  # a finder forbids the import
             return None
-        return None if spec is None else self._location(module, spec)
+        return self._find_alias(module) if spec is None else self._location(module, spec)
+
+    def _find_alias(self, module: str) -> Location | None:
+        """Find a module that is in ``sys.modules`` under another name than its own.
+
+        A library may let code import its copy of another one by the other's name. A small source
+        gives the module this name in a package, too.
+        """
+        name = module_dict(sys.modules.get(module)).get("__name__")
+        if not isinstance(name, str) or name == module or namespace_of(name):
+            return None
+        target = self.locate(name)
+        if target is None or module_dict(sys.modules.get(name)) is not vars(sys.modules[module]):
+            return None
+        self._loaders[module] = _AliasLoader(name)
+        return replace(target, module=module, kind=CodeKind.SOURCE, file=None)
 
     def _find_spec(self, module: str) -> ModuleSpec | None:
         parent = module.rpartition(".")[0]

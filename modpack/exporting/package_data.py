@@ -282,9 +282,18 @@ class _Collector:
 
     def _add_named(self, location: _ModuleLocation, file: Path, read: FileRead) -> None:
         module, record = location.module, _record_in(self._folders, file)
-        if record is None or not is_data(file.name) or not file.is_file():
+        if record is None or not file.is_file():
             return
-        if is_private(record) and not location.is_installed:
+        if is_loadable(file.name):
+            if self.native:
+                self._add_native(record, file, module, f"{module} names it (line {read.line})")
+            elif not location.is_installed:
+                text = f"{file}, which {module} names (line {read.line}), is native code"
+                hint = "If the model loads it, pass intern_native=True (--intern-native)."
+                self._exclude(module, text, hint)
+        elif not is_data(file.name):
+            return
+        elif is_private(record) and not location.is_installed:
             self._exclude(module, f"{file}, which {module} reads, is excluded as a possible secret")
         else:
             self._add(record, file, module, f"{module} names it (line {read.line})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -23,6 +24,7 @@ from modpack.core.process import find_instances, gc_paused, gc_resumed
 from modpack.discovery.importers import importer_of, local_path, module_dict
 from modpack.errors import (
     ArchiveError,
+    ModpackWarning,
     OperatorConflictError,
     OperatorNotFoundError,
     TrustError,
@@ -97,6 +99,8 @@ def _first_definition(file: str, line: str) -> str | None:
 def require_operators(archive: Archive) -> None:
     """Refuse a package that requires operators which are not declared in this process.
 
+    Warns of tables that the self-test found without a class of the model.
+
     Raises:
         OperatorNotFoundError: If operators are missing; the error lists all of them.
         ArchiveError: If the record of the self-test is damaged.
@@ -104,11 +108,27 @@ def require_operators(archive: Archive) -> None:
     if not archive.has(layout.SELF_TEST):
         return
     with decoding(archive, layout.SELF_TEST):
-        listed = read_document(archive, layout.SELF_TEST, None).get("operators", [])
-        schemas = [as_text(each, "an operator") for each in as_list(listed, "operators")]
+        record = read_document(archive, layout.SELF_TEST, None)
+        operators = as_list(record.get("operators", []), "operators")
+        schemas = [as_text(each, "an operator") for each in operators]
+        unfilled = as_list(record.get("unfilled", []), "unfilled")
     missing = tuple(schema for schema in schemas if not _exists(schema))
     if missing:
         raise OperatorNotFoundError(archive.path, missing)
+    if unfilled:  # seldom
+        from modpack.core.codec import from_json
+        from modpack.core.process import stacklevel_outside_package
+        from modpack.core.selftest import UnfilledTable
+
+        with decoding(archive, layout.SELF_TEST):
+            tables = [from_json(UnfilledTable, each, "a table") for each in unfilled]
+        names = listed(f"{t.module}.{t.name} (for {t.kind})" for t in tables)
+        text = (
+            f"{archive.path}: tables of the package's modules lack a class that they had at "
+            f"export: {names}. Code that looks it up there may ignore an option or return None. "
+            "Construct one object of the class after loading."
+        )
+        warnings.warn(text, ModpackWarning, stacklevel=stacklevel_outside_package())
 
 
 def _exists(schema: str) -> bool:

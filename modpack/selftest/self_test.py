@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SelfTestResult:
     """The result of repeating a package's self-test.
 
@@ -48,6 +48,10 @@ class SelfTestResult:
     details: tuple[str, ...] = ()
     log: str = ""
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        outcome = "passed" if self.passed else f"failed: {self.reason}"
+        return f"<SelfTestResult of {self.path}: {outcome}>"
 
 
 @takes_options(SelfTestOptions)

@@ -73,7 +73,8 @@ def test_unfilled_table_is_a_warning_if_self_test_passes(model, tmp_path):
     assert tables == [("recorders.net", "_RECORDED", "recorders.net.Net")]
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)["findings"]
     assert "self-test-unfilled-table" in [each["code"] for each in found]
-    loaded = modpack.load(path)
+    with pytest.warns(ModpackWarning, match=r"_RECORDED \(for recorders.net.Net\)"):
+        loaded = modpack.load(path)
     assert loaded(X, states=True)["states"] is None
     type(loaded)()  # the suggested fix
     assert torch.equal(loaded(X, states=True)["states"][0], model(X, states=True)["states"][0])

@@ -86,7 +86,7 @@ def test_problems_with_one_cause_are_one_entry():
     assert text.startswith(
         "cannot save m/o.pkl (at model[0]): <class 'lib.C0'> is not found as lib.C0."
     )
-    assert "<class 'lib.C9'> at model[9], 22 more." in text
+    assert "<class 'lib.C9'> at model[9] and 22 more." in text
     assert "lib.C10" not in text
     same = tuple((f"model[{n}]", "locked") for n in range(12))
     assert str(PicklingError("m/o.pkl", same)).endswith("model[9] and 2 more): locked")
