@@ -51,6 +51,7 @@ from modpack.exporting.options import (
     Preset,
     SaveModelOptions,
     SaveOptions,
+    is_tested_by_default,
 )
 from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
 from modpack.exporting.planner import Planner
@@ -115,7 +116,7 @@ def save(
             stack.enter_context(working(f"Saving {name}", options["progress"]))
         chosen = select_options(ExporterOptions, options)
         if chosen["self_test"] is None:
-            chosen["self_test"] = _is_tested_by_default()
+            chosen["self_test"] = is_tested_by_default(False) or None
         if chosen["self_test"]:
             from modpack.selftest.interpreters import prestart
 
@@ -194,7 +195,7 @@ class PackageExporter:
         self._plans_only = f is None
         self_test = options["self_test"]
         self._compares_objects = bool(self_test)
-        self._self_test = _is_tested_by_default() if self_test is None else self_test
+        self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
         self._examples: ExampleSaver | None = None
         self._call_signatures: dict[tuple[str, str], CallSignature] = {}
@@ -657,9 +658,7 @@ class PackageExporter:
         saved = self._objects.last
         assert saved is not None
         hooks = {each.name for each in saved.hooks if each.status not in ("captured", "native")}
-        options = DescriptionOptions(
-            self._objects.scripts.is_script, hooks.__contains__, saved.emptied
-        )
+        options = DescriptionOptions(self._objects.scripts.names, hooks.__contains__, saved.emptied)
         return describe_object(saved.root, saved.extras, options)
 
     def _namespace(self, plan: Plan) -> str:
@@ -768,10 +767,6 @@ def _setting_warnings(settings: Mapping[str, str]) -> Iterator[str]:
             "Processes that load the package are told about differences. Set them there, too: "
             f"{statements_for(settings)}",
         )
-
-
-def _is_tested_by_default() -> bool:
-    return os.environ.get("MODPACK_SELF_TEST") != "0"
 
 
 def require_target(f: object, argument: str = "f") -> None:

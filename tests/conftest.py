@@ -21,6 +21,11 @@ from tests.warm_python import WarmPython, warm
 Project = Callable[[Mapping[str, str]], Path]
 
 
+# Most tests are about something else than the load test at the end of each save, and some save
+# packages that do not load. Those about it pass self_test=True, or remove the variable.
+os.environ["MODPACK_SELF_TEST"] = "examples"
+
+
 class Packaged(Protocol):
     """The signature of the fixture :func:`packaged`."""
 

@@ -65,8 +65,9 @@ def _read_dynamic(
 )
 @click.option(
     "--self-test/--no-self-test",
-    default=True,
-    help="Run the package on the example inputs in a clean interpreter.  [default: self-test]",
+    default=None,
+    help="Load the package in a clean interpreter, compare it with the model, and run the example "
+    "inputs.  [default: self-test]",
 )
 @click.option(
     "--package",
@@ -92,7 +93,7 @@ def export_command(
     output: str | None,
     example_inputs: str | None,
     dynamic: dict[str, dict[int, str]] | None,
-    self_test: bool,
+    self_test: bool | None,
     package: str,
     resource: str,
     dry_run: bool,
@@ -127,6 +128,8 @@ def export_command(
     """
     from modpack.cli._target import build, importable, parse_target, user_code_errors
     from modpack.core.names import resource_record
+    from modpack.exporting.options import is_tested_by_default
+    from modpack.selftest.interpreters import prestart
 
     try:
         resource_record(package, resource)
@@ -141,6 +144,10 @@ def export_command(
             "missing output path. Pass -o FILE, set `output` in [tool.modpack], or use --dry-run.",
             ctx,
         )
+    if self_test is None:
+        self_test = is_tested_by_default(example_inputs is not None)
+    if self_test and not dry_run:
+        prestart()  # it imports torch while the model is built
     example = None if example_inputs is None else parse_target(example_inputs, Path.cwd())
     source = options.target
     with (

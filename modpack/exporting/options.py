@@ -4,6 +4,7 @@ There is no ``from __future__ import annotations`` here, because the annotations
 Types that are expensive to import are quoted.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
 
@@ -41,6 +42,12 @@ def _require_dynamic(dynamic: object, argument: str) -> None:
                 raise ValueError(f"{argument}[{name!r}][{dimension}] is not a name: {label!r}")
 
 
+def is_tested_by_default(has_example: bool) -> bool:
+    """Return whether a package is tested if the caller did not choose."""
+    chosen = os.environ.get("MODPACK_SELF_TEST")
+    return chosen != "0" and (has_example or chosen != "examples")
+
+
 class ExporterOptions(TypedDict, total=False):
     """Options of :class:`modpack.PackageExporter`."""
 
@@ -51,9 +58,10 @@ class ExporterOptions(TypedDict, total=False):
             "Whether to test the package before it replaces the target: in an interpreter that "
             "cannot import the interned modules, the saved objects must load and be equal to the "
             "live ones, and compute the same output for example inputs. ``'warn'`` writes a "
-            "package that fails, with a warning. None, the default, tests a package of "
-            ":func:`modpack.save`, or one with example inputs, unless the environment variable "
-            "``MODPACK_SELF_TEST`` is ``0``.",
+            "package that fails, with a warning. By default, :func:`modpack.save` tests all "
+            "packages, and PackageExporter those with example inputs. The environment variable "
+            "``MODPACK_SELF_TEST`` changes the default: ``0`` tests none, ``examples`` only those "
+            "with example inputs.",
         ),
     ]
     allow_secrets_in: Annotated[

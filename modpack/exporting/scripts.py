@@ -46,9 +46,10 @@ class ScriptExporter:
         """Treat a module like the script that runs."""
         self._names.add(module)
 
-    def is_script(self, module: str) -> bool:
-        """Return whether a module's definitions are included like those of a script."""
-        return module in self._names
+    @property
+    def names(self) -> frozenset[str]:
+        """The modules whose definitions are included like those of a script."""
+        return frozenset(self._names)
 
     def find(self, module: str) -> ScriptDefinitions | None:
         """Return a script, or None for other modules and for scripts with an explicit rule."""

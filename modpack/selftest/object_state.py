@@ -11,6 +11,7 @@ from __future__ import annotations
 import copyreg
 import ctypes
 import enum
+import re
 import sys
 import zlib
 from collections import deque
@@ -73,12 +74,12 @@ class DescriptionOptions(NamedTuple):
     """The parts of a live object that are saved in another form.
 
     Attributes:
-        is_script: Returns whether a module's definitions are packaged as those of a script.
+        scripts: Modules whose definitions are packaged as those of a script.
         is_left_out: Returns by name whether a hook is not saved.
         emptied: Containers that are saved empty.
     """
 
-    is_script: Callable[[str], bool] = lambda module: False
+    scripts: frozenset[str] = frozenset()
     is_left_out: Callable[[str], bool] = lambda name: False
     emptied: Sequence[object] = ()
 
@@ -114,11 +115,13 @@ class _Describer:
         self._storages: dict[int, str] = {}
         self._groups: dict[int, str] = {}
         self._attributes = 0
-        self._scripts = {
+        scripts = {
             local_path(name)
             for name, module in list(sys.modules.items())
             if SCRIPT_MARK in module_dict(module)
-        }
+        }.union(options.scripts)
+        names = "|".join(map(re.escape, sorted(scripts)))
+        self._scripts = re.compile(rf"(?<![\w.])(?:{names})\.") if scripts else None
 
     def describe(self, root: object, name: str) -> None:
         """Add the rows of an object. Its parts are visited in the order of their containers."""
@@ -247,7 +250,7 @@ class _Describer:
         self, path: str, called: Any, text: str = "", kind: RowKind = "attribute"
     ) -> None:
         module = str(getattr(called, "__module__", None))
-        name = self._own_names(callable_name(called), module)
+        name = self._own_names(callable_name(called))
         if not is_a(called, (FunctionType, MethodType, type)) and hasattr(called, "__qualname__"):
             name = str(called.__qualname__)  # the modules of torch's built-in functions vary
         self._add(path, f"{name}{text}", module, kind)
@@ -256,7 +259,7 @@ class _Describer:
         self, path: str, kind: type, text: str = "", row: RowKind = "attribute"
     ) -> tuple[()]:
         module = str(type.__getattribute__(kind, "__module__"))
-        name = self._own_names(f"{module}.{kind.__qualname__}", module)
+        name = self._own_names(f"{module}.{kind.__qualname__}")
         self._add(path, f"{name} {text}".rstrip(), module, row)
         return ()
 
@@ -265,12 +268,10 @@ class _Describer:
         if kind != "attribute" or self._attributes <= _MAX_ATTRIBUTES:
             self.rows.append(Row(path, kind, strip_namespaces(text), strip_namespaces(module)))
 
-    def _own_names(self, name: str, module: str) -> str:
-        """Return a name in which the module of a script's definitions is ``__main__``."""
-        module = local_path(module)
-        if module not in self._scripts and not self._options.is_script(module):
-            return name
-        return strip_namespaces(name).replace(f"{module}.", f"{_SCRIPT}.", 1)
+    def _own_names(self, name: str) -> str:
+        """Return a name in which the modules of scripts' definitions are ``__main__``."""
+        name = strip_namespaces(name)
+        return self._scripts.sub(f"{_SCRIPT}.", name) if self._scripts is not None else name
 
 
 def _relative(path: str) -> str:

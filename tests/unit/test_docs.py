@@ -244,7 +244,7 @@ def serving(command: str, folder: Path) -> Iterator[None]:
 
 def output_of(command: str, folder: Path, warm: WarmPython) -> str:
     """What a command prints, as one would see it: both streams, in their order."""
-    hidden = ("COLUMNS", "PYTHONPATH")
+    hidden = ("COLUMNS", "PYTHONPATH", "MODPACK_SELF_TEST")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     programs = (str(warm.programs()), str(Path(sys.executable).parent), environment["PATH"])
     environment["PATH"] = os.pathsep.join(programs)
