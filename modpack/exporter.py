@@ -197,6 +197,7 @@ class PackageExporter:
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
+        self._roots: list[object] = []
         self._examples: ExampleSaver | None = None
         self._call_signatures: dict[tuple[str, str], CallSignature] = {}
         self._unique_ids = 0
@@ -642,6 +643,7 @@ class PackageExporter:
             installed,
             scripts,
             self._objects_saved,
+            self._roots,
             self._namespace(plan),
         )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
@@ -659,6 +661,7 @@ class PackageExporter:
         assert saved is not None
         hooks = {each.name for each in saved.hooks if each.status not in ("captured", "native")}
         options = DescriptionOptions(self._objects.scripts.names, hooks.__contains__, saved.emptied)
+        self._roots.append(saved.root)
         return describe_object(saved.root, saved.extras, options)
 
     def _namespace(self, plan: Plan) -> str:

@@ -169,6 +169,7 @@ class _JobRunner:
         self._seconds: dict[int, float] = {}
         self._descriptions: list[tuple[Row, ...]] = []
         self._needs_settings = False
+        self._copy_failure = ""
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
@@ -193,6 +194,7 @@ class _JobRunner:
             tuple(self._unfilled_tables()),
             tuple(self._descriptions),
             self._needs_settings,
+            strip_namespaces(self._copy_failure),
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -229,7 +231,9 @@ class _JobRunner:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
             self._monitor.install()
         for resource in job.objects:
-            self._descriptions.append(self._importer.describe(*resource))
+            rows, failed = self._importer.describe(*resource)
+            self._descriptions.append(rows)
+            self._copy_failure = self._copy_failure or failed
         for case in job.cases:
             started = time.monotonic()
             self._needs_settings |= _depends_on_settings(self._importer, case)

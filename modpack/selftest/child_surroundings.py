@@ -202,12 +202,13 @@ class IncrementalImporter(PackageImporter):
             old.unlink()
         file.write_bytes(content)
 
-    def describe(self, package: str, resource: str) -> tuple[Row, ...]:
-        """Load an object with its hooks, and describe it on the CPU."""
-        from modpack.selftest.object_state import describe_object  # imports torch
+    def describe(self, package: str, resource: str) -> tuple[tuple[Row, ...], str]:
+        """Load an object, and return its description, and why it cannot be copied."""
+        from modpack.pickling.copies import why_not_copyable  # imports torch
+        from modpack.selftest.object_state import describe_object
 
         loaded = self._load(package, resource, None, True, False)
-        return describe_object(loaded.obj, loaded.extras)
+        return describe_object(loaded.obj, loaded.extras), why_not_copyable(loaded.obj)
 
     @property
     def tree(self) -> Path:

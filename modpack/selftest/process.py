@@ -207,6 +207,7 @@ class RunResult(NamedTuple):
         unfilled: Tables that name a class of the model in the parent but not in the child.
         descriptions: The rows of each object to describe.
         needs_settings: Whether an output differs with torch's default settings.
+        copy_failure: Why a loaded object cannot be copied or pickled; empty if all can.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
         log: The end of stdout and stderr.
@@ -223,6 +224,7 @@ class RunResult(NamedTuple):
     unfilled: tuple[UnfilledTable, ...] = ()
     descriptions: tuple[tuple[Row, ...], ...] = ()
     needs_settings: bool = False
+    copy_failure: str = ""
     varied: VariedCalls = VariedCalls()
     log: str = ""
     seconds: float = 0.0
@@ -350,7 +352,10 @@ def _describe_exit(process: _Interpreter) -> str:
 
 
 def find_hidden_modules(
-    plan: Plan, installed: DistributionIndex, scripts: Sequence[str] = ()
+    plan: Plan,
+    installed: DistributionIndex,
+    scripts: Sequence[str] = (),
+    visible: Iterable[str] = (),
 ) -> HiddenModules:
     """Return the modules, distributions, and files to hide from the self-test.
 
@@ -363,8 +368,9 @@ def find_hidden_modules(
         plan: The plan.
         installed: The installed distributions.
         scripts: Files of scripts whose definitions are included.
+        visible: Top-level names that extern modules need, too.
     """
-    staying = {root_of(d.module) for d in _decisions_with(plan, Action.EXTERN)}
+    staying = {root_of(d.module) for d in _decisions_with(plan, Action.EXTERN)}.union(visible)
     always = always_installed(installed)
     interned = [d for d in _decisions_with(plan, Action.INTERN) if root_of(d.module) not in staying]
     providers = {d.module: installed.distribution_of(d.module, d.location) for d in interned}

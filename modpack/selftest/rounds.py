@@ -16,7 +16,7 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.names import is_everywhere, is_within
+from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import MockEvent, MockEventKind, Plan
 from modpack.core.process import phase
@@ -28,6 +28,7 @@ from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
+from modpack.pickling.copies import why_not_copyable
 from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
     Difference,
@@ -132,6 +133,7 @@ class SelfTest:
         installed: The installed distributions.
         scripts: Files of scripts whose definitions are included.
         objects: The descriptions of the saved objects.
+        roots: The saved objects themselves.
         namespace: The namespace that saved objects require.
 
     Attributes:
@@ -148,10 +150,12 @@ class SelfTest:
         installed: DistributionIndex,
         scripts: Sequence[str] = (),
         objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
+        roots: Sequence[object] = (),
         namespace: str = "private",
     ) -> None:
         self._plan = plan
         self._objects = objects
+        self._roots = roots
         self._namespace = namespace
         self._writer = writer
         self._cases = {case.records.number: case for case in cases}
@@ -171,6 +175,8 @@ class SelfTest:
         self._rounds = 0
         self._changed: list[StateDifference] = []
         self._needs_settings = False
+        self._uncopyable = ""
+        self._visible: set[str] = set()
         self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
@@ -209,6 +215,7 @@ class SelfTest:
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
+            *_failed_copies(self._uncopyable),
         )
         return replace(self._plan, self_test_summary=outcome), warnings
 
@@ -222,7 +229,7 @@ class SelfTest:
             return self._make_record(process, "process", failure=_text_of(why)), why
         private = self._run_rounds("private")
         if self._passes(private):
-            return self._make_record(private, "private"), None
+            return self._choose_by_copies(private), None
         is_hung = private.failure is not None and private.failure.is_timeout
         process = private if is_hung else self._run_rounds("process", private)
         why = self._explain(private)
@@ -237,6 +244,41 @@ class SelfTest:
             details.append(f"the self-test also fails with namespace='process'{also}")
         why = why._replace(details=tuple(details))
         return self._make_record(private, "private", failure=_text_of(why)), why
+
+    def _choose_by_copies(self, private: RunResult) -> SelfTestRecord:
+        """Return the record of the namespace in which loaded objects can be copied and pickled.
+
+        A library may look classes up by the path of their module, as it is in its own name.
+        """
+        if private.copy_failure and not any(map(why_not_copyable, self._roots)):
+            process = self._run_rounds("process")
+            if self._passes(process) and not process.copy_failure:
+                why = f"for the loaded object, {private.copy_failure}"
+                return self._make_record(process, "process", private_failure=why)
+            self._uncopyable = private.copy_failure
+            self._changed = self._changed_parts(private)
+            self._write("private")
+        return self._make_record(private, "private")
+
+    def _show_hidden(self, result: RunResult) -> bool:
+        """Show hidden modules that an extern module failed without; return whether any is new.
+
+        The package contains them for its own code. An extern module imports those of the loading
+        environment, which must therefore have them as well.
+        """
+        if result.failure is None:
+            return False
+        interned = set(self._plan.modules(Action.INTERN))
+        roots = {
+            root_of(name)
+            for name, by in result.blocked
+            if by not in interned and f"'{name}'" in result.failure.text
+        }
+        new = roots - self._visible
+        self._visible |= new
+        if new:
+            self._written = None
+        return bool(new)
 
     def _explain(self, result: RunResult) -> Explanation:
         changed = [each for each in self._changed_parts(result) if each.is_error]
@@ -254,7 +296,11 @@ class SelfTest:
         if before is not None and result.failure == before.failure is not None:
             return result
         while not self._passes(result) and result.is_complete and self._rounds < _MAX_ROUNDS:
-            if not (self._declare_operators(result) or self._find_missing(namespace)):
+            if not (
+                self._declare_operators(result)
+                or self._show_hidden(result)
+                or self._find_missing(namespace)
+            ):
                 break
             result = self._run_round(namespace)
         return result
@@ -322,7 +368,8 @@ class SelfTest:
             self._plan = self._builder.plan()
             self._planned = len(self._resolver.added)
         if has_grown or self._written is None:
-            self._hidden = find_hidden_modules(self._plan, self._installed, self._scripts)
+            hidden = (self._plan, self._installed, self._scripts, self._visible)
+            self._hidden = find_hidden_modules(*hidden)
             self._path = build_sys_path(self._plan, self._hidden)
         if has_grown or self._written != namespace:
             self._builder.write(self._plan, namespace)
@@ -450,6 +497,15 @@ def _changed_attributes(changed: Sequence[StateDifference]) -> Iterator[str]:
             f"the package loads, but {counted(len(changed), 'attribute')} of the loaded object "
             f"differ from the live one: {shown}. If the class sets them when it is loaded, this is "
             "expected; otherwise set them in __setstate__."
+        )
+
+
+def _failed_copies(reason: str) -> Iterator[str]:
+    """Yield a warning if a loaded object cannot be copied, although the live one can."""
+    if reason:
+        yield (
+            f"the package loads, but the loaded object cannot be copied or pickled as the live one "
+            f"can: {reason}"
         )
 
 
