@@ -206,7 +206,7 @@ class _Describer:
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)
         if id(value) in self._emptied:
-            return self._add_typed(path, kind)
+            return self._add_typed(path, kind, "of 0")
         if is_a(value, torch.optim.Optimizer):
             self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")
