@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from modpack.core.process import advance
-from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.errors import (
+    DataError,
+    InputMismatchError,
+    ModpackError,
+    ModpackWarning,
+    with_hint,
+)
 from modpack.loading.objects import packaged_location
 from modpack.running.inputs import join_problems
 from modpack.running.values import check_inputs
@@ -280,8 +287,19 @@ def _results(
     ):
         yield chunk, result
     else:
+        has_failed = False
         for index in range(len(chunk.places)):
-            yield from _results(predict, take(chunk, index, index + 1, layout), layout)
+            for row, single in _results(predict, take(chunk, index, index + 1, layout), layout):
+                has_failed |= isinstance(single, Exception)
+                yield row, single
+        if not has_failed:  # otherwise, the error of a row explains it
+            first = chunk.places[0]
+            text = (
+                f"{first.file}, row {first.row}: a batch of {len(chunk.places)} rows failed, but each row "
+                f"passed alone: {explain(result)}"
+            )
+            hint = "The outputs are complete. Pass a smaller --batch-size to avoid such batches."
+            warnings.warn(with_hint(text, hint), ModpackWarning, stacklevel=2)
 
 
 def take(chunk: Chunk, start: int, stop: int, layout: Layout) -> Chunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modpack.errors import DataError
+from modpack.errors import DataError, ModpackWarning
 from modpack.running.batches import BadRow, Chunk, Outputs, Place, run_rows
 
 
@@ -56,13 +56,15 @@ def test_failing_batch_skips_only_its_bad_rows(layout):
     assert [bad.place.row for bad in skipped] == [2, 4]
 
 
-def test_batch_that_fails_only_as_a_whole_runs_row_by_row(layout):
+def test_batch_that_fails_only_as_a_whole_runs_row_by_row_with_a_warning(layout):
     def limited(values):
         if len(values["x"]) > 1:
             raise RuntimeError("out of memory")
         return {"output": values["x"]}
 
-    assert run(limited, [chunk(1, 2)], layout) == ([1, 2], [])
+    expected = "row 1: a batch of 2 rows failed, but each row passed alone: .*out of memory"
+    with pytest.warns(ModpackWarning, match=expected):
+        assert run(limited, [chunk(1, 2)], layout) == ([1, 2], [])
 
 
 def test_dependent_rows_are_skipped_together(calls):
