@@ -295,8 +295,8 @@ def _results(
         if not has_failed:  # otherwise, the error of a row explains it
             first = chunk.places[0]
             text = (
-                f"{first.file}, row {first.row}: a batch of {len(chunk.places)} rows failed, but each row "
-                f"passed alone: {explain(result)}"
+                f"{first.file}, row {first.row}: a batch of {len(chunk.places)} rows failed, but "
+                f"each row passed alone: {explain(result)}"
             )
             hint = "The outputs are complete. Pass a smaller --batch-size to avoid such batches."
             warnings.warn(with_hint(text, hint), ModpackWarning, stacklevel=2)
