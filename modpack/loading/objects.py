@@ -268,6 +268,9 @@ def _data(
 
     if any(map(archive.has, layout.hook_records(record))):
         raise TrustError(archive.path, (f"record {record!r} has hooks, but allow_code is false",))
+    # modpack does not compress pickles. A few deflated bytes could fill memory with plain values.
+    if archive.size(record) > archive.stored_bytes():
+        raise UnpicklingError(record, "the pickle is larger than its package")
     with map_location_scope(map_location), gc_paused():
         return unpickle_data(
             archive.read(record),

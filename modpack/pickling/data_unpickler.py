@@ -44,6 +44,8 @@ _DICT_BYTES: Final = 160
 _ENTRY_BYTES: Final = 40
 _CALL_BYTES: Final = 128
 """Charged for each call, because a call takes more time than other ways to use memory."""
+_TENSOR_BYTES: Final = 1024
+_DIMENSION_BYTES: Final = 32
 _MAX_NESTING: Final = 100
 _UNPROTECTED: Final = (deque, defaultdict, slice)
 """Types whose deallocation recurses in C. CPython limits the recursion for the other containers; a
@@ -428,8 +430,10 @@ class _Data(Actions):
             raise NotDataError(f"calling {_named(function)} is not allowed")
         try:
             made = call_checked(make, *arguments)
-            self._charge(_CALL_BYTES)
-            if not isinstance(made, torch.Tensor):
+            if isinstance(made, torch.Tensor):
+                self._charge(_TENSOR_BYTES + _DIMENSION_BYTES * made.dim())
+            else:
+                self._charge(_CALL_BYTES)
                 self._count(made)
             if type(made) is slice:
                 self._nest(made, arguments)

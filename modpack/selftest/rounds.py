@@ -264,7 +264,7 @@ class SelfTest:
         """Show hidden modules that an extern module failed without; return whether any is new.
 
         The package contains them for its own code. An extern module imports those of the loading
-        environment, which must therefore have them as well.
+        environment, which must therefore have them as well: they can be installed there.
         """
         if result.failure is None:
             return False
@@ -273,6 +273,7 @@ class SelfTest:
             root_of(name)
             for name, by in result.blocked
             if by not in interned and f"'{name}'" in result.failure.text
+            if self._installed.distribution_of(name, self._locate(name)) is not None
         }
         new = roots - self._visible
         self._visible |= new

@@ -223,7 +223,7 @@ def test_options_of_load_apply_in_other_process(package, receive):
         sent = pickle.dumps(things(importer).Thing(1))
     code = """
     import modpack.importer
-    modpack.importer.check_environment = lambda *arguments: print(arguments[-1])
+    modpack.importer.check_environment = lambda *arguments: print(arguments[3])
     LOADS
     """
     assert receive(sent, code) == "error\n"

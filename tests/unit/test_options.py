@@ -82,8 +82,8 @@ def test_load_rejects_invalid_option(option, value, error, message):
     ("option", "value", "error", "message"),
     [
         ("preset", "hermtic", ValueError, r".*not 'hermtic'\. Did you mean 'hermetic'\?"),
-        ("self_test", "no", ValueError, r"must be True, False, or 'warn', not 'no'"),
-        ("self_test", 1, TypeError, r"must be True, False, or 'warn', not int"),
+        ("self_test", "no", ValueError, r"must be True, False, 'warn', or None, not 'no'"),
+        ("self_test", 1, TypeError, r"must be True, False, 'warn', or None, not int"),
         ("pickle_protocol", True, TypeError, r"must be an int, not bool"),
         ("pickle_protocol", 9, ValueError, r"must be 2, 3, 4, or 5, not 9"),
     ],

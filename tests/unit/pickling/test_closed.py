@@ -297,6 +297,7 @@ HUNGRY = {
     "dicts of one item": b"}NNs",
     "tuples of one item": b"N\x85",
     "deques": b"h\0)R",
+    "meta tensors": b"h\1h\2R",
 }
 
 
@@ -304,8 +305,10 @@ HUNGRY = {
 def test_unpickle_data_limits_memory_of_containers(name):
     repeated = HUNGRY[name] * (10_000_000 // len(HUNGRY[name]))
     deque = named("collections", "deque") + b"q\0" + b"0"
+    meta = named("torch._utils", "_rebuild_meta_tensor_no_storage") + b"q\1" + b"0"
+    arguments = tuple_of(named("torch", "float32"), b")", b")", b"\x89") + b"q\2" + b"0"
     with pytest.raises(UnpicklingError, match="the containers of the pickle require more than 192"):
-        load(whole(deque, b"](" + repeated + b"e"))
+        load(whole(deque, meta, arguments, b"](" + repeated + b"e"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.selftest.conditions import preserve_tensors, tensor_versions
+from modpack.selftest.conditions import tensor_versions
+from modpack.selftest.preservation import preserve_model
 
 
 class Holder(nn.Module):
@@ -49,7 +50,7 @@ TENSORS = {
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_of_all_kinds_are_restored(kind):
     model = Holder(TENSORS[kind])
-    with preserve_tensors(model, lambda: None):
+    with preserve_model(model, lambda: None):
         model.held = torch.zeros(1)
         tensor_versions(model)
     assert model._buffers["held"] is TENSORS[kind]
@@ -58,7 +59,7 @@ def test_tensors_of_all_kinds_are_restored(kind):
 
 def test_replaced_sparse_values_are_restored():
     model = Holder(torch.eye(2).to_sparse())
-    with preserve_tensors(model, lambda: None):
+    with preserve_model(model, lambda: None):
         model.held.add_(torch.tensor([[0.0, 1.0], [0.0, 0.0]]).to_sparse())
     assert model.held.to_dense().tolist() == [[1, 0], [0, 1]]
 
@@ -66,7 +67,7 @@ def test_replaced_sparse_values_are_restored():
 def test_buffers_replaced_by_script_module_are_restored():
     model = nn.Sequential(torch.jit.script(Counting()), nn.LazyLinear(2))
     before = model[0].seen
-    with preserve_tensors(model, lambda: None):
+    with preserve_model(model, lambda: None):
         model[0](torch.ones(2))
         assert model[0].seen.tolist() == [1, 1]
     assert model[0].seen is before
