@@ -99,9 +99,10 @@ def _format(outcome: SelfTestResult) -> str:
 
     recorded = outcome.recorded
     if outcome.passed:
-        extent = "bit by bit" if recorded.deterministic else "by structure (not deterministic)"
-        outputs = counted(len(recorded.cases), "output")
-        return f"passed: {outputs} compared {extent}, in {outcome.seconds:.1f} seconds\n"
+        outputs = f"{counted(len(recorded.cases), 'output')} compared {recorded.extent}"
+        if not recorded.cases:
+            outputs = f"{counted(len(recorded.objects), 'object')} loaded, without examples"
+        return f"passed: {outputs}, in {outcome.seconds:.1f} seconds\n"
     lines = [f"failed: {outcome.reason}", *(f"  {line}" for line in outcome.details)]
     if outcome.log:
         lines += ["Output of the self-test:", *(f"  {line}" for line in outcome.log.splitlines())]

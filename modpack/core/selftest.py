@@ -186,15 +186,19 @@ class SelfTestRecord:
 
     @property
     def outcome(self) -> str:
-        """The verdict for display: ``passed``, ``passed, structure only``, or ``failed``.
-
-        ``loaded`` means that there was no example to run.
-        """
+        """The verdict for display: ``passed``, ``failed``, or what was compared if not all was."""
         if not self.passed:
             return "failed"
         if not self.cases:
-            return "loaded"
+            return "passed, without examples"
         return "passed" if self.deterministic else "passed, structure only"
+
+    @property
+    def extent(self) -> str:
+        """What was compared, for display."""
+        if not self.cases:
+            return "loaded and compared with the live object, without examples"
+        return "bit by bit" if self.deterministic else "by structure (not deterministic)"
 
     def to_json(self) -> dict[str, Json]:
         """Return the record in the form that the archive format reference describes."""

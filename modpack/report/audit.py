@@ -57,7 +57,7 @@ def mock_facts(
     """
     uses = _by_module(plan.mock_uses)
     touches = _by_module(self_test.mock_events if self_test is not None else ())
-    is_tried = self_test is not None
+    is_tried = self_test is not None and bool(self_test.cases)
     facts = [
         MockFacts(
             each.module,

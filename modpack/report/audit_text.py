@@ -236,7 +236,8 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
     """Yield the line about a passed self-test. A failed or missing one is a finding."""
     self_test = audit.package.self_test if audit.package is not None else None
     if self_test is not None and self_test.passed:
-        tried = f"{counted(len(self_test.cases), 'example')}, namespace {self_test.namespace}"
+        examples = counted(len(self_test.cases), "example") if self_test.cases else "no examples"
+        tried = f"{examples}, namespace {self_test.namespace}"
         how = "" if self_test.deterministic else ", structure only"
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
 

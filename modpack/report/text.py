@@ -164,8 +164,8 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
         yield "namespace", f"{facts.namespace}, because the private namespace fails{why}"
     if self_test is None:
         return
-    compared = "bit by bit" if self_test.deterministic else "by structure (not deterministic)"
-    outcome = f"passed, compared {compared}" if self_test.passed else f"failed: {self_test.failure}"
+    compared = f"{'compared ' if self_test.cases else ''}{self_test.extent}"
+    outcome = f"passed, {compared}" if self_test.passed else f"failed: {self_test.failure}"
     rounds = counted(self_test.rounds, "run")
     yield "self-test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
     for kind in dict.fromkeys(each.kind for each in self_test.additions):

@@ -51,7 +51,7 @@ def test_save_without_example_is_tested(net, tmp_path):
         warnings.simplefilter("error")
         modpack.save(net(), tmp_path / "net.modpack")
     record = self_test_of(tmp_path / "net.modpack")
-    assert (record.passed, record.cases, record.outcome) == (True, (), "loaded")
+    assert (record.passed, record.cases, record.outcome) == (True, (), "passed, without examples")
     assert record.objects == (("__model__", "model.pkl"),)
     assert modpack.self_test(tmp_path / "net.modpack").passed
 
