@@ -7,10 +7,12 @@ import logging
 import sys
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from modpack.core.text import printable
-from modpack.serving.model import Log
+
+if TYPE_CHECKING:
+    from modpack.serving.model import Log
 
 
 def make_log(log_format: Literal["json", "text"]) -> Log:
