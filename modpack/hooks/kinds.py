@@ -6,7 +6,7 @@ removes all of them. A new kind of hook needs a new row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -64,10 +64,15 @@ class HookKind:
     tables: tuple[str, ...] = ()
     global_module: Any = None
 
-    def clear(self, target: Any) -> None:
-        """Remove the hooks of this kind from a module or optimizer, except torch's own."""
+    def clear(self, target: Any, identities: Collection[int] | None = None) -> None:
+        """Remove hooks of this kind from a module or optimizer, except torch's own.
+
+        Args:
+            target: The module or optimizer.
+            identities: The ids of the hooks to remove. None removes all.
+        """
         for identity, hook in list(getattr(target, self.tables[0], {}).items()):
-            if not is_native(hook):
+            if not is_native(hook) and (identities is None or identity in identities):
                 for name in self.tables:
                     getattr(target, name).pop(identity, None)
         if "_backward_hooks" in self.tables and not target._backward_hooks:

@@ -22,6 +22,7 @@ from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import combined_handle
 from modpack.hooks.kinds import KINDS, MULTI_GRAD, HookKind, kinds_of, multi_grad_part
 from modpack.hooks.model_parts import Path, extra_roots, resolve_path
+from modpack.hooks.present import PresentHooks
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensor_loading import StorageLoader, storage_record
 from modpack.pickling.unpickler import unpickle_object
@@ -35,16 +36,21 @@ def register_payload(
     wanted: Callable[[str], bool],
     global_hooks: bool,
     new_handles: NewHandles | None = None,
+    *,
+    replaces: bool = False,
 ) -> dict[str, Any]:
     """Register the hooks of a payload through torch's public API, in their order.
 
-    They get new ids, so hooks that are registered later overwrite none of them.
+    They get new ids, so hooks that are registered later overwrite none of them. A hook that its
+    target's ``__setstate__`` has registered already stays, with the handle that it got there.
+    Hooks that only ``__setstate__`` has registered follow the others.
 
     Args:
         payload: A loaded payload of :meth:`HookCollector.pop_specs`.
         wanted: Returns by name whether a hook is wanted.
         global_hooks: Whether to register process-wide hooks.
         new_handles: Handles from earlier payloads of the same load; this call adds its own.
+        replaces: Whether to remove all hooks of the same kinds first.
 
     Returns:
         torch's handles, by hook name.
@@ -54,17 +60,21 @@ def register_payload(
     """
     # hooks that stayed in a module's state keep their ids, so new hooks must not get these
     RemovableHandle.next_id = max(RemovableHandle.next_id, int(payload["next_id"]))
+    stayed = {i for _, _, _, _, identities, _ in payload["hooks"] for i in identities}
     for kind, target in payload["dropped"]:
-        _row(kind).clear(target)
+        _row(kind).clear(target, None if replaces else stayed)
     handles: dict[str, Any] = {}
     new_handles = {} if new_handles is None else new_handles
+    present = PresentHooks({handle.id for handle in new_handles.values()})
     for name, kind, target, flags, identities, hook in payload["hooks"]:
         row = _row(kind)
         _require_target(row, target, name)
         if wanted(name) and (global_hooks or row.scope != "global"):
-            registered = row.register(target, hook, flags)
+            registered = present.take(row, target, hook) or row.register(target, hook, flags)
             handles[name] = combined_handle(hook, registered, handles.get(name))
             new_handles.update(_handles_by_id(row, target, identities, registered))
+            present.sort(row, target, registered)
+    present.sort_others()
     for target, table, identities in payload["orders"]:
         _reorder(target, table, identities, new_handles)
     for handle, owner, table, identity, extras in payload["handles"]:

@@ -298,7 +298,8 @@ def restore(
     handles: dict[str, Any] = {}
     new_handles: NewHandles = {}
     for payload in payloads:
-        handles.update(register_payload(payload, wanted.__contains__, global_hooks, new_handles))
+        names = wanted.__contains__
+        handles.update(register_payload(payload, names, global_hooks, new_handles, replaces=True))
         for held, attachment in payload["graph_handles"]:
             held.attachment = attachment
     return handles
