@@ -194,7 +194,6 @@ def serve_command(
             workers=workers,
             max_batch=max_batch,
             max_body=max_body,
-            log_format=settings.log_format,
         )
         for name, path in named.items()
     ]

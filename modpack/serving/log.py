@@ -7,12 +7,10 @@ import logging
 import sys
 from contextlib import suppress
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from modpack.core.text import printable
-
-if TYPE_CHECKING:
-    from modpack.serving.model import Log
+from modpack.serving.model import Log
 
 
 def make_log(log_format: Literal["json", "text"]) -> Log:

@@ -106,30 +106,23 @@ class ServedModel:
         """Load the package again when its file is replaced, or no worker can be replaced."""
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            try:
-                seen = await asyncio.to_thread(_identity, self._order.path)
-                if seen is not None and (seen != self._seen or self._pool.is_broken):
-                    await self._replace(seen)
-            except Exception as failure:  # the next look may succeed
-                error = f"{type(failure).__name__}: {failure}"
-                self._log("watching failed", model=self.name, error=error)
+            seen = await asyncio.to_thread(_identity, self._order.path)
+            if seen is None or (seen == self._seen and not self._pool.is_broken):
+                continue
+            self._seen = seen
+            await self._replace()
 
-    async def _replace(self, seen: tuple[int, ...]) -> None:
-        pool = None
+    async def _replace(self) -> None:
+        pool = self._make_pool()
         try:
-            pool = self._make_pool()
             package = await pool.start()
         except (ModpackError, OSError) as failure:
-            if pool is not None:
-                await pool.close(0)
-            if isinstance(failure, ModpackError):  # otherwise the system is exhausted: try again
-                self._seen = seen
+            await pool.close(0)
             self._observer.replaced(self.name, False)
             is_broken = self._pool.is_broken
             kept = "no worker can be replaced" if is_broken else "the previous one answers"
             self._log("replacement failed", model=self.name, error=str(failure), result=kept)
             return
-        self._seen = seen
         previous, self._pool = self._pool, pool
         self._adopt(package)
         self._observer.replaced(self.name, True)

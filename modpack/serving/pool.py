@@ -41,16 +41,12 @@ class Zygote:
         self.order = order
         self._is_loaded = False
         self._control, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                )
-        except OSError:
-            self._control.close()
-            raise
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
         Channel(self._control).send({"load": order._asdict()})
         self._control.setblocking(False)
 
@@ -160,12 +156,6 @@ class Worker(asyncio.Protocol):
     def close(self) -> None:
         """Let the worker end; it is idle."""
         self._transport.close()
-
-
-def report_failure(task: asyncio.Task[Any]) -> None:
-    """Pass the exception of a background task to the handler of its loop, which logs it."""
-    context = {"message": "a background task failed", "exception": task.exception(), "task": task}
-    task.get_loop().call_exception_handler(context)
 
 
 class WorkerPool:
@@ -333,11 +323,4 @@ class WorkerPool:
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._finish)
-
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        """Forget a task. If it failed, a worker is missing, and the package is loaded again."""
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            report_failure(task)
-            self._break()
+        task.add_done_callback(self._tasks.discard)

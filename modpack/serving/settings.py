@@ -51,7 +51,6 @@ class LoadOrder(NamedTuple):
         max_batch: Requests that are computed together at most.
         max_body: Size of a decompressed body at most, in bytes.
         digest: The digest that the package must have, or "" for any.
-        log_format: Whether log lines are JSON or text.
     """
 
     name: str
@@ -65,7 +64,6 @@ class LoadOrder(NamedTuple):
     max_batch: int = 1
     max_body: int = 32 << 20
     digest: str = ""
-    log_format: Literal["json", "text"] = "json"
 
 
 class LoadedPackage(NamedTuple):

@@ -16,11 +16,8 @@ import socket
 import sys
 import threading
 import time
-import traceback
 import warnings
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from modpack.core.codec import from_json, record_to_json
@@ -28,7 +25,6 @@ from modpack.core.policy import TrustPolicy
 from modpack.core.process import die_with
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.serving.frames import SERVE, Channel
-from modpack.serving.log import make_log
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
 
 if TYPE_CHECKING:
@@ -46,7 +42,6 @@ def main() -> None:
     if message is None:
         return
     order = LoadOrder(**message[0]["load"])
-    sys.excepthook = partial(_log_exception, order)
     try:
         order, predictor, description = _load(order)
     except Exception as failure:
@@ -58,16 +53,6 @@ def main() -> None:
     except OSError:
         return
     _obey(control.connection, predictor, order)
-
-
-def _log_exception(
-    order: LoadOrder, kind: type[BaseException], failure: BaseException, trace: TracebackType | None
-) -> None:
-    """Log an exception that ends this process on one line, like everything else in the log."""
-    error = "".join(traceback.format_exception_only(kind, failure)).strip()
-    lines = traceback.format_list(traceback.extract_tb(trace))
-    log = make_log(order.log_format)
-    log("process ends", model=order.name, pid=os.getpid(), error=error, trace="".join(lines))
 
 
 def _describe(order: LoadOrder, failure: Exception) -> str:
@@ -122,8 +107,6 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
         if not command:
             return
         if command == SERVE:
-            if sys.platform == "linux":
-                die_with(os.getppid())
             _work(descriptors[0], predictor, order)
             return
         with warnings.catch_warnings():
