@@ -114,7 +114,7 @@ def test_replacement_is_loaded_when_descriptors_are_free_again(package, tmp_path
         start = len(serving.lines)
         resource.prlimit(serving.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
         shutil.copy(package, tmp_path / "new")
-        os.replace(tmp_path / "new", path)
+        (tmp_path / "new").replace(path)
         assert "Too many open files" in str(serving.wait_for("replacement failed", start)["error"])
         time.sleep(1.5)
         resource.prlimit(serving.process.pid, resource.RLIMIT_NOFILE, before)
