@@ -10,6 +10,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from modpack.errors import ModpackError
 from modpack.serving.log import LogHandler
@@ -19,6 +20,64 @@ if TYPE_CHECKING:
 
 _KEEP_ALIVE = 75
 """Seconds that an idle connection stays open."""
+
+
+_MAX_HEAD = 1 << 16
+"""Bytes of a request's head at most, apart from the first bytes that arrive together."""
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-length: 0\r\nconnection: close\r\n\r\n"
+)
+
+
+def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
+    """Return a protocol that limits the head of a request in bytes and seconds.
+
+    uvicorn's own waits for the head forever, and httptools collects any number of bytes.
+    """
+
+    class Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _size = 0
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            cycle = self.cycle
+            was_head = cycle is None or not cycle.more_body
+            super().data_received(data)
+            if self.cycle is not cycle:  # a head is complete
+                self._stop()
+            elif was_head:
+                self._size += len(data)
+                if self._size > _MAX_HEAD and not self.transport.is_closing():
+                    self.transport.write(_HEAD_TOO_LARGE)
+                    self.transport.close()
+                elif self._timer is None:
+                    self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            self._timer = asyncio.get_running_loop().call_later(timeout, self._expire)
+
+        def _expire(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._wait()  # the next head may wait while a request is answered
+            else:
+                self.transport.close()
+
+        def _stop(self) -> None:
+            self._size = 0
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    return Limited
 
 
 class _Server(uvicorn.Server):
@@ -53,10 +112,12 @@ def run(server: ModelServer, app: Callable[..., Any]) -> None:
         ModpackError: If a package cannot be loaded, or the port cannot be opened.
     """
     settings = server.settings
-    logger = logging.getLogger("uvicorn")
-    logger.handlers, logger.propagate = [LogHandler(server.log)], False
+    # All libraries' records, asyncio's among them, become lines of the log.
+    logging.getLogger().handlers = [LogHandler(server.log)]
+    logging.captureWarnings(True)
     config = uvicorn.Config(
         app,
+        http=_limit_heads(settings.timeout),
         lifespan="off",
         backlog=2048,
         ws="none",

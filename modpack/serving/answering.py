@@ -17,6 +17,7 @@ from modpack.serving.infer_requests import (
     MAX_DEPTH,
     InferRequest,
     read_infer_request,
+    require_few,
     write_infer_answer,
 )
 from modpack.serving.problems import JSON, RequestError, error_answer
@@ -134,6 +135,7 @@ def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, o
     if not isinstance(document, dict):
         example = next(iter(specs), "x")
         raise RequestError(f'the body must be a JSON object such as {{"{example}": [[1, 2]]}}')
+    require_few(len(document), len(specs), "names")
     # Unknown names are reported by the predictor, with all other problems.
     return {
         name: decode_value(specs[name], data) if name in specs else data

@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final, TypeAlias
 
-from modpack.serving.model import Log
 from modpack.serving.open_inference import HEADER_LENGTH_KEY
 from modpack.serving.problems import RequestError
 from modpack.serving.settings import Answer
+from modpack.serving.tasks import Log
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]

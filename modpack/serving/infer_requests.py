@@ -28,6 +28,11 @@ from modpack.serving.settings import Answer
 
 MAX_DEPTH: Final = 70
 """Maximum nesting of a request: the 64 dimensions of a tensor, and the objects around it."""
+_MAX_DIMENSIONS: Final = 64
+_MAX_ELEMENTS: Final = 1 << 59
+"""Product of a shape's sizes at most, zeros left out: strides and bytes stay within int64."""
+_EXTRA_NAMES: Final = 64
+"""Names of a request beyond those that the signature knows, which errors name one by one."""
 _SIZE: Final = struct.Struct("<I")
 
 _Elements: TypeAlias = torch.Tensor | list[Any]
@@ -78,13 +83,25 @@ def read_infer_request(
     is_binary = _flag(_parameters(document, "the request"), "binary_data_output", False)
     outputs = None
     if document.get("outputs") is not None:
-        named = _named(document, "outputs")
+        named = _named(document, "outputs", len(signature.outputs))
         outputs = {
             name: _flag(_parameters(each, f"output {name!r}"), "binary_data", is_binary)
             for name, each in named
         }
-    values = dict(_read_inputs(_named(document, "inputs"), body[end:], signature))
+    values = dict(
+        _read_inputs(_named(document, "inputs", len(signature.inputs)), body[end:], signature)
+    )
     return InferRequest(identifier, values, outputs, is_binary)
+
+
+def require_few(count: int, known: int, what: str) -> None:
+    """Refuse a request by the number of its names, before work that grows with them.
+
+    Raises:
+        RequestError: If there are far more names than the model has.
+    """
+    if count > known + _EXTRA_NAMES:
+        raise RequestError(f"the request has {count} {what}, and the model has {known}")
 
 
 def _parameters(holder: dict[str, Any], owner: str) -> dict[str, Any]:
@@ -103,11 +120,12 @@ def _flag(parameters: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
-def _named(document: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+def _named(document: dict[str, Any], key: str, known: int) -> list[tuple[str, dict[str, Any]]]:
     """Return the objects of a list, with their names."""
     listed = document.get(key)
     if not isinstance(listed, list):
         raise RequestError(f"{key!r} must be a list of objects with names")
+    require_few(len(listed), known, key)
     named: list[tuple[str, dict[str, Any]]] = []
     for each in listed:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
@@ -145,6 +163,13 @@ def _shape_of(name: str, given: dict[str, Any]) -> list[int]:
     shape = given.get("shape")
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise RequestError(f"input {name!r}: 'shape' must be a list of integers from 0")
+    if len(shape) > _MAX_DIMENSIONS:
+        count = f"{len(shape)} dimensions; at most {_MAX_DIMENSIONS} are possible"
+        raise RequestError(f"input {name!r}: the shape has {count}")
+    # The size of each number is checked before the product, whose time is quadratic in the digits.
+    is_large = max(shape, default=0) > _MAX_ELEMENTS
+    if is_large or math.prod(size or 1 for size in shape) > _MAX_ELEMENTS:
+        raise RequestError(f"input {name!r}: the shape has too many elements")
     return shape
 
 
@@ -193,11 +218,7 @@ def _binary_elements(name: str, data: memoryview, shape: list[int], datatype: st
 def _require_count(name: str, count: int, shape: list[int]) -> None:
     expected = math.prod(shape)
     if count != expected:
-        raise RequestError(
-            f"input {name!r}: shape {shape} has {expected} elements, got {count}"
-            if expected < 1 << 62
-            else f"input {name!r}: the shape has too many elements, got {count}"
-        )
+        raise RequestError(f"input {name!r}: shape {shape} has {expected} elements, got {count}")
 
 
 def _split_bytes(name: str, data: memoryview) -> Iterator[bytes]:

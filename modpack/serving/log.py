@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Literal
 
 from modpack.core.text import printable
-from modpack.serving.model import Log
+from modpack.serving.tasks import Log
 
 
 def make_log(log_format: Literal["json", "text"]) -> Log:

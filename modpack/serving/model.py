@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Final
 
 from modpack.core.call_signature import CallSignature
@@ -14,9 +13,7 @@ from modpack.serving.dispatch import Dispatcher, Observer
 from modpack.serving.open_inference import version_of
 from modpack.serving.pool import WorkerPool, Zygote
 from modpack.serving.settings import LoadedPackage, LoadOrder, ServerSettings
-
-Log = Callable[..., None]
-"""Writes a log line: an event, and its fields by keyword."""
+from modpack.serving.tasks import Log, run_in_background
 
 _POLL_SECONDS: Final = 1.0
 
@@ -70,7 +67,7 @@ class ServedModel:
             ModpackError: If the package cannot be loaded.
         """
         self._adopt(await self._pool.start())
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        self._watching = run_in_background("watch the file", self._watch, set(), self._log)
 
     async def close(self, timeout: float) -> None:
         """End all processes; workers that compute have ``timeout`` seconds to finish."""
@@ -84,8 +81,10 @@ class ServedModel:
 
     def _make_pool(self) -> WorkerPool:
         count = self._settings.workers
-        zygote = Zygote(self._order)
-        return WorkerPool(zygote, count, self.dispatcher, self._count_lost, self._log_broken)
+        zygote = Zygote(self._order, self._log)
+        return WorkerPool(
+            zygote, count, self.dispatcher, self._count_lost, self._log_broken, self._log
+        )
 
     def _adopt(self, package: LoadedPackage) -> None:
         """Describe the package of the pool, which answers from now on."""
@@ -109,26 +108,31 @@ class ServedModel:
             seen = await asyncio.to_thread(_identity, self._order.path)
             if seen is None or (seen == self._seen and not self._pool.is_broken):
                 continue
-            self._seen = seen
-            await self._replace()
+            if await self._replace():
+                self._seen = seen
 
-    async def _replace(self) -> None:
-        pool = self._make_pool()
+    async def _replace(self) -> bool:
+        """Load the package again; return False if that is worth another attempt."""
+        pool = None
         try:
+            pool = self._make_pool()
             package = await pool.start()
-        except (ModpackError, OSError) as failure:
-            await pool.close(0)
+        except Exception as failure:  # of any kind: the previous package must go on answering
+            if pool is not None:
+                await pool.close(0)
             self._observer.replaced(self.name, False)
             is_broken = self._pool.is_broken
             kept = "no worker can be replaced" if is_broken else "the previous one answers"
             self._log("replacement failed", model=self.name, error=str(failure), result=kept)
-            return
+            return isinstance(failure, ModpackError)  # others are of the system, not of the file
         previous, self._pool = self._pool, pool
         self._adopt(package)
         self._observer.replaced(self.name, True)
-        closing = asyncio.get_running_loop().create_task(previous.close(self._settings.timeout))
-        self._retired.add(closing)
-        closing.add_done_callback(self._retired.discard)
+        timeout = self._settings.timeout
+        run_in_background(
+            "end old workers", lambda: previous.close(timeout), self._retired, self._log
+        )
+        return True
 
 
 def _identity(path: str) -> tuple[int, ...] | None:

@@ -9,21 +9,25 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Job
 from modpack.serving.frames import FORK, SERVE, Channel, FrameDecoder, encode_frame
 from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
+from modpack.serving.tasks import Log, run_in_background
 
 # With -m, Python would first look for modules such as random.py in the current folder.
 _START: Final = """
 import sys
-sys.path[:] = sys.argv[2:]
+sys.path[:] = sys.argv[3:]
 from modpack.serving.zygote import main
 main()
 """
+_MAX_LINE: Final = 1 << 13
+"""Bytes of a line on a process's stderr that become one log line."""
 _MAX_DELAY: Final = 5.0
 _END_AFTER: Final = 2.0
 _MAX_EARLY_ENDS: Final = 5
@@ -35,20 +39,41 @@ class Zygote:
 
     Args:
         order: The package, and how to load it.
+        log: Writes log lines, also those that the process and its forks write to stderr.
     """
 
-    def __init__(self, order: LoadOrder) -> None:
+    def __init__(self, order: LoadOrder, log: Log) -> None:
         self.order = order
         self._is_loaded = False
         self._control, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), *sys.path],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-            )
+        numbers = [str(theirs.fileno()), str(os.getpid())]
+        try:
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-c", _START, *numbers, *sys.path],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                )
+        except BaseException:
+            self._control.close()
+            raise
+        # A model may write anything to stderr, and each line of the log has one form.
+        reading = threading.Thread(target=self._log_output, args=(log,), daemon=True)
+        try:
+            reading.start()
+        except RuntimeError:
+            self.close()
+            raise
         Channel(self._control).send({"load": order._asdict()})
         self._control.setblocking(False)
+
+    def _log_output(self, log: Log) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stream:
+            while line := stream.readline(_MAX_LINE):
+                if text := line.decode("utf-8", "replace").rstrip():
+                    log("output", model=self.order.name, message=text)
 
     async def loaded(self) -> LoadedPackage:
         """Return the description of the package as soon as it is loaded.
@@ -167,6 +192,7 @@ class WorkerPool:
         dispatcher: Gives requests to the workers.
         lost: Called for each worker that ended without being asked to.
         broken: Called when no worker can be replaced any more.
+        log: Writes log lines.
 
     Attributes:
         is_broken: Whether no worker can be replaced: the zygote has ended, or the package cannot
@@ -180,6 +206,7 @@ class WorkerPool:
         dispatcher: Dispatcher,
         lost: Callable[[int | None], None],
         broken: Callable[[], None],
+        log: Log,
     ) -> None:
         self._order = zygote.order
         self._zygotes = [zygote]
@@ -188,6 +215,7 @@ class WorkerPool:
         self._dispatcher = dispatcher
         self._lost = lost
         self._broken = broken
+        self._log = log
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._delay = 0.0
@@ -210,7 +238,7 @@ class WorkerPool:
         """
         self._package = await self._zygotes[0].loaded()
         if self._package.can_fork:
-            self._run(self._watch_zygote())
+            self._run("watch the loading process", self._watch_zygote)
         for _ in range(self._count):
             await self._add_worker()
         await self._all_ready.wait()
@@ -239,7 +267,8 @@ class WorkerPool:
                 self._all_ready.set()  # start() reports it
         if not self._is_retired:
             self._lost(worker.pid)
-            self._run(self._replace_worker(worker.pid is not None))
+            was_ready = worker.pid is not None
+            self._run("replace a worker", lambda: self._replace_worker(was_ready))
         self._dispatcher.remove(worker)
 
     def retire(self) -> None:
@@ -258,7 +287,7 @@ class WorkerPool:
             await asyncio.sleep(0.02)
         for worker in list(self._workers):
             worker.kill()
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
         for zygote in self._zygotes:
             await asyncio.to_thread(zygote.close)
@@ -295,7 +324,12 @@ class WorkerPool:
         loop = asyncio.get_running_loop()
         worker = Worker(self)
         self._workers.add(worker)
-        await loop.create_connection(lambda: worker, sock=connection)
+        try:
+            await loop.create_connection(lambda: worker, sock=connection)
+        except BaseException:
+            self._workers.discard(worker)
+            connection.close()
+            raise
 
     async def _load_again(self) -> socket.socket:
         """Turn a zygote that is no worker yet into one, and return the socket."""
@@ -305,7 +339,7 @@ class WorkerPool:
             for ended in [each for each in self._zygotes if each.has_ended]:
                 ended.close()
                 self._zygotes.remove(ended)
-            zygote = Zygote(self._order._replace(digest=self._package.digest))
+            zygote = Zygote(self._order._replace(digest=self._package.digest), self._log)
             self._zygotes.append(zygote)
             await zygote.loaded()
         return zygote.command(SERVE)
@@ -320,7 +354,5 @@ class WorkerPool:
             self._all_ready.set()  # start() reports it if workers are missing
             self._broken()
 
-    def _run(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        run_in_background(name, work, self._tasks, self._log)

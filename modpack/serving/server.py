@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from modpack.serving.dispatch import Job, Observer
-from modpack.serving.model import Log, ServedModel
+from modpack.serving.model import ServedModel
 from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
 from modpack.serving.problems import RequestError
 from modpack.serving.settings import JobKind, LoadOrder, ServerSettings
+from modpack.serving.tasks import Log
 
 _ENCODINGS: Final = {b"": "", b"identity": "", b"gzip": "gzip", b"deflate": "deflate"}
 

@@ -37,6 +37,8 @@ def main() -> None:
     # then closes the sockets.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.platform == "linux":  # a forward that never ends does not see the closed socket
+        die_with(int(sys.argv[2]))
     control = Channel(socket.socket(fileno=int(sys.argv[1])))
     message = control.receive()
     if message is None:

@@ -42,7 +42,7 @@ class FakeZygote:
 def make_pool(zygote: FakeZygote, broken: list[bool]) -> WorkerPool:
     dispatcher = Dispatcher("net", ServerSettings(), Figures())
     return WorkerPool(
-        zygote, zygote.left, dispatcher, lambda pid: None, lambda: broken.append(True)
+        zygote, zygote.left, dispatcher, lambda pid: None, lambda: broken.append(True), print
     )
 
 
