@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 
 from modpack.core.process import advance
-from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.errors import DataError, InputMismatchError, ModpackError, ModpackWarning
 from modpack.loading.objects import packaged_location
 from modpack.running.inputs import join_problems
 from modpack.running.values import check_inputs
@@ -225,7 +226,8 @@ def run_rows(
 ) -> list[BadRow]:
     """Run all rows and write their outputs.
 
-    A batch that fails is repeated row by row, unless its rows influence each other.
+    A batch that fails is repeated row by row, unless its rows influence each other. A warning
+    reports exceptions of batches that no row of the batch raises alone.
 
     Args:
         predict: Calls the model.
@@ -241,6 +243,7 @@ def run_rows(
         DataError: If a row is bad, and ``on_error`` is ``"stop"``.
     """
     skipped: list[BadRow] = []
+    unexplained: list[str] = []
 
     def refuse(bad: BadRow) -> None:
         if on_error == "stop":
@@ -252,13 +255,20 @@ def run_rows(
             refuse(item)
             advance()
             continue
-        for chunk, result in _results(predict, item, layout):
+        for chunk, result in _results(predict, item, layout, unexplained):
             if isinstance(result, Exception):
                 for place in chunk.places:
                     refuse(BadRow(place, explain(result)))
             else:
                 write(split_outputs(result, len(chunk.places), layout))
             advance(len(chunk.places))
+    if unexplained:
+        more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
+        warnings.warn(
+            f"{unexplained[0]}{more}. Its rows were run one by one, without this exception.",
+            ModpackWarning,
+            stacklevel=2,
+        )
     # A row that cannot be read is found before earlier rows of its batch are run.
     files = dict.fromkeys(bad.place.file for bad in skipped)
     order = {file: number for number, file in enumerate(files)}
@@ -266,8 +276,12 @@ def run_rows(
 
 
 def _results(
-    predict: Predict, chunk: Chunk, layout: Layout
+    predict: Predict, chunk: Chunk, layout: Layout, unexplained: list[str]
 ) -> Iterator[tuple[Chunk, dict[str, object] | Exception]]:
+    """Yield the outputs or the exception of a chunk, or of each of its rows if it fails.
+
+    Exceptions of a kind that no row raises alone are added to ``unexplained``.
+    """
     try:
         result: dict[str, object] | Exception = predict(chunk.values)
     except Exception as failure:  # the model may raise anything
@@ -280,8 +294,24 @@ def _results(
     ):
         yield chunk, result
     else:
+        kinds = set()
         for index in range(len(chunk.places)):
-            yield from _results(predict, take(chunk, index, index + 1, layout), layout)
+            single = take(chunk, index, index + 1, layout)
+            for part, alone in _results(predict, single, layout, unexplained):
+                kinds.add(_kind_of(alone))
+                yield part, alone
+        if _kind_of(result) not in kinds:
+            file, row, _ = chunk.places[0]
+            unexplained.append(
+                f"{file}: the batch of {len(chunk.places)} rows from row {row} failed: "
+                f"{explain(result)}"
+            )
+
+
+def _kind_of(result: object) -> object:
+    """Return the type and place of an exception; its text may differ between rows and batches."""
+    place = packaged_location(result) if isinstance(result, Exception) else None
+    return type(result), place
 
 
 def take(chunk: Chunk, start: int, stop: int, layout: Layout) -> Chunk:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from modpack.errors import DataError
+from modpack.errors import DataError, ModpackWarning
 from modpack.running.batches import BadRow, Chunk, Outputs, Place, run_rows
 
 
@@ -62,7 +62,30 @@ def test_batch_that_fails_only_as_a_whole_runs_row_by_row(layout):
             raise RuntimeError("out of memory")
         return {"output": values["x"]}
 
-    assert run(limited, [chunk(1, 2)], layout) == ([1, 2], [])
+    with pytest.warns(ModpackWarning) as caught:
+        assert run(limited, [chunk(1, 2), chunk(3, 4, first=3)], layout) == ([1, 2, 3, 4], [])
+    assert [str(each.message) for each in caught] == [
+        "a.npy: the batch of 2 rows from row 1 failed: the model raised RuntimeError: out of "
+        "memory (and 1 more). Its rows were run one by one, without this exception."
+    ]
+
+
+def test_exception_of_a_batch_is_reported_if_its_rows_raise_others(layout):
+    def limited(values):
+        if len(values["x"]) > 1:
+            raise MemoryError("too large")
+        if (values["x"] < 0).any():
+            raise ValueError("negative")
+        return {"output": values["x"]}
+
+    with pytest.warns(ModpackWarning, match="from row 1 failed: the model raised MemoryError: too"):
+        rows, skipped = run(limited, [chunk(1, -2)], layout, "skip")
+    assert (rows, len(skipped)) == ([1], 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_exception_of_a_batch_that_a_row_raises_is_reported_once(layout):
+    assert run(Model(), [chunk(1, -2)], layout, "skip")[0] == [2]
 
 
 def test_dependent_rows_are_skipped_together(calls):
