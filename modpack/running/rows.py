@@ -19,8 +19,8 @@ from modpack.running.arrays import decode_named, name_json
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading
-from modpack.running.tables import Assignment, assign_columns, convert, fold, open_sizes
-from modpack.running.values import check_inputs
+from modpack.running.tables import Assignment, assign_columns, fold, open_sizes
+from modpack.running.values import check_inputs, convert
 
 _BLOCK_BYTES: Final = 1 << 20
 _ROWS_READ: Final = 1024

@@ -16,7 +16,7 @@ from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import join_problems, reading, require_library
-from modpack.running.values import check_inputs
+from modpack.running.values import check_inputs, convert
 
 _ROWS_READ: Final = 1024
 """Rows that are read at once. Reading a batch of 32 rows with 784 columns takes as long."""
@@ -240,24 +240,3 @@ def column_tensor(column: Any) -> torch.Tensor | None:
 
 def _is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return numbers in another dtype, or None if a number does not fit.
-
-    Floating-point numbers are rounded. They do not become integers, and numbers do not become
-    truth values.
-    """
-    if tensor.dtype == dtype:
-        return tensor
-    if (tensor.dtype is torch.bool) != (dtype is torch.bool):
-        return None
-    if tensor.is_floating_point():
-        if not dtype.is_floating_point:
-            return None
-        converted = tensor.to(dtype)
-        return converted if bool((converted.isfinite() == tensor.isfinite()).all()) else None
-    converted = tensor.to(dtype)
-    if not dtype.is_floating_point and not bool((converted.to(tensor.dtype) == tensor).all()):
-        return None
-    return converted
