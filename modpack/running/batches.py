@@ -29,11 +29,13 @@ class Place(NamedTuple):
         file: File of the row, as the user named it.
         row: Number of the row in the file, from 1.
         line: Line of a text file where the row starts, from 1. None for other files.
+        kept: Its values of the columns :attr:`Layout.keep`.
     """
 
     file: str
     row: int
     line: int | None = None
+    kept: tuple[object, ...] = ()
 
     def error(self, reason: str) -> DataError:
         """Return the error of this row."""
@@ -72,11 +74,15 @@ class Layout(NamedTuple):
         signature: The call signature.
         rows: Inputs whose first dimension is that of the rows. Empty if each row is one call.
         size: Maximum number of rows in one call. None for all.
+        columns: Columns of tables by input, where the user has chosen them.
+        keep: Columns of tables that the output contains.
     """
 
     signature: CallSignature
     rows: frozenset[str]
     size: int | None = DEFAULT_ROWS
+    columns: Mapping[str, tuple[str, ...]] = {}
+    keep: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, ValueSpec]:
@@ -91,7 +97,8 @@ class Layout(NamedTuple):
         """Return the layout of a single input."""
         spec = self.specs[name]
         signature = self.signature._replace(inputs=(spec,))
-        return self._replace(signature=signature, rows=self.rows & {name})
+        columns = {key: value for key, value in self.columns.items() if key == name}
+        return self._replace(signature=signature, rows=self.rows & {name}, columns=columns)
 
 
 def layout_of(signature: CallSignature, size: int | None) -> Layout:
@@ -260,7 +267,7 @@ def run_rows(
                 for place in chunk.places:
                     refuse(BadRow(place, explain(result)))
             else:
-                write(split_outputs(result, len(chunk.places), layout))
+                write(_with_kept(split_outputs(result, len(chunk.places), layout), chunk, layout))
             advance(len(chunk.places))
     if unexplained:
         more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
@@ -301,9 +308,9 @@ def _results(
                 kinds.add(_kind_of(alone))
                 yield part, alone
         if _kind_of(result) not in kinds:
-            file, row, _ = chunk.places[0]
+            first = chunk.places[0]
             unexplained.append(
-                f"{file}: the batch of {len(chunk.places)} rows from row {row} failed: "
+                f"{first.file}: the batch of {len(chunk.places)} rows from row {first.row} failed: "
                 f"{explain(result)}"
             )
 
@@ -344,6 +351,24 @@ def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> 
         else:
             whole[name] = value
     return Outputs(rows, whole, count)
+
+
+def _with_kept(outputs: Outputs, chunk: Chunk, layout: Layout) -> Outputs:
+    """Add the columns that the output contains.
+
+    Raises:
+        DataError: If an output has the name of such a column.
+    """
+    rows: dict[str, torch.Tensor | list[object]] = {}
+    for index, name in enumerate(layout.keep):
+        if name in outputs.rows or name in outputs.whole:
+            raise DataError(
+                chunk.places[0].file,
+                f"the column {name!r} cannot be kept, because an output has this name",
+                hint="Rename the column.",
+            )
+        rows[name] = [place.kept[index] for place in chunk.places]
+    return outputs._replace(rows={**rows, **outputs.rows}) if rows else outputs
 
 
 def explain(failure: Exception) -> str:

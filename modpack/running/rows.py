@@ -168,6 +168,7 @@ class CsvSource(RowSource[list[str]]):
             raise DataError(file, "the file has no header line with column names", line=1)
         self._header = header
         self._assigned = assign_columns(file, layout, header)
+        self._kept = [header.index(column) for column in layout.keep]
         csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
 
     def _rows(self) -> Iterator[tuple[Place, list[str]]]:
@@ -178,7 +179,9 @@ class CsvSource(RowSource[list[str]]):
                 for row in rows:
                     if row and line > 1:
                         number += 1
-                        yield Place(self._file, number, line), row
+                        is_complete = len(row) == len(self._header)
+                        kept = tuple(row[index] for index in self._kept) if is_complete else ()
+                        yield Place(self._file, number, line, kept), row
                     line = rows.line_num + 1
             except csv.Error as failure:
                 raise DataError(
