@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import sys
 import time
 from collections.abc import Sequence
@@ -70,6 +71,18 @@ _TERMINATED = 143
 @click.option(
     "--resize", is_flag=True, help="Resize images to the height and width of the call signature."
 )
+@click.option(
+    "--columns",
+    metavar="INPUT=COLUMN,...",
+    multiple=True,
+    help="Read an input from these columns of a table, in this order.",
+)
+@click.option(
+    "--keep",
+    metavar="COLUMN",
+    multiple=True,
+    help="Write this column of a table to the output, too.",
+)
 @isolated_option
 @click.option(
     "--package",
@@ -95,6 +108,8 @@ def run_command(
     compiled: bool,
     on_error: OnError,
     resize: bool,
+    columns: tuple[str, ...],
+    keep: tuple[str, ...],
     isolated: bool,
     module: str | None,
     resource: str | None,
@@ -116,6 +131,7 @@ def run_command(
     \b
     Examples:
       modpack run net.modpack rows.csv
+      modpack run net.modpack table.csv --columns x=width,height --keep id -o scores.csv
       modpack run net.modpack part1.jsonl part2.jsonl -o scores.parquet --on-error skip
       modpack run net.modpack image=photos/ scale=scale.npy -o out.npz --device cuda:0
       echo '{"x": [[1.0, 2.0]]}' | modpack run net.modpack - -o out.json
@@ -124,6 +140,7 @@ def run_command(
 
     if (module is None) != (resource is None):
         raise click.UsageError("--package and --resource must be given together.")
+    chosen = _parse_columns(columns)
     files = resolve_inputs(inputs)
     target = None if output is None else (output, format_of(output, "output"))
     if output is not None:
@@ -152,6 +169,8 @@ def run_command(
                 compile=compiled,
                 on_error=on_error,
                 resize=resize,
+                columns=chosen,
+                keep=tuple(dict.fromkeys(keep)),
                 package=module,
                 resource=resource,
                 on_mismatch=on_mismatch,
@@ -168,6 +187,19 @@ def run_command(
     else:
         write(_format(result, output))
     return bool(result.skipped)
+
+
+def _parse_columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the columns by input. Names with commas are in quotes, as in CSV."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, _, listed = text.partition("=")
+        columns = tuple(next(csv.reader([listed]), ()))
+        if not name or not all(columns) or not columns or name in found:
+            reason = f"the input {name!r} occurs twice" if name in found else "not INPUT=COLUMN,..."
+            raise click.UsageError(f"--columns {text}: {reason}.")
+        found[name] = columns
+    return found
 
 
 def _report_skipped(result: RunResult) -> None:

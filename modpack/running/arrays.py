@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -9,11 +10,12 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
-from modpack.errors import DataError, InputMismatchError, listed
+from modpack.core.text import dtype_name
+from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
 from modpack.running.batches import BadRow, Chunk, Layout, Place
-from modpack.running.decoding import decode_value, parse_json
+from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading, require_library
-from modpack.running.values import check_inputs, describe
+from modpack.running.values import can_convert, check_inputs, convert, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
 
@@ -57,7 +59,8 @@ class ArraySource:
     """
 
     def __init__(self, file: str, layout: Layout, values: Mapping[str, object]) -> None:
-        self._file, self._layout, self._values = file, layout, values
+        self._file, self._layout = file, layout
+        values = self._values = self._converted(values)
         self._arrays = {n: v for n, v in values.items() if isinstance(v, StoredArray)}
         outlines = {
             name: value.outline if isinstance(value, StoredArray) else value
@@ -79,6 +82,22 @@ class ArraySource:
             raise DataError(file, f"the inputs have different numbers of rows: {listed}")
         self.total: int | None = next(iter(counts), 1)
 
+    def _converted(self, values: Mapping[str, object]) -> dict[str, object]:
+        """Return values whose arrays get the dtypes of the call when they are read."""
+        found, changes = dict(values), []
+        for name, value in values.items():
+            spec = self._layout.specs.get(name)
+            if not isinstance(value, StoredArray) or spec is None or spec.type != "tensor":
+                continue
+            dtype = dtype_of(spec)
+            if dtype != value.dtype and can_convert(value.dtype, dtype):
+                found[name] = _converting(name, value, dtype)
+                changes.append(f"{name!r} from {dtype_name(value.dtype)} to {dtype_name(dtype)}")
+        if changes:
+            text = f"{self._file}: converted {listed(changes, 10)}"
+            warnings.warn(text, ModpackWarning, stacklevel=2)
+        return found
+
     def _are_single_calls(self, outlines: Mapping[str, object]) -> bool:
         """Return whether the first dimension counts calls, of a model without a batch dimension."""
         if self._layout.rows or not self._arrays:
@@ -99,19 +118,53 @@ class ArraySource:
         total, size = self.total or 0, self._layout.size or max(self.total or 0, 1)
         if not self._layout.rows:
             size = 1
-        fixed = {
-            name: value.read() if isinstance(value, StoredArray) else value
-            for name, value in self._values.items()
-            if name not in self._rows
-        }
+        try:
+            fixed = {
+                name: value.read() if isinstance(value, StoredArray) else value
+                for name, value in self._values.items()
+                if name not in self._rows
+            }
+        except InputMismatchError as failure:
+            raise DataError(self._file, join_problems(failure)) from failure
         for start in range(0, total, size):
             stop = min(start + size, total)
-            values = dict(fixed)
-            for name, array in self._rows.items():
-                part = array.read(start, stop)
-                values[name] = part if self._layout.rows else part[0]
-            named = {name: values[name] for name in self._values}
-            yield Chunk(named, [Place(self._file, row + 1) for row in range(start, stop)])
+            try:
+                found: list[Chunk | BadRow] = [self._chunk(fixed, start, stop)]
+            except InputMismatchError:  # a number that does not fit
+                found = [self._single(fixed, row) for row in range(start, stop)]
+            yield from found
+
+    def _chunk(self, fixed: Mapping[str, object], start: int, stop: int) -> Chunk:
+        values = dict(fixed)
+        for name, array in self._rows.items():
+            part = array.read(start, stop)
+            values[name] = part if self._layout.rows else part[0]
+        named = {name: values[name] for name in self._values}
+        return Chunk(named, [Place(self._file, row + 1) for row in range(start, stop)])
+
+    def _single(self, fixed: Mapping[str, object], row: int) -> Chunk | BadRow:
+        try:
+            return self._chunk(fixed, row, row + 1)
+        except InputMismatchError as failure:
+            return BadRow(Place(self._file, row + 1), join_problems(failure))
+
+
+def _converting(name: str, array: StoredArray, dtype: torch.dtype) -> StoredArray:
+    """Return an array that is converted when it is read."""
+
+    def read(*bounds: int) -> torch.Tensor:
+        tensor = array.read(*bounds)
+        converted = convert(tensor, dtype)
+        if converted is None:
+            wrong = tensor.flatten()
+            while wrong.numel() > 1:  # find the first number that does not fit
+                half = wrong.numel() // 2
+                wrong = wrong[half:] if convert(wrong[:half], dtype) is not None else wrong[:half]
+            text = f"{wrong.item()} is not exact or out of range in {dtype_name(dtype)}"
+            raise InputMismatchError((f"input {name!r}: {text}",))
+        return converted
+
+    return StoredArray(dtype, array.shape, read)
 
 
 def open_npy(file: str, layout: Layout) -> ArraySource:

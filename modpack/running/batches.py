@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 import torch
 
 from modpack.core.process import advance
-from modpack.errors import (
-    DataError,
-    InputMismatchError,
-    ModpackError,
-    ModpackWarning,
-    with_hint,
-)
+from modpack.errors import DataError, InputMismatchError, ModpackError, ModpackWarning
 from modpack.loading.objects import packaged_location
 from modpack.running.inputs import join_problems
 from modpack.running.values import check_inputs
@@ -35,11 +29,13 @@ class Place(NamedTuple):
         file: File of the row, as the user named it.
         row: Number of the row in the file, from 1.
         line: Line of a text file where the row starts, from 1. None for other files.
+        kept: Its values of the columns :attr:`Layout.keep`.
     """
 
     file: str
     row: int
     line: int | None = None
+    kept: tuple[object, ...] = ()
 
     def error(self, reason: str) -> DataError:
         """Return the error of this row."""
@@ -78,11 +74,15 @@ class Layout(NamedTuple):
         signature: The call signature.
         rows: Inputs whose first dimension is that of the rows. Empty if each row is one call.
         size: Maximum number of rows in one call. None for all.
+        columns: Columns of tables by input, where the user has chosen them.
+        keep: Columns of tables that the output contains.
     """
 
     signature: CallSignature
     rows: frozenset[str]
     size: int | None = DEFAULT_ROWS
+    columns: Mapping[str, tuple[str, ...]] = {}
+    keep: tuple[str, ...] = ()
 
     @property
     def specs(self) -> dict[str, ValueSpec]:
@@ -97,7 +97,8 @@ class Layout(NamedTuple):
         """Return the layout of a single input."""
         spec = self.specs[name]
         signature = self.signature._replace(inputs=(spec,))
-        return self._replace(signature=signature, rows=self.rows & {name})
+        columns = {key: value for key, value in self.columns.items() if key == name}
+        return self._replace(signature=signature, rows=self.rows & {name}, columns=columns)
 
 
 def layout_of(signature: CallSignature, size: int | None) -> Layout:
@@ -232,7 +233,8 @@ def run_rows(
 ) -> list[BadRow]:
     """Run all rows and write their outputs.
 
-    A batch that fails is repeated row by row, unless its rows influence each other.
+    A batch that fails is repeated row by row, unless its rows influence each other. A warning
+    reports exceptions of batches that no row of the batch raises alone.
 
     Args:
         predict: Calls the model.
@@ -248,6 +250,7 @@ def run_rows(
         DataError: If a row is bad, and ``on_error`` is ``"stop"``.
     """
     skipped: list[BadRow] = []
+    unexplained: list[str] = []
 
     def refuse(bad: BadRow) -> None:
         if on_error == "stop":
@@ -259,13 +262,20 @@ def run_rows(
             refuse(item)
             advance()
             continue
-        for chunk, result in _results(predict, item, layout):
+        for chunk, result in _results(predict, item, layout, unexplained):
             if isinstance(result, Exception):
                 for place in chunk.places:
                     refuse(BadRow(place, explain(result)))
             else:
-                write(split_outputs(result, len(chunk.places), layout))
+                write(_with_kept(split_outputs(result, len(chunk.places), layout), chunk, layout))
             advance(len(chunk.places))
+    if unexplained:
+        more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
+        warnings.warn(
+            f"{unexplained[0]}{more}. Its rows were run one by one, without this exception.",
+            ModpackWarning,
+            stacklevel=2,
+        )
     # A row that cannot be read is found before earlier rows of its batch are run.
     files = dict.fromkeys(bad.place.file for bad in skipped)
     order = {file: number for number, file in enumerate(files)}
@@ -273,8 +283,12 @@ def run_rows(
 
 
 def _results(
-    predict: Predict, chunk: Chunk, layout: Layout
+    predict: Predict, chunk: Chunk, layout: Layout, unexplained: list[str]
 ) -> Iterator[tuple[Chunk, dict[str, object] | Exception]]:
+    """Yield the outputs or the exception of a chunk, or of each of its rows if it fails.
+
+    Exceptions of a kind that no row raises alone are added to ``unexplained``.
+    """
     try:
         result: dict[str, object] | Exception = predict(chunk.values)
     except Exception as failure:  # the model may raise anything
@@ -287,19 +301,24 @@ def _results(
     ):
         yield chunk, result
     else:
-        has_failed = False
+        kinds = set()
         for index in range(len(chunk.places)):
-            for row, single in _results(predict, take(chunk, index, index + 1, layout), layout):
-                has_failed |= isinstance(single, Exception)
-                yield row, single
-        if not has_failed:  # otherwise, the error of a row explains it
+            single = take(chunk, index, index + 1, layout)
+            for part, alone in _results(predict, single, layout, unexplained):
+                kinds.add(_kind_of(alone))
+                yield part, alone
+        if _kind_of(result) not in kinds:
             first = chunk.places[0]
-            text = (
-                f"{first.file}, row {first.row}: a batch of {len(chunk.places)} rows failed, but "
-                f"each row passed alone: {explain(result)}"
+            unexplained.append(
+                f"{first.file}: the batch of {len(chunk.places)} rows from row {first.row} failed: "
+                f"{explain(result)}"
             )
-            hint = "The outputs are complete. Pass a smaller --batch-size to avoid such batches."
-            warnings.warn(with_hint(text, hint), ModpackWarning, stacklevel=2)
+
+
+def _kind_of(result: object) -> object:
+    """Return the type and place of an exception; its text may differ between rows and batches."""
+    place = packaged_location(result) if isinstance(result, Exception) else None
+    return type(result), place
 
 
 def take(chunk: Chunk, start: int, stop: int, layout: Layout) -> Chunk:
@@ -332,6 +351,24 @@ def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> 
         else:
             whole[name] = value
     return Outputs(rows, whole, count)
+
+
+def _with_kept(outputs: Outputs, chunk: Chunk, layout: Layout) -> Outputs:
+    """Add the columns that the output contains.
+
+    Raises:
+        DataError: If an output has the name of such a column.
+    """
+    rows: dict[str, torch.Tensor | list[object]] = {}
+    for index, name in enumerate(layout.keep):
+        if name in outputs.rows or name in outputs.whole:
+            raise DataError(
+                chunk.places[0].file,
+                f"the column {name!r} cannot be kept, because an output has this name",
+                hint="Rename the column.",
+            )
+        rows[name] = [place.kept[index] for place in chunk.places]
+    return outputs._replace(rows={**rows, **outputs.rows}) if rows else outputs
 
 
 def explain(failure: Exception) -> str:

@@ -33,8 +33,8 @@ _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
     ".pt": open_pt,
     ".safetensors": open_safetensors,
 }
-_NEEDS_TYPES: Final = (".csv", ".parquet")
-"""Formats whose values have no meaning without a call signature."""
+_TABLES: Final = (".csv", ".parquet")
+"""Formats of tables. Their values have no meaning without a call signature."""
 
 
 def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = False) -> Source:
@@ -49,12 +49,16 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
         DataError: If a file cannot be read, or its contents do not fit the call signature.
         ModpackError: If a library is missing.
     """
+    known = [spec.name for spec in layout.signature.inputs]
+    for name in layout.columns:
+        if name not in known:
+            inputs = listed(map(repr, known), 10)
+            raise DataError("--columns", f"there is no input {name!r}; the inputs are {inputs}")
     named: dict[str, list[InputFile]] = {}
     for file in files:
         if file.name is None:
             return _Joined(_sources(files, layout, resize))
         named.setdefault(file.name, []).append(file)
-    known = [spec.name for spec in layout.signature.inputs]
     for name, own in named.items():
         if name not in known:
             inputs = listed(map(repr, known), 10)
@@ -73,7 +77,10 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
         if layout.specs[name].type not in ("tensor", "any") and own[0].format == ".json":
             plain[name] = read_plain(own[0].label, _content(own[0]), layout, name)
         else:
-            source = _Joined(_sources(own, layout.only(name), resize))
+            alone = layout.only(name)
+            if sources:  # the first file has the columns to keep
+                alone = alone._replace(keep=())
+            source = _Joined(_sources(own, alone, resize))
             if source.is_whole and layout.rows:
                 plain.update(next(source.chunks()).values)  # type: ignore[union-attr]
             else:
@@ -84,6 +91,9 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
 def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[Source]:
     sources: list[Source] = []
     for kind, group in groupby(files, lambda each: each.format):
+        if (layout.columns or layout.keep) and kind not in _TABLES:
+            label = next(group).label
+            raise DataError(label, "--columns and --keep require a .csv or .parquet file")
         if kind == IMAGE:
             sources.append(ImageSource([each.path for each in group], layout, resize))
         else:
@@ -93,7 +103,7 @@ def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[S
 
 def _open(file: InputFile, layout: Layout) -> Source:
     unknown = [spec.name for spec in layout.signature.inputs if spec.type == "any"]
-    if unknown and file.format in _NEEDS_TYPES:
+    if unknown and file.format in _TABLES:
         raise DataError(
             file.label,
             "the package has no call signature, so the types of its inputs are unknown",

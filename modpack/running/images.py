@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import torch
 
@@ -15,6 +15,8 @@ from modpack.running.inputs import join_problems, require_library
 
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""
+_DECODED: Final = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
+"""Formats that Pillow decodes itself. For others, such as EPS, it runs a program."""
 
 
 class Picture(NamedTuple):
@@ -84,7 +86,7 @@ class ImageSource:
 
     def __init__(self, files: Sequence[str], layout: Layout, resize: bool) -> None:
         self._files, self._layout, self._resize = files, layout, resize
-        self._library = require_library("PIL.Image", "images")
+        require_library("PIL.Image", "images")
         self._picture = picture_of(files[0], layout)
         self.total: int | None = len(files)
         fixed = self._picture.height and self._picture.width
@@ -95,44 +97,51 @@ class ImageSource:
         for file in self._files:
             place = Place(file, 1)
             try:
-                value = self._read(file)
+                value = read_image(file, self._picture, self._resize)
                 yield row_chunk(self._layout, {self._picture.name: value}, place)
             except InputMismatchError as failure:
                 yield BadRow(place, join_problems(failure))
 
-    def _read(self, file: str) -> torch.Tensor:
-        """Return an image as a tensor of one row.
 
-        Raises:
-            InputMismatchError: If the file is not an image, or has another size.
-        """
-        picture = self._picture
-        operations = require_library("PIL.ImageOps", "images")
-        try:
-            with self._library.open(file) as opened:
-                image = operations.exif_transpose(opened).convert(_MODES[picture.channels])
-        except Exception as failure:  # Pillow's plugins raise anything for a damaged file
-            reason = " ".join(str(failure).split()) or type(failure).__name__
-            raise InputMismatchError((f"the image cannot be read: {reason:.200}",)) from failure
-        if self._resize:
-            image = image.resize((picture.width, picture.height), self._library.Resampling.BILINEAR)
-        self._check_size(image)
-        numpy = require_library("numpy", "images")
-        pixels = torch.from_numpy(numpy.array(image))  # height, width, and perhaps channels
-        if picture.axis is not None and pixels.dim() == 2:
-            pixels = pixels[..., None]
-        if picture.axis == 0:
-            pixels = pixels.permute(2, 0, 1).contiguous()
-        if picture.dtype is torch.uint8:
-            return pixels
-        return pixels.to(picture.dtype) / 255
+def read_image(file: str | IO[bytes], picture: Picture, resize: bool) -> torch.Tensor:
+    """Return an image as a tensor of one row.
 
-    def _check_size(self, image: Any) -> None:
-        width, height = image.size
-        expected = (self._picture.height or height, self._picture.width or width)
-        if expected != (height, width):
-            text = (
-                f"expected an image of {expected[0]} x {expected[1]} pixels (height x width), got "
-                f"{height} x {width}. Pass --resize to resize it"
-            )
-            raise InputMismatchError((text,))
+    Args:
+        file: The file, or a stream of it.
+        picture: The form in which the call takes images.
+        resize: Whether to resize the image to the height and width of the call signature.
+
+    Raises:
+        InputMismatchError: If the file is not an image, or has another size.
+        ModpackError: If a library is missing.
+    """
+    library = require_library("PIL.Image", "images")
+    operations = require_library("PIL.ImageOps", "images")
+    numpy = require_library("numpy", "images")
+    try:
+        with library.open(file, formats=_DECODED) as opened:
+            image = operations.exif_transpose(opened).convert(_MODES[picture.channels])
+    except Exception as failure:  # Pillow's plugins raise anything for a damaged file
+        reason = " ".join(str(failure).split()) or type(failure).__name__
+        raise InputMismatchError((f"the image cannot be read: {reason:.200}",)) from failure
+    if resize:
+        image = image.resize((picture.width, picture.height), library.Resampling.BILINEAR)
+    _check_size(image, picture)
+    pixels = torch.from_numpy(numpy.array(image))  # height, width, and perhaps channels
+    if picture.axis is not None and pixels.dim() == 2:
+        pixels = pixels[..., None]
+    if picture.axis == 0:
+        pixels = pixels.permute(2, 0, 1).contiguous()
+    return pixels if picture.dtype is torch.uint8 else pixels.to(picture.dtype) / 255
+
+
+def _check_size(image: Any, picture: Picture) -> None:
+    width, height = image.size
+    expected = (picture.height or height, picture.width or width)
+    if expected != (height, width):
+        can_resize = picture.height and picture.width
+        text = (
+            f"expected an image of {expected[0]} x {expected[1]} pixels (height x width), got "
+            f"{height} x {width}{'. Pass --resize to resize it' if can_resize else ''}"
+        )
+        raise InputMismatchError((text,))

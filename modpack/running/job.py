@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from modpack.core.process import ProgressUnit, phase
 from modpack.errors import DataError
 from modpack.report.json_output import RunDocument, SkippedRow
-from modpack.running.batches import BadRow, Chunk, OnError, Outputs, layout_of, merge, run_rows
+from modpack.running.batches import (
+    BadRow,
+    Chunk,
+    Layout,
+    OnError,
+    Outputs,
+    layout_of,
+    merge,
+    run_rows,
+)
 from modpack.running.formats import open_source
 from modpack.running.inputs import InputFile, describe_inputs
 from modpack.running.outputs import OutputFile
@@ -40,6 +49,8 @@ def run_package(
     batch_size: int | None,
     on_error: OnError,
     resize: bool,
+    columns: Mapping[str, tuple[str, ...]],
+    keep: tuple[str, ...],
     **options: Any,
 ) -> RunResult:
     """Run a package on files, and write the outputs.
@@ -51,6 +62,8 @@ def run_package(
         batch_size: Maximum number of rows in one call; None for the default.
         on_error: Whether to stop at the first bad row, or to skip bad rows.
         resize: Whether to resize images.
+        columns: Columns of tables by input. Other inputs find theirs by name.
+        keep: Columns of tables that the output contains.
         options: Options of :class:`.Predictor`.
 
     Raises:
@@ -60,7 +73,9 @@ def run_package(
     written = OutputFile(*output) if output is not None else None  # fails before a long load
     try:
         with Predictor(path, **options) as predictor:
-            return _run(predictor, files, written, batch_size, on_error, resize)
+            layout = layout_of(predictor.signature, batch_size)
+            layout = layout._replace(columns=columns, keep=keep)
+            return _run(predictor, files, written, layout, on_error, resize)
     finally:
         if written is not None:
             written.discard()
@@ -70,11 +85,10 @@ def _run(
     predictor: Predictor,
     files: Sequence[InputFile],
     written: OutputFile | None,
-    batch_size: int | None,
+    layout: Layout,
     on_error: OnError,
     resize: bool,
 ) -> RunResult:
-    layout = layout_of(predictor.signature, batch_size)
     source = open_source(files, layout, resize=resize)
     is_single = source.is_whole and not layout.rows
     summary = OutputSummary()

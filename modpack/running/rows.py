@@ -19,8 +19,8 @@ from modpack.running.arrays import decode_named, name_json
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading
-from modpack.running.tables import Assignment, assign_columns, convert, fold, open_sizes
-from modpack.running.values import check_inputs
+from modpack.running.tables import Assignment, assign_columns, fold, open_sizes
+from modpack.running.values import check_inputs, convert
 
 _BLOCK_BYTES: Final = 1 << 20
 _ROWS_READ: Final = 1024
@@ -168,6 +168,7 @@ class CsvSource(RowSource[list[str]]):
             raise DataError(file, "the file has no header line with column names", line=1)
         self._header = header
         self._assigned = assign_columns(file, layout, header)
+        self._kept = [header.index(column) for column in layout.keep]
         csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
 
     def _rows(self) -> Iterator[tuple[Place, list[str]]]:
@@ -178,7 +179,9 @@ class CsvSource(RowSource[list[str]]):
                 for row in rows:
                     if row and line > 1:
                         number += 1
-                        yield Place(self._file, number, line), row
+                        is_complete = len(row) == len(self._header)
+                        kept = tuple(row[index] for index in self._kept) if is_complete else ()
+                        yield Place(self._file, number, line, kept), row
                     line = rows.line_num + 1
             except csv.Error as failure:
                 raise DataError(

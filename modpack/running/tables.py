@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from modpack.core.call_signature import ValueSpec
+from modpack.core.names import did_you_mean
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
 from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import join_problems, reading, require_library
-from modpack.running.values import check_inputs
+from modpack.running.values import check_inputs, convert
 
 _ROWS_READ: Final = 1024
 """Rows that are read at once. Reading a batch of 32 rows with 784 columns takes as long."""
@@ -40,9 +41,10 @@ class Assignment(NamedTuple):
 def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[Assignment, ...]:
     """Return the columns of each input.
 
-    A column with the name of an input contains its values. Columns ``x.0``, ``x.1``, ... are the
-    elements of the input ``x``. If there is only one input, and no column has such a name, all
-    columns in their order are its elements. Other columns are ignored, with a warning.
+    The user chooses them with :attr:`.Layout.columns`. Otherwise, a column with the name of an
+    input contains its values, and columns ``x.0``, ``x.1``, ... are the elements of the input
+    ``x``. If there is only one input, and no column has such a name, all columns in their order
+    are its elements, except those to keep. Other columns are ignored, with a warning.
 
     Raises:
         DataError: If a column is missing or named twice, or the number of columns does not fit.
@@ -53,7 +55,16 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
     found: list[Assignment] = []
     missing: list[str] = []
     places = {column: index for index, column in enumerate(columns)}
+    chosen = [column for each in layout.columns.values() for column in each]
+    for column in (*chosen, *layout.keep):
+        if column not in places:
+            text = did_you_mean(column, columns, f"The columns are {_shown(columns)}.")
+            raise DataError(file, f"there is no column {column!r}", hint=text)
     for spec in layout.signature.inputs:
+        if own := layout.columns.get(spec.name):
+            indexes = tuple(places[column] for column in own)
+            found.append(Assignment(spec.name, indexes, len(own) > 1))
+            continue
         if spec.name in places:
             found.append(Assignment(spec.name, (places[spec.name],), False))
             continue
@@ -65,24 +76,39 @@ def assign_columns(file: str, layout: Layout, columns: Sequence[str]) -> tuple[A
         elif spec.required:
             missing.append(spec.name)
     if missing and not found and len(missing) == 1:
-        found, missing = [Assignment(missing[0], tuple(range(len(columns))), True)], []
+        rest = tuple(index for column, index in places.items() if column not in layout.keep)
+        found, missing = [Assignment(missing[0], rest, True)], []
     if missing:
-        shown = listed([repr(column) for column in columns], 10)
         raise DataError(
             file,
-            f"the file has no column for the input {missing[0]!r}; its columns are {shown}",
-            hint=f"Name the column {missing[0]!r}, or the columns of its elements "
-            f"'{missing[0]}.0', '{missing[0]}.1', ...",
+            f"the file has no column for the input {missing[0]!r}; its columns are "
+            f"{_shown(columns)}",
+            hint=_advice(missing[0]),
         )
     for each in found:
         _check_count(file, layout, each)
-    used = {index for each in found for index in each.columns}
+    used = {places[column] for column in layout.keep}
+    used.update(index for each in found for index in each.columns)
     ignored = [repr(column) for index, column in enumerate(columns) if index not in used]
     if ignored:
         warnings.warn(
-            f"{file}: ignored columns {listed(ignored, 10)}", ModpackWarning, stacklevel=2
+            f"{file}: ignored columns {listed(ignored, 10)}. "
+            "To write a column to the output, pass --keep COLUMN.",
+            ModpackWarning,
+            stacklevel=2,
         )
     return tuple(found)
+
+
+def _shown(columns: Sequence[str]) -> str:
+    return listed([repr(column) for column in columns], 10)
+
+
+def _advice(name: str) -> str:
+    return (
+        f"Choose the columns with --columns {name}=COLUMN,..., and carry others to the output with "
+        "--keep COLUMN."
+    )
 
 
 def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
@@ -98,7 +124,7 @@ def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
         raise DataError(
             file,
             f"the input {name!r} is {spec}, which does not fit {count} columns",
-            hint=f"Provide {math.prod(sizes)} columns." if shape and not varying else "",
+            hint=_advice(name),
         )
 
 
@@ -137,7 +163,9 @@ class ParquetSource:
         self._assigned = assign_columns(file, layout, self._columns)
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
+        keep = self._layout.keep
         used = [self._columns[index] for each in self._assigned for index in each.columns]
+        used = list(dict.fromkeys([*used, *keep]))
         size = self._layout.size or _ROWS_READ
         batches = self._opened.iter_batches(size * max(_ROWS_READ // size, 1), columns=used)
         done = 0
@@ -147,7 +175,11 @@ class ParquetSource:
             if batch is None:
                 return
             values = self._joint_values(batch) if self._layout.rows else None
-            places = [Place(self._file, done + row + 1) for row in range(batch.num_rows)]
+            kept = [[*map(_keepable, batch.column(column).to_pylist())] for column in keep]
+            places = [
+                Place(self._file, done + row + 1, None, tuple(cells[row] for cells in kept))
+                for row in range(batch.num_rows)
+            ]
             if values is not None:
                 whole = Chunk(values, places)
                 for start in range(0, len(places), size):
@@ -214,6 +246,13 @@ class ParquetSource:
             return BadRow(place, join_problems(failure))
 
 
+def _keepable(value: object) -> object:
+    """Return a cell as a value that every format of outputs has: dates become text."""
+    if isinstance(value, list):
+        return [_keepable(each) for each in value]
+    return value if isinstance(value, (bool, int, float, str, bytes, type(None))) else str(value)
+
+
 def column_tensor(column: Any) -> torch.Tensor | None:
     """Return a column of numbers, or of lists of equal lengths, as a tensor.
 
@@ -240,24 +279,3 @@ def column_tensor(column: Any) -> torch.Tensor | None:
 
 def _is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
-def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return numbers in another dtype, or None if a number does not fit.
-
-    Floating-point numbers are rounded. They do not become integers, and numbers do not become
-    truth values.
-    """
-    if tensor.dtype == dtype:
-        return tensor
-    if (tensor.dtype is torch.bool) != (dtype is torch.bool):
-        return None
-    if tensor.is_floating_point():
-        if not dtype.is_floating_point:
-            return None
-        converted = tensor.to(dtype)
-        return converted if bool((converted.isfinite() == tensor.isfinite()).all()) else None
-    converted = tensor.to(dtype)
-    if not dtype.is_floating_point and not bool((converted.to(tensor.dtype) == tensor).all()):
-        return None
-    return converted

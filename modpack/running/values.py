@@ -150,3 +150,46 @@ def flatten_result(signature: CallSignature | None, result: object) -> dict[str,
 
 def _to_cpu(value: object) -> object:
     return value.detach().cpu() if isinstance(value, torch.Tensor) else value
+
+
+def can_convert(source: torch.dtype, target: torch.dtype) -> bool:
+    """Return whether numbers of a dtype can become those of another without loss of a part.
+
+    Floating-point numbers do not become integers, and numbers do not become truth values.
+    """
+    ranks = [
+        3 if each.is_complex else 2 if each.is_floating_point else each is not torch.bool
+        for each in (source, target)
+    ]
+    return ranks[0] <= ranks[1] and bool(ranks[0]) == bool(ranks[1])
+
+
+def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
+    """Return numbers in another dtype, or None if a number does not fit.
+
+    Floating-point numbers are rounded; integers must have the same value.
+    """
+    if tensor.dtype == dtype:
+        return tensor
+    if not can_convert(tensor.dtype, dtype):
+        return None
+    converted = tensor.to(dtype)
+    if tensor.is_floating_point() or tensor.is_complex():
+        return converted if torch.equal(_finite(converted), _finite(tensor)) else None
+    if not tensor.numel():
+        return converted
+    integers = tensor.to(torch.int64)
+    if tensor.dtype is torch.uint64 and integers.min() < 0:  # from 2**63
+        return None
+    if not (dtype.is_floating_point or dtype.is_complex):
+        bounds = torch.iinfo(dtype)
+        fits = bounds.min <= int(integers.min()) and int(integers.max()) <= bounds.max
+        return converted if fits else None
+    numbers = (converted.real if dtype.is_complex else converted).double()
+    # Conversions to int64 are undefined beyond its range.
+    is_exact = numbers.abs().max() < 2.0**63 and torch.equal(numbers.to(torch.int64), integers)
+    return converted if is_exact else None
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,8 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from modpack.core.text import printable
-from modpack.errors import ModpackError
+from modpack.errors import InputMismatchError, ModpackError
+from modpack.running.batches import layout_of
 from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.images import picture_of, read_image
+from modpack.running.inputs import require_library
 from modpack.serving.infer_requests import (
     MAX_DEPTH,
     InferRequest,
@@ -77,6 +82,8 @@ class Answerer:
             body = self._decompress(received)
             if received.kind == "infer":
                 return read_infer_request(body, received.json_length, self._predictor.signature)
+            if received.kind == "image":
+                return read_image_values(body, self._predictor.signature)
             return read_named_values(body, self._predictor.signature)
         except Exception as failure:
             return self._failed(received, failure)
@@ -141,6 +148,28 @@ def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, o
         name: decode_value(specs[name], data) if name in specs else data
         for name, data in document.items()
     }
+
+
+def read_image_values(body: memoryview, signature: CallSignature) -> dict[str, object]:
+    """Read an image file as the only input, resized as in the web page.
+
+    Raises:
+        RequestError: If the model takes no images, or a library is missing.
+        InputMismatchError: If the body is not an image.
+    """
+    layout = layout_of(signature, None)
+    try:
+        picture = picture_of("the body", layout)
+        library = require_library("PIL.Image", "images")
+        with warnings.catch_warnings():  # a small file can have more pixels than memory
+            warnings.simplefilter("error", library.DecompressionBombWarning)
+            value = read_image(io.BytesIO(body), picture, bool(picture.height and picture.width))
+    except InputMismatchError:
+        raise
+    except ModpackError as failure:
+        reason = str(failure).rstrip(".")
+        raise RequestError(f"{reason}. The model accepts application/json.", 415) from failure
+    return {picture.name: value[None] if picture.name in layout.rows else value}
 
 
 def write_named_values(values: Mapping[str, object]) -> bytes:

@@ -155,7 +155,7 @@ _ERRORS: Final = {
     400: "The request does not fit the model's call signature, or is not valid.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The content encoding is neither gzip nor deflate.",
+    415: "The content encoding or the content type is not accepted.",
     429: "The queue is full. Try again after the seconds in Retry-After.",
     500: "The model failed.",
     501: "The protocol cannot describe an output of the model.",

@@ -92,6 +92,13 @@ class ModelServer:
         Raises:
             RequestError: If a header is invalid.
         """
+        media = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if media.startswith((b"image/", b"multipart/")):
+            if kind == "infer" or not media.startswith(b"image/"):
+                image = "" if kind == "infer" else ", or an image file as the body, as image/png"
+                shown = media.decode("latin-1")
+                raise RequestError(f"content type {shown!r:.60}: send application/json{image}", 415)
+            kind = "image"
         encoding = headers.get(b"content-encoding", b"").strip().lower()
         if encoding not in _ENCODINGS:
             shown = encoding.decode("latin-1")

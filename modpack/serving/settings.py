@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
-JobKind = Literal["infer", "predict"]
-"""The form of a request: Open Inference Protocol, or plain JSON by name."""
+JobKind = Literal["infer", "predict", "image"]
+"""The form of a request: Open Inference Protocol, plain JSON by name, or an image file."""
 
 
 class ServerSettings(NamedTuple):

@@ -231,7 +231,7 @@ def test_run_reads_a_large_file_in_batches(package, monkeypatch):
         (["PACKAGE", "in.npy", "-o", "no/out.npy"], "cannot write no/out.npy: the folder "),
         (["PACKAGE", "y=in.npy"], "in.npy: there is no input 'y'; the inputs are 'x'"),
         (["PACKAGE", "wide.npy"], "wide.npy: input 'x': expected float32 (batch, 3), got float32 "),
-        (["PACKAGE", "double.npy"], "double.npy: input 'x': expected float32 (batch, 3), got flo"),
+        (["PACKAGE", "truth.npy"], "truth.npy: input 'x': expected float32 (batch, 3), got bool "),
         (["PACKAGE", "ragged.json"], "ragged.json: input x[1]: expected a list of 3"),
         (["PACKAGE", "empty.jsonl"], "empty.jsonl: there are no rows"),
         (["PACKAGE", "in.npy", "--device", "cuad"], "device 'cuad' cannot be used: "),
@@ -245,7 +245,7 @@ def test_run_reads_a_large_file_in_batches(package, monkeypatch):
 def test_run_reports_bad_arguments_in_one_line(package, arguments, message):
     write("in.npy")
     write("wide.npy", [[1, 2, 3, 4]])
-    np.save("double.npy", np.ones((2, 3)))
+    np.save("truth.npy", np.ones((2, 3), bool))
     Path("in.txt").write_text("")
     Path("empty.jsonl").write_text("\n")
     Path("ragged.json").write_text('{"x": [[1, 2, 3], [4, 5]]}')
@@ -254,6 +254,14 @@ def test_run_reports_bad_arguments_in_one_line(package, arguments, message):
     (line,) = (each for each in result.stderr.splitlines() if each.startswith("Error: "))
     assert message in line
     assert result.stderr.rstrip().endswith(line)
+
+
+def test_run_converts_numbers_of_numpy_s_default_dtype_with_a_note(package):
+    np.save("double.npy", np.array(ROWS))
+    result = run(package, "double.npy", "-o", "out.json")
+    assert result.exit_code == 0
+    assert "Warning: double.npy: converted 'x' from float64 to float32\n" in result.stderr
+    assert json.loads(Path("out.json").read_text()) == {"double": DOUBLES, "sum": SUMS}
 
 
 def test_run_reports_missing_library_with_its_extra(package, monkeypatch):
@@ -375,3 +383,98 @@ def test_run_imports_no_torch_before_arguments_are_checked(package, folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "2 False False\n"
+
+
+TABLE = "id,a,b,c,label\n007,1,2,3,cat\n008,4,5,6,dog\n"
+
+
+def save_table(suffix):
+    if suffix == "csv":
+        Path("t.csv").write_text(TABLE)
+    else:
+        columns = {"id": ["007", "008"], "a": [1, 4], "b": [2, 5], "c": [3, 6]}
+        pq.write_table(pa.table({**columns, "label": ["cat", "dog"]}), "t.parquet")
+    return f"t.{suffix}"
+
+
+@pytest.mark.parametrize("output", ["csv", "jsonl", "json", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_columns_are_chosen_and_kept(package, suffix, output):
+    options = ["--columns", "x=c,b,a", "--keep", "id", "--keep", "label", "--batch-size", 1]
+    result = run(package, save_table(suffix), *options, "-o", f"o.{output}")
+    assert (result.exit_code, result.stderr.count("Warning")) == (0, 0)
+    assert result.stdout == f"Wrote o.{output}: 2 rows of id, label, double, sum\n"
+    path = Path(f"o.{output}")
+    if output == "csv":
+        assert path.read_text() == (
+            "id,label,double.0,double.1,double.2,sum\n007,cat,6,4,2,6\n008,dog,12,10,8,15\n"
+        )
+        return
+    if output == "jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        found = {name: [row[name] for row in rows] for name in rows[0]}
+    else:
+        found = json.loads(path.read_text()) if output == "json" else None
+        found = found or pq.read_table(path).to_pydict()
+    assert found == {
+        "id": ["007", "008"],
+        "label": ["cat", "dog"],
+        "double": [[6, 4, 2], [12, 10, 8]],
+        "sum": [6, 15],
+    }
+
+
+def test_kept_columns_are_no_elements_of_the_only_input(package):
+    result = run(package, save_table("csv"), "--keep", "id", "--keep", "label", "-o", "o.csv")
+    assert (result.exit_code, result.stderr.count("Warning")) == (0, 0)
+    assert Path("o.csv").read_text().splitlines()[1] == "007,cat,2,4,6,6"
+
+
+def test_kept_columns_follow_skipped_rows(package):
+    Path("t.csv").write_text("id,a,b,c\np,1,2,3\nq,-1,2,3\nr,1\ns,7,8,9\n")
+    result = run(package, "t.csv", "--keep", "id", "--on-error", "skip", "-o", "o.jsonl")
+    assert result.exit_code == 1
+    rows = [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["sum"]) for row in rows] == [("p", 6), ("s", 24)]
+
+
+def test_kept_dates_become_text(package):
+    days = pa.array([1, 2], pa.date32())
+    pq.write_table(pa.table({"x": ROWS[:2], "day": days}), "t.parquet")
+    assert run(package, "t.parquet", "--keep", "day", "-o", "o.json").exit_code == 0
+    assert json.loads(Path("o.json").read_text())["day"] == ["1970-01-02", "1970-01-03"]
+
+
+def test_kept_columns_come_from_the_first_of_several_files(package):
+    result = run(package, f"x={save_table('csv')}", "--columns", "x=a,b,c", "--keep", "id")
+    assert (result.exit_code, "id: str" in result.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "t.csv: the input 'x' is float32 (batch, 3), which does not fit 5 columns. Choose the "
+         "columns with --columns x=COLUMN,..., and carry others to the output with --keep COLUMN."),
+        (["--keep", "ids"], "t.csv: there is no column 'ids'. Did you mean 'id'?"),
+        (["--columns", "x=a,b,d"], "t.csv: there is no column 'd'. "),
+        (["--columns", "y=a"], "--columns: there is no input 'y'; the inputs are 'x'"),
+        (["--columns", "x"], "--columns x: not INPUT=COLUMN,..."),
+        (["--columns", "x=a", "--columns", "x=b"], "--columns x=b: the input 'x' occurs twice."),
+        (["--columns", "x=a,b"], "does not fit 2 columns"),
+    ],
+)  # fmt: skip
+def test_wrong_columns_are_one_line(package, options, message):
+    result = run(package, save_table("csv"), *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+
+
+def test_columns_require_a_table(package):
+    result = run(package, write("in.npy"), "--keep", "id")
+    assert "in.npy: --columns and --keep require a .csv or .parquet file" in result.stderr
+
+
+def test_kept_column_with_the_name_of_an_output_is_refused(package):
+    Path("t.csv").write_text("sum,a,b,c\n1,1,2,3\n")
+    result = run(package, "t.csv", "--keep", "sum")
+    assert "t.csv: the column 'sum' cannot be kept, because an output has this" in result.stderr

@@ -7,7 +7,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from modpack.errors import DataError
+from modpack.errors import DataError, ModpackWarning
 
 ROWS = np.arange(15, dtype="float32").reshape(5, 3)
 
@@ -93,7 +93,8 @@ def test_large_npy_file_is_mapped(calls, monkeypatch):
 @pytest.mark.parametrize(
     ("array", "got"),
     [
-        (ROWS.astype("float64"), "float64 (5, 3)"),
+        (ROWS.astype("bool"), "bool (5, 3)"),
+        (ROWS.astype("complex64"), "complex64 (5, 3)"),
         (ROWS[:, :2].copy(), "float32 (5, 2)"),
         (ROWS[0].copy(), "float32 (3,)"),
     ],
@@ -104,6 +105,69 @@ def test_wrong_dtype_or_shape_is_one_line(calls, suffix, array, got):
     expected = f"a{suffix}: input 'x': expected float32 (batch, 3), got {got}"
     assert str(failure.value).startswith(expected)
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("float64", "float32"),
+        ("float32", "float16"),
+        ("float16", "float64"),
+        ("int64", "float32"),
+        ("uint8", "bfloat16"),
+        ("int64", "int8"),
+        ("int32", "uint8"),
+        ("int64", "complex64"),
+    ],
+)
+def test_array_of_another_dtype_is_converted_with_a_note(calls, suffix, source, target):
+    layout = calls.layout(calls.spec("x", target), size=2)
+    with pytest.warns(ModpackWarning, match=f": converted 'x' from {source} to {target}$"):
+        found = calls.read(layout, save(f"a{suffix}", x=ROWS.astype(source)))
+    assert [row for batch in found.batches for row in batch["x"]] == ROWS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "target"),
+    [
+        (np.array([1.0, 1e39, 2.0]), "float32"),
+        (np.array([1, 2**24 + 1, 2]), "float32"),
+        (np.array([1, 2**63 - 1, 2]), "float32"),
+        (np.array([1, 70000, 2]), "float16"),
+        (np.array([1, 2**53 + 1, 2]), "complex128"),
+        (np.array([1, 2**63, 2], "uint64"), "float32"),
+        (np.array([1, 2**63, 2], "uint64"), "int64"),
+        (np.array([1, 200, 2], "uint8"), "int8"),
+        (np.array([1, -1, 2]), "uint8"),
+        (np.array([1, -1, 2]), "uint64"),
+        (np.array([1, 1e39, 2], "complex128"), "complex64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::modpack.errors.ModpackWarning")
+def test_number_that_would_change_is_a_bad_row(calls, values, target):
+    layout = calls.layout(calls.spec("x", target, ("batch",)))
+    found = calls.read(layout, save("a.npy", x=values))
+    text = f"a.npy: row 2: input 'x': {values[1].item()} is not exact or out of range in {target}"
+    assert (found.bad, [row for row, _ in found.rows]) == ([text], [1, 3])
+    with pytest.raises(DataError, match="is not exact or out of range"):
+        calls.read(calls.layout(calls.spec("x", target, (3,))), "a.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
+@pytest.mark.parametrize("array", [ROWS.astype("float64"), np.full((5, 3), np.nan)])
+def test_floating_point_numbers_do_not_become_integers(calls, suffix, array):
+    layout = calls.layout(calls.spec("x", "int64"))
+    with pytest.raises(DataError, match="expected int64"):
+        calls.read(layout, save(f"a{suffix}", x=array))
+
+
+@pytest.mark.filterwarnings("ignore::modpack.errors.ModpackWarning")
+def test_infinities_and_nan_stay(calls):
+    values = np.array([np.inf, np.nan, 0.1])
+    layout = calls.layout(calls.spec("x", shape=("batch",)))
+    ((batch,),) = [calls.read(layout, save("a.npy", x=values)).batches]
+    np.testing.assert_array_equal(batch["x"], values.astype("float32"))
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])

@@ -56,15 +56,36 @@ def test_failing_batch_skips_only_its_bad_rows(layout):
     assert [bad.place.row for bad in skipped] == [2, 4]
 
 
-def test_batch_that_fails_only_as_a_whole_runs_row_by_row_with_a_warning(layout):
+def test_batch_that_fails_only_as_a_whole_runs_row_by_row(layout):
     def limited(values):
         if len(values["x"]) > 1:
             raise RuntimeError("out of memory")
         return {"output": values["x"]}
 
-    expected = "row 1: a batch of 2 rows failed, but each row passed alone: .*out of memory"
-    with pytest.warns(ModpackWarning, match=expected):
-        assert run(limited, [chunk(1, 2)], layout) == ([1, 2], [])
+    with pytest.warns(ModpackWarning) as caught:
+        assert run(limited, [chunk(1, 2), chunk(3, 4, first=3)], layout) == ([1, 2, 3, 4], [])
+    assert [str(each.message) for each in caught] == [
+        "a.npy: the batch of 2 rows from row 1 failed: the model raised RuntimeError: out of "
+        "memory (and 1 more). Its rows were run one by one, without this exception."
+    ]
+
+
+def test_exception_of_a_batch_is_reported_if_its_rows_raise_others(layout):
+    def limited(values):
+        if len(values["x"]) > 1:
+            raise MemoryError("too large")
+        if (values["x"] < 0).any():
+            raise ValueError("negative")
+        return {"output": values["x"]}
+
+    with pytest.warns(ModpackWarning, match="from row 1 failed: the model raised MemoryError: too"):
+        rows, skipped = run(limited, [chunk(1, -2)], layout, "skip")
+    assert (rows, len(skipped)) == ([1], 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_exception_of_a_batch_that_a_row_raises_is_reported_once(layout):
+    assert run(Model(), [chunk(1, -2)], layout, "skip")[0] == [2]
 
 
 def test_dependent_rows_are_skipped_together(calls):

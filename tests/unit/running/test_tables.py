@@ -96,3 +96,9 @@ def test_damaged_file_is_one_line(calls, tmp_path, save):
     with pytest.raises(DataError, match=r"^a\.parquet: the file cannot be read: ") as failure:
         calls.read(calls.layout(), "a.parquet")
     assert "\n" not in str(failure.value)
+
+
+def test_unsigned_number_that_is_out_of_range_is_a_bad_row(calls, save):
+    layout = calls.layout(calls.spec("x", "int8", ("batch",)))
+    found = calls.read(layout, save(x=pa.array([1, 200], pa.uint8())))
+    assert (found.batches, len(found.bad)) == ([{"x": [1]}], 1)
