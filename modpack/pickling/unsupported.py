@@ -95,8 +95,9 @@ REFUSED: tuple[Row, ...] = (
         "Create it where the work is done, or on first use.",
     ),
     UnsupportedType(
-        "a module of `fully_shard` or `replicate`",
+        "a module of `fully_shard`, `replicate`, or `FullyShardedDataParallel`",
         (
+            "torch.distributed._composable_state._State",  # what each of them holds or is
             "torch.distributed.fsdp.FSDPModule",
             "torch.distributed._composable.fsdp.fully_shard.FSDPModule",  # before torch 2.6
         ),
