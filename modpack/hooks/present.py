@@ -7,7 +7,6 @@ drops them. A package contains these hooks as well.
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -16,7 +15,14 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from modpack.hooks.kinds import HookKind, InstalledHook, is_native, multi_grad_part
+from modpack.hooks.kinds import (
+    Flags,
+    HookKind,
+    InstalledHook,
+    MultiGradPart,
+    is_native,
+    multi_grad_part,
+)
 from modpack.pickling.functions import closed_over
 
 
@@ -31,11 +37,12 @@ class PresentHooks:
         self._restored = restored
         self._found: dict[tuple[str, int], tuple[Any, HookKind, list[InstalledHook]]] = {}
         self._seen_groups: set[int] = set()
+        self._parts: dict[int, tuple[torch.Tensor, dict[int, tuple[int, MultiGradPart]]]] = {}
 
-    def take(self, row: HookKind, target: Any, hook: Any) -> Any:
+    def take(self, row: HookKind, target: Any, hook: Any, flags: Flags) -> Any:
         """Return the handle of a present hook with the same code, which is not taken twice."""
         if row.scope == "group":
-            return self._take_group(row, target, hook)
+            return self._take_group(row, target, hook, str(flags.get("mode", "all")))
         if row.scope not in ("module", "optimizer", "tensor"):
             return None
         key = row.name, id(target)
@@ -63,22 +70,32 @@ class PresentHooks:
         for target, row, present in self._found.values():
             for each in present:
                 _move_last(getattr(target, row.tables[0]), each.identity)
+        for member, parts in self._parts.values():
+            for key, (identity, _) in parts.items():
+                if key not in self._seen_groups:
+                    _move_last(member._backward_hooks, identity)
 
-    def _take_group(self, row: HookKind, members: list[torch.Tensor], hook: Any) -> Any:
-        tables = [member._backward_hooks or OrderedDict() for member in members]
-        parts = [{i: multi_grad_part(each) for i, each in table.items()} for table in tables]
-        for found in parts[0].values():
-            if found is None or found.key in self._seen_groups or not is_same(found.function, hook):
+    def _take_group(self, row: HookKind, members: list[torch.Tensor], hook: Any, mode: str) -> Any:
+        parts = [self._parts_of(member) for member in members]
+        for key, (_, found) in parts[0].items():
+            if key in self._seen_groups or found.mode != mode or not is_same(found.function, hook):
                 continue
-            ids = [
-                [i for i, part in own.items() if part and part.key == found.key] for own in parts
-            ]
-            if all(ids) and ids[0][0] not in self._restored:
-                self._seen_groups.add(found.key)
-                pairs = zip(members, ids, strict=True)
-                handles = tuple(_handle_of(member, row.tables, own[0]) for member, own in pairs)
+            if all(key in own for own in parts):
+                self._seen_groups.add(key)
+                pairs = zip(members, parts, strict=True)
+                handles = tuple(
+                    _handle_of(member, row.tables, own[key][0]) for member, own in pairs
+                )
                 return torch.autograd.graph._MultiHandle(handles)
         return None
+
+    def _parts_of(self, member: torch.Tensor) -> dict[int, tuple[int, MultiGradPart]]:
+        """Return by key the parts that a tensor had before this load registered any on it."""
+        if id(member) not in self._parts:
+            hooks = (member._backward_hooks or {}).items()
+            parts = [(i, multi_grad_part(h)) for i, h in hooks if i not in self._restored]
+            self._parts[id(member)] = member, {p.key: (i, p) for i, p in parts if p is not None}
+        return self._parts[id(member)][1]
 
 
 def _handle_of(target: Any, tables: tuple[str, ...], identity: int) -> RemovableHandle:

@@ -70,7 +70,7 @@ def register_payload(
         row = _row(kind)
         _require_target(row, target, name)
         if wanted(name) and (global_hooks or row.scope != "global"):
-            registered = present.take(row, target, hook) or row.register(target, hook, flags)
+            registered = present.take(row, target, hook, flags) or row.register(target, hook, flags)
             handles[name] = combined_handle(hook, registered, handles.get(name))
             new_handles.update(_handles_by_id(row, target, identities, registered))
             present.sort(row, target, registered)

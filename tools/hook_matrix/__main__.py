@@ -45,6 +45,20 @@ A number in parentheses means that torch rejects the hook on the original model.
 the table.
 """
 
+LOADING = """
+
+## Hooks that a class registers when it is loaded
+
+torch.save drops hooks of tensors, so classes register them again in `__setstate__`. In the first
+column, a class clears its own hooks and registers one again, like the one in the package. In the
+third, it adds another one. `yes` means that after a load, each hook runs once, those of the package
+first. In the columns of handles, it means that `remove()` of the handle which `__setstate__`
+got removes that hook, and no other.
+
+| kind | registered again | its handle | added | its handle |
+| --- | --- | --- | --- | --- |
+"""
+
 TAIL = """
 
 Other tests cover the kinds that take no callable (`graph.capture_grad`, `parametrization`) or
@@ -105,6 +119,20 @@ def run() -> list[Cell]:
     return [_cell(name, note, in_clean_process.get(name, {})) for name, note in cells.items()]
 
 
+def loading_rows() -> Iterator[str]:
+    """Yield the rows about hooks that a class registers when it is loaded."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "again.py")],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE / "project")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for kind, outcomes in json.loads(done.stdout).items():
+        shown = ("yes" if outcome else "**no**" for outcome in outcomes)
+        yield f"| {kind} | {' | '.join(shown)} |"
+
+
 def _cell(name: str, note: dict[str, Any], clean: dict[str, Any]) -> Cell:
     row, _, shape = name.partition("|")
     if "refused" in note:
@@ -123,7 +151,8 @@ def _cell(name: str, note: dict[str, Any], clean: dict[str, Any]) -> Cell:
 def rendered(cells: Sequence[Cell]) -> str:
     """Return the page in Markdown."""
     reasons = list(dict.fromkeys(cell.refused for cell in cells if cell.refused))
-    return "\n".join([HEAD, *_table(cells, reasons), "", *_notes(cells, reasons)]) + TAIL
+    loading = LOADING + "\n".join(loading_rows())
+    return "\n".join([HEAD, *_table(cells, reasons), "", *_notes(cells, reasons)]) + loading + TAIL
 
 
 def _table(cells: Sequence[Cell], reasons: list[str]) -> Iterator[str]:
