@@ -23,7 +23,7 @@ _KEEP_ALIVE = 75
 
 
 _MAX_HEAD = 1 << 16
-"""Bytes of a request's head at most, apart from the first bytes that arrive together."""
+"""Bytes of a request's head, or trailers, at most, apart from bytes that arrive together."""
 _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
@@ -33,11 +33,14 @@ _HEAD_TOO_LARGE = (
 def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
     """Return a protocol that limits the head of a request in bytes and seconds.
 
-    uvicorn's own waits for the head forever, and httptools collects any number of bytes.
+    uvicorn's own waits for the head forever, and httptools collects any number of bytes, also in
+    the trailers of a chunked body. h11 limits trailers itself.
     """
+    parses_bodies = hasattr(AutoHTTPProtocol, "on_body")
 
     class Limited(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _size = 0
+        _has_body = False
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
@@ -47,16 +50,24 @@ def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             cycle = self.cycle
             was_head = cycle is None or not cycle.more_body
+            self._has_body = False
             super().data_received(data)
             if self.cycle is not cycle:  # a head is complete
                 self._stop()
-            elif was_head:
+            elif self._has_body:
+                self._size = 0
+            elif was_head or parses_bodies:
                 self._size += len(data)
                 if self._size > _MAX_HEAD and not self.transport.is_closing():
-                    self.transport.write(_HEAD_TOO_LARGE)
+                    if cycle is None or cycle.response_complete:  # not in the middle of an answer
+                        self.transport.write(_HEAD_TOO_LARGE)
                     self.transport.close()
-                elif self._timer is None:
+                elif was_head and self._timer is None:
                     self._wait()
+
+        def on_body(self, body: bytes) -> None:
+            self._has_body = True
+            super().on_body(body)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()

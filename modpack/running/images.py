@@ -109,7 +109,7 @@ def read_image(file: str | IO[bytes], picture: Picture, resize: bool) -> torch.T
     Args:
         file: The file, or a stream of it.
         picture: The form in which the call takes images.
-        resize: Whether to resize the image to the height and width of the call signature.
+        resize: Whether to resize the image to the sides that the call signature fixes.
 
     Raises:
         InputMismatchError: If the file is not an image, or has another size.
@@ -120,12 +120,15 @@ def read_image(file: str | IO[bytes], picture: Picture, resize: bool) -> torch.T
     numpy = require_library("numpy", "images")
     try:
         with library.open(file, formats=_DECODED) as opened:
+            if opened.mode[0] in "IF":  # Pillow would clip the values to 255
+                raise ValueError(f"its values have more than 8 bits (mode {opened.mode})")
             image = operations.exif_transpose(opened).convert(_MODES[picture.channels])
     except Exception as failure:  # Pillow's plugins raise anything for a damaged file
         reason = " ".join(str(failure).split()) or type(failure).__name__
         raise InputMismatchError((f"the image cannot be read: {reason:.200}",)) from failure
     if resize:
-        image = image.resize((picture.width, picture.height), library.Resampling.BILINEAR)
+        size = (picture.width or image.width, picture.height or image.height)
+        image = image.resize(size, library.Resampling.BILINEAR)
     _check_size(image, picture)
     pixels = torch.from_numpy(numpy.array(image))  # height, width, and perhaps channels
     if picture.axis is not None and pixels.dim() == 2:

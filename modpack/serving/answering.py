@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from modpack.core.text import printable
-from modpack.errors import InputMismatchError, ModpackError
+from modpack.errors import DataError, InputMismatchError, ModpackError
 from modpack.running.batches import layout_of
 from modpack.running.decoding import decode_value, encode_value, parse_json
 from modpack.running.images import picture_of, read_image
@@ -158,16 +158,20 @@ def read_image_values(body: memoryview, signature: CallSignature) -> dict[str, o
         InputMismatchError: If the body is not an image.
     """
     layout = layout_of(signature, None)
+    # An image is a batch of one, also where the call signature fixes the size of the batch.
+    batches = {each.name for each in signature.inputs if len(each.shape or ()) == 4}
+    layout = layout._replace(rows=layout.rows | batches)
     try:
         picture = picture_of("the body", layout)
         library = require_library("PIL.Image", "images")
         with warnings.catch_warnings():  # a small file can have more pixels than memory
             warnings.simplefilter("error", library.DecompressionBombWarning)
-            value = read_image(io.BytesIO(body), picture, bool(picture.height and picture.width))
+            value = read_image(io.BytesIO(body), picture, resize=True)
     except InputMismatchError:
         raise
     except ModpackError as failure:
-        reason = str(failure).rstrip(".")
+        # The hints of errors in data are for the command line.
+        reason = failure.reason if isinstance(failure, DataError) else str(failure).rstrip(".")
         raise RequestError(f"{reason}. The model accepts application/json.", 415) from failure
     return {picture.name: value[None] if picture.name in layout.rows else value}
 

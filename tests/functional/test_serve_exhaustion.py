@@ -66,6 +66,25 @@ def test_heads_are_limited_in_time_and_bytes(package):
         serving.stop()
 
 
+@pytest.mark.parametrize("trailer", [b"x" * 40_000, b"a: b\r\n" * 7_000])
+def test_trailers_are_limited_and_small_chunks_are_not(package, trailer):
+    serving = Serving(package, "--timeout", 20)
+    head = b"POST /predict HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    body = b'{"x": [[1, 1, 1, 1]]}' + b" " * 30_000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)  # more framing than a head may have
+    try:
+        client = connect(serving)
+        client.sendall(head + chunks + b"0\r\na: b\r\n\r\n")
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+        client = connect(serving)
+        client.sendall(head + chunks + b"0\r\na: ")
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                client.sendall(trailer)
+    finally:
+        serving.stop()
+
+
 @pytest.mark.parametrize("number", [222.0, 333.0])
 def test_every_line_of_the_log_is_json(package, number):
     serving = Serving(package, "--timeout", 5)

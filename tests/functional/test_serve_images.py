@@ -30,6 +30,10 @@ class Fixed(torch.nn.Module):
     def forward(self, image):
         return image * torch.full((4, 5), 2, dtype=torch.uint8)
 
+class One(torch.nn.Module):
+    def forward(self, image):
+        return image.reshape(1, 3, 20) * 2
+
 class Two(torch.nn.Module):
     def forward(self, image, scale):
         return image * scale
@@ -44,13 +48,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "color": (torch.zeros(2, 3, 4, 5),),
         "gray": (torch.zeros(4, 5, dtype=torch.uint8),),
         "table": (torch.zeros(2, 3),),
+        "one": (torch.zeros(1, 3, 4, 5),),
     }
+    classes = {"gray": "Fixed", "one": "One"}
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         import pixels
 
         for name, example in inputs.items():
-            model = pixels.Fixed() if name == "gray" else pixels.Pixels()
+            model = getattr(pixels, classes.get(name, "Pixels"))()
             modpack.save(model, folder / f"{name}.modpack", example_inputs=example)
         two = (torch.zeros(2, 3, 4, 5), torch.ones(2, 1, 1, 1))
         modpack.save(pixels.Two(), folder / "two.modpack", example_inputs=two)
@@ -98,6 +104,17 @@ def test_image_of_another_size_is_resized(served):
     assert outputs(post(served, "color", encoded(size=(50, 40)))).shape == (1, 3, 4, 5)
 
 
+def test_image_is_a_batch_of_one_where_the_batch_is_fixed(served):
+    assert outputs(post(served, "one", encoded(size=(50, 40)))).shape == (1, 3, 20)
+
+
+def test_gray_image_of_16_bits_is_not_clipped(served):
+    stream = io.BytesIO()
+    Image.fromarray(np.array([[300, 65535]], dtype="uint16")).save(stream, "PNG")
+    answer = post(served, "gray", stream.getvalue())
+    assert (answer.status_code, "more than 8 bits" in answer.text) == (400, True)
+
+
 def test_compressed_image_is_decoded(served):
     body = gzip.compress(encoded())
     answer = post(served, "color", body, **{"content-encoding": "gzip"})
@@ -134,6 +151,7 @@ def test_model_without_images_answers_415(served, model, text):
     answer = post(served, model, encoded())
     assert (answer.status_code, text in answer.text) == (415, True)
     assert "application/json" in answer.json()["error"]
+    assert "FOLDER" not in answer.text  # advice for the command line
 
 
 def test_other_files_answer_415_with_accepted_types(served):

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from modpack.errors import DataError
+from modpack.running.images import picture_of, read_image
 
 
 @pytest.fixture
@@ -108,3 +109,15 @@ def test_named_folder_and_file_form_one_call(calls, draw):
     np.save("k.npy", np.ones(2, "float32"))
     (batch,) = calls.read(layout, "image=photos", "k=k.npy").batches
     assert batch["k"] == [1, 1] and len(batch["image"]) == 1
+
+
+def test_gray_image_of_16_bits_is_a_bad_row(calls, draw, tmp_path):
+    layout = calls.layout(calls.spec("image", "uint8", ("batch", 1, 1, 2)))
+    Image.fromarray(np.array([[300, 65535]], dtype="uint16")).save(tmp_path / "photos/a.png")
+    assert "more than 8 bits" in calls.read(layout, "photos").bad[0]
+
+
+def test_image_is_resized_where_one_side_is_fixed(calls, draw):
+    layout = calls.layout(calls.spec("image", "uint8", ("batch", 3, 4, "width")))
+    file = draw("a.png", 2, 1)
+    assert read_image(file, picture_of(file, layout), resize=True).shape == (3, 4, 2)
