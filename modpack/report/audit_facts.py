@@ -26,7 +26,7 @@ class MockFacts:
         uses: The uses of its names in packaged code.
         risk: The risk of the mock.
         touches: The accesses to the mock in the self-test.
-        is_tried: Whether a self-test recorded accesses to mocks.
+        is_tried: Whether the self-test ran example inputs, and recorded accesses to mocks.
     """
 
     module: str

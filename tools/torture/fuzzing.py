@@ -1,14 +1,18 @@
-"""A fuzzer for the closed unpickler, which must return data or reject a pickle.
+"""A fuzzer for the unpickling of plain data, which must return data or reject a pickle.
 
-Half of the pickles are good ones with dropped, doubled, swapped, or replaced opcodes. The others
-are random programs of opcodes that use names of the closed table, and a few others.
+A third of the pickles are good ones with dropped, doubled, swapped, or replaced opcodes. In another
+third, opcodes that push a value are replaced by other values: huge numbers, names, calls in calls,
+and attributes that protocols look up. The others are random programs of opcodes that use names of
+the allowlist, and a few others.
 """
 
 from __future__ import annotations
 
 import collections
+import copy
 import datetime
 import decimal
+import io
 import itertools
 import pickle
 import pickletools
@@ -22,13 +26,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
-import torch._subclasses.schema_check_mode  # torch imports it lazily
+import torch._dynamo
+import torch._subclasses.schema_check_mode  # torch imports both lazily
 from packages import Tally
 
 from modpack.errors import ModpackError
 from modpack.pickling.allowlist import DATA
 from modpack.pickling.data_unpickler import unpickle_data
-from modpack.pickling.tensor_loading import StorageLoader
+from modpack.pickling.tensor_loading import StorageLoader, storage_record
 
 _OUTSIDE: Final = (
     "builtins.eval",
@@ -55,11 +60,13 @@ def fuzz(tries: int, seed: int = 0) -> Tally:
         seed: Seed of the random generator.
     """
     result = Tally()
-    pickles = _pickles(random.Random(seed))
+    good = _good()
+    pickles = _pickles(random.Random(seed), good)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for each in range(200):  # lazy imports are not an effect of a pickle
-            _load(next(pickles) if each else pickle.dumps(_GOOD, 4))
+        unchanged = (b"".join(opcodes) for opcodes in good)
+        for each in (*unchanged, *itertools.islice(pickles, 200)):
+            _load(each)  # lazy imports are not an effect of a pickle
         _install_audit_hook()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for _ in range(tries):
@@ -89,25 +96,43 @@ def _try(data: bytes, result: Tally) -> None:
         result.wrong.append(f"more than {_SLOWEST} s, from {data!r:.300}")
     if loaded is not _REJECTED:
         result.counts["accepted"] += 1
-        if kind := _find_non_data(loaded):
-            result.wrong.append(f"loaded a {kind}, from {data!r:.300}")
+        if found := _find_non_data(loaded):
+            result.wrong.append(f"loaded {found}, from {data!r:.300}")
 
 
 _REJECTED: Final = object()
 
 
 def _load(data: bytes) -> Any:
-    storages = StorageLoader(_NoRecords(), None, "x.pkl")
+    storages = StorageLoader(_Records(), None, "x.pkl")
     try:
         return unpickle_data(data, resource="x.pkl", storages=storages)
     except ModpackError:
         return _REJECTED
 
 
-class _NoRecords:
+_STORAGES: Final[dict[str, bytes]] = {}
+"""The storages of the good pickles, by record."""
+
+
+class _Records:
+    """An archive with the storages of the good pickles."""
+
     path = "nothing"
 
     def has(self, name: str) -> bool:
+        return name in _STORAGES
+
+    def read(self, name: str) -> bytes:
+        return _STORAGES[name]
+
+    def read_copy(self, name: str) -> bytearray:
+        return bytearray(_STORAGES[name])
+
+    def data_range(self, name: str) -> None:
+        return None
+
+    def has_changed(self) -> bool:
         return False
 
 
@@ -133,7 +158,14 @@ _PLAIN: Final = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type(...)),
     *(type(NotImplemented), decimal.Decimal, datetime.date, datetime.datetime, datetime.time),
     *(datetime.timedelta, datetime.timezone, torch.dtype, torch.device, torch.layout),
-    *(torch.qscheme, type, type(torch._utils._rebuild_tensor_v2), type(len)),
+    *(
+        torch.storage.TypedStorage,
+        torch.UntypedStorage,
+        torch.qscheme,
+        type,
+        type(torch._utils._rebuild_tensor_v2),
+        type(len),
+    ),
 )
 _CONTAINERS: Final = (
     *(list, tuple, set, frozenset, dict, collections.OrderedDict, collections.Counter),
@@ -142,7 +174,7 @@ _CONTAINERS: Final = (
 
 
 def _find_non_data(value: Any) -> str | None:
-    """Return the name of the first type in a value that is not data."""
+    """Return what in a value is not data: an object, or an attribute that a protocol looks up."""
     seen: set[int] = set()
     todo = [value]
     while todo:
@@ -151,13 +183,29 @@ def _find_non_data(value: Any) -> str | None:
         if id(each) in seen or kind in _PLAIN or issubclass(kind, type):
             continue
         seen.add(id(each))
+        attributes = getattr(each, "__dict__", {})
+        for name in attributes:
+            is_protocol = name.startswith("__") or (name.startswith("_") and name.endswith("_"))
+            if is_protocol or hasattr(kind, name):
+                return f"the attribute {name}"
+        todo += attributes.values()
         if kind in (torch.Tensor, torch.nn.Parameter):
-            todo += vars(each).values()
+            _use(each)
         elif kind in _CONTAINERS:
             todo += each.values() if isinstance(each, dict) else each
         else:
-            return kind.__name__
+            return f"an object of {kind.__name__}"
     return None
+
+
+def _use(tensor: torch.Tensor) -> None:
+    """Read all elements of a tensor: a crash ends the run."""
+    if tensor.numel() <= 1000:
+        try:
+            copy.copy(tensor.detach()).clone()
+            repr(tensor)
+        except (RuntimeError, NotImplementedError):  # torch has not all operations for all layouts
+            pass
 
 
 _GOOD: Final = [
@@ -184,10 +232,62 @@ _GOOD: Final = [
 ]
 
 
-def _pickles(chance: random.Random) -> Iterator[bytes]:
-    good = [_opcodes(pickle.dumps(each, p)) for each in [*_GOOD, _GOOD] for p in (2, 3, 4, 5)]
+def _tagged(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.tag = collections.OrderedDict(a=1)  # type: ignore[attr-defined]
+    tensor.note = "text"  # type: ignore[attr-defined]
+    return tensor
+
+
+def _stored() -> list[torch.Tensor]:
+    """Return tensors of all kinds, whose storages are in the archive."""
+    floats = torch.arange(16.0).view(4, 4)
+    scales, zeros = torch.ones(4), torch.zeros(4, dtype=torch.int64)
+    return [
+        floats[1:, ::2],
+        torch.arange(8),
+        torch.zeros(3, dtype=torch.bfloat16),
+        torch.zeros(4, dtype=torch.complex64).conj(),
+        torch.nn.Parameter(floats),
+        _tagged(floats[:2]),
+        _tagged(torch.nn.Parameter(floats)),
+        torch.eye(2).to_sparse(),
+        torch.eye(2).to_sparse_csr(),
+        torch.nested.nested_tensor([floats[0], floats[1, :2]]),
+        torch.quantize_per_tensor(floats, 0.5, 3, torch.quint8),
+        torch.quantize_per_channel(floats, scales, zeros, 0, torch.qint8),
+    ]
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.storage.TypedStorage):
+            return None
+        content = bytes(obj._untyped_storage.tolist())
+        record = next((r for r, each in _STORAGES.items() if each == content), None)
+        if record is None:
+            record = storage_record(str(len(_STORAGES)))
+            _STORAGES[record] = content
+        key = str(list(_STORAGES).index(record))
+        return "storage", getattr(torch, obj._pickle_storage_type()), key, "cpu", obj._size()
+
+
+def _pickled(value: Any, protocol: int) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, protocol).dump(value)
+    return file.getvalue()
+
+
+def _good() -> list[list[bytes]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        objects = [*_GOOD, _GOOD, *_stored()]
+        return [_opcodes(_pickled(each, p)) for each in objects for p in (2, 3, 4, 5)]
+
+
+def _pickles(chance: random.Random, good: list[list[bytes]]) -> Iterator[bytes]:
     while True:
         yield _mutated(chance, chance.choice(good))
+        yield _with_other_values(chance, chance.choice(good))
         yield _program(chance)
 
 
@@ -217,6 +317,17 @@ def _mutated(chance: random.Random, opcodes: list[bytes]) -> bytes:
             part = bytearray(changed[at])
             part[chance.randrange(len(part))] = chance.randrange(256)
             changed[at] = bytes(part)
+    return b"".join(changed)
+
+
+def _with_other_values(chance: random.Random, opcodes: list[bytes]) -> bytes:
+    """Return a pickle that makes the same calls with some other values."""
+    changed = list(opcodes)
+    values = [i for i, each in enumerate(opcodes) if each[:1] in _PUSHES_VALUE]
+    for at in chance.sample(values, min(len(values), chance.choice((1, 1, 2, 4)))):
+        is_text = changed[at][:1] in (b"X", b"\x8c")
+        is_same_kind = is_text and chance.random() < 0.5
+        changed[at] = _text(chance) if is_same_kind else _value(chance, chance.choice((0, 0, 1, 2)))
     return b"".join(changed)
 
 
@@ -265,9 +376,16 @@ _TEXTS: Final = (
     *("", "a", "latin1", "cpu", "cuda:7", "torch.strided", "torch.sparse_coo", "storage", "0"),
     *("__class__", "__setstate__", "__dict__", "1e999999999", "NaN", "conj", "module", "os"),
     *("torch._inductor", "torch.onnx", "neg", "items", "detach"),
+    *("__array__", "__array_interface__", "__cuda_array_interface__", "__torch_function__"),
+    *("__dlpack__", "__index__", "_as_parameter_", "_repr_html_", "_fields", "tag", "grad", "_x"),
 )
 _BARE: Final = tuple(
     bytes([each]) for each in b"N\x88\x89)]}\x8f(0123\x94RQbaesutdl\x81\x85\x86\x87\x90\x91\x92\x93"
+)
+_PUSHES_VALUE: Final = frozenset(
+    code.code.encode("latin1")
+    for code in pickletools.opcodes
+    if not code.stack_before and len(code.stack_after) == 1 and code.name not in ("MARK", "PERSID")
 )
 _VALUES: Final[tuple[Callable[[random.Random], bytes], ...]] = (
     _name,
@@ -278,6 +396,7 @@ _VALUES: Final[tuple[Callable[[random.Random], bytes], ...]] = (
     lambda chance: chance.choice((b"N", b"\x88", b"\x89", b")", b"]", b"}")),
     lambda chance: b"C\x02ab",
     lambda chance: _TENSOR,
+    lambda chance: _TENSOR + b"}" + _text(chance) + b"K\1sb",
 )
 _TENSOR: Final = (
     b"ctorch._utils\n_rebuild_meta_tensor_no_storage\n(ctorch\nfloat32\nK\2\x85K\1\x85\x89tR"

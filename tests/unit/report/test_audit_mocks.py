@@ -5,7 +5,7 @@ from __future__ import annotations
 from modpack.core.plan import MockEvent, MockEventKind, MockRisk, MockUse, Plan, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import SelfTestRecord
+from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.report.audit import mock_facts
 from modpack.report.facts import ImporterFacts, ModuleFacts
 
@@ -22,7 +22,9 @@ BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
 PLAN = Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True)
-SELF_TEST = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED, USED))
+CASE = SelfTestCase(("net", "model.pkl"), 0)
+SELF_TEST = SelfTestRecord(True, "private", (CASE,), 1, 1.0, mock_events=(LOADED, USED))
+LOADED_ONLY = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED,))
 
 
 def test_mocks_are_sorted_by_risk():
@@ -41,6 +43,7 @@ def test_mock_has_rule_importers_uses_and_events():
     assert (stats.uses, stats.touches) == ((BASE,), ())
 
 
-def test_mock_is_tried_if_the_self_test_recorded_events():
+def test_mock_is_tried_if_the_self_test_ran_examples():
     assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
+    assert not any(each.is_tried for each in mock_facts(PLAN, LOADED_ONLY, MODULES))
     assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))

@@ -42,3 +42,16 @@ closed._MADE[complex] = lambda *parts: os.system("true") or 1j
 """
     _, *wrong = fuzzed(2_000, hole)
     assert any("os.system" in each or "subprocess" in each for each in wrong)
+
+
+def test_fuzzing_finds_attribute_that_protocol_looks_up() -> None:
+    """The same with a hole: all attributes of tensors are set."""
+    hole = """
+from modpack.pickling import data_unpickler as closed
+def set_all(made, state=None):
+    vars(made).update(state or {})
+    return made
+closed._with_attributes.__code__ = set_all.__code__
+"""
+    _, *wrong = fuzzed(10_000, hole)
+    assert any("loaded the attribute" in each for each in wrong)
