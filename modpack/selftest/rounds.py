@@ -264,18 +264,20 @@ class SelfTest:
         """Show hidden modules that an extern module failed without; return whether any is new.
 
         The package contains them for its own code. An extern module imports those of the loading
-        environment, which must therefore have them as well: they can be installed there.
+        environment, which must therefore have them as well: they can be installed there. If the
+        failure names none of them, a module may have caught the ImportError: all are shown.
         """
         if result.failure is None:
             return False
         interned = set(self._plan.modules(Action.INTERN))
-        roots = {
-            root_of(name)
+        missed = {
+            name
             for name, by in result.blocked
-            if by not in interned and f"'{name}'" in result.failure.text
+            if by not in interned and root_of(name) not in self._visible
             if self._installed.distribution_of(name, self._locate(name)) is not None
         }
-        new = roots - self._visible
+        named = {name for name in missed if f"'{name}'" in result.failure.text}
+        new = set(map(root_of, named or missed))
         self._visible |= new
         if new:
             self._written = None

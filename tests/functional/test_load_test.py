@@ -203,7 +203,18 @@ def test_namespace_stays_private_if_live_object_cannot_be_copied(project, tmp_pa
     assert self_test_of(tmp_path / "net.modpack").namespace == "private"
 
 
-def test_library_that_an_extern_module_imports_is_not_hidden(installed, tmp_path):
+OWN_ERROR = """
+try:
+    from chalk import width
+except ImportError:
+    raise RuntimeError("boards requires the optional part 'drawing'") from None
+"""
+
+
+@pytest.mark.parametrize(
+    "boards", ["from chalk import width", "from chalk.sizes import width", OWN_ERROR]
+)
+def test_library_that_an_extern_module_imports_is_not_hidden(boards, installed, tmp_path):
     net = """
         import torch
         import boards
@@ -212,8 +223,8 @@ def test_library_that_an_extern_module_imports_is_not_hidden(installed, tmp_path
             def forward(self, x):
                 return x * boards.width * chalk.width
         """
-    installed("chalk", {"chalk/__init__.py": "width = 2\n"})
-    installed("boards", {"boards/__init__.py": "from chalk import width\n"})
+    installed("chalk", {"chalk/__init__.py": "width = 2\n", "chalk/sizes.py": "width = 2\n"})
+    installed("boards", {"boards/__init__.py": boards})
     installed("schools", {"schools/__init__.py": net})
     model = importlib.import_module("schools").Net()
     path = tmp_path / "net.modpack"
