@@ -139,8 +139,9 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
     r"""Rename modules in a pickle.
 
     The new name replaces the module of each global. Because protocol 4 shares strings between
-    names and values, it also replaces every string that equals the old name. Frames are dropped
-    because their lengths change.
+    names and values, it also replaces every string that equals the old name. Frames that contain
+    an old name are dropped because their lengths change. What follows the last old name is copied:
+    it can be a dict of millions of entries.
 
     Args:
         data: A pickle of protocol 2 or later, written by ``pickle.Pickler``.
@@ -160,7 +161,12 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
     highest protocol among opcodes = 4
     """
     pieces = []
+    last = max(data.rfind(name.encode()) for name in renames)
+    position = 0
     for opcode, argument, piece in iter_opcodes(data):
+        if position > last:
+            break
+        position += len(piece)
         if opcode == "GLOBAL":
             module, _, name = argument.partition(" ")
             if module in renames:
@@ -169,7 +175,7 @@ def rename_modules(data: bytes, renames: Mapping[str, str]) -> bytes:
             piece = text_opcode(renames[argument], opcode == "SHORT_BINUNICODE")
         if opcode != "FRAME":
             pieces.append(piece)
-    return b"".join(pieces)
+    return b"".join([*pieces, data[position:]])
 
 
 def global_opcode(module: str, name: str) -> bytes:

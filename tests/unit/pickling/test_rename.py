@@ -77,7 +77,17 @@ def test_rename_modules_matches_whole_names():
     assert rename_modules(data, {__name__[:-1]: "other"}) == data
 
 
-def test_rename_modules_drops_frames():
+def test_rename_modules_reads_frames():
     data = pickle.dumps([Thing(), "x" * 100], 4)
     assert b"\x95" in data[:4]
     assert pickle.loads(rename_modules(data, {"no": "such"})) == [Thing(), "x" * 100]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rename_modules_keeps_what_follows_the_last_name(protocol):
+    entries = {f"key {number}": number for number in range(20_000)}
+    value = [entries, Thing(), entries.copy(), list(entries)]
+    data = rename_modules(pickle.dumps(value, protocol), {__name__: "shop.things"})
+    assert b"shop.things" in data and __name__.encode() not in data
+    first, _, *others = pickle.loads(rename_modules(data, {"shop.things": __name__}))
+    assert [first, *others] == [entries, entries, list(entries)]
