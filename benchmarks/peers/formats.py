@@ -46,7 +46,8 @@ def _package_loader(package: str) -> Load:
 
 def _modpack_save() -> Save:
     save = _imported("modpack", "save")
-    return lambda obj, file: save(obj, file, intern=["benched"])
+    # no other tool loads what it saved
+    return lambda obj, file: save(obj, file, intern=["benched"], self_test=False)
 
 
 def _torch_saver(is_synced: bool) -> Save:

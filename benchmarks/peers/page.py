@@ -312,6 +312,7 @@ differs from the measured ratio by more than the goal does.
 - Files to load are in the page cache.
 - `modpack.save` returns when the disk has the file, and computes SHA-256 and CRC-32 of everything.
   The other tools leave their output in the page cache.
+- `modpack.save` runs with `self_test=False`, because the other tools do not load what they saved.
 - "load and read" is loading, followed by the sum of every tensor.
 - safetensors stores only tensors. The benchmark creates the model on the meta device and assigns
   the tensors.
