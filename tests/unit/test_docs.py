@@ -216,7 +216,10 @@ def run_steps(page: str, folder: Path, warm: WarmPython, background: ExitStack) 
             background.enter_context(serving(found[1], folder))
         else:
             printed = output_of(rest, folder, warm)
-            assert matches(text, printed), f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}"
+            logs = "".join(file.read_text() for file in sorted(folder.glob("*.log")))
+            assert matches(text, printed), (
+                f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}\n--- logs:\n{logs}"
+            )
 
 
 @contextmanager
