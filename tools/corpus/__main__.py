@@ -3,7 +3,7 @@
 ``make corpus`` creates an environment and runs all recipes. ``python tools/corpus --only NAME...``
 runs some recipes in the current environment. The files and the log of a recipe are in
 ``build/corpus/NAME``, and its results in ``build/corpus/NAME.json``. ``--write`` generates the page
-from all results.
+from all results. ``--trained`` saves each model after a training step, in another folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from page import rendered
+from page import rendered, told
 from runner import Case, Result
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +35,8 @@ def main() -> int:
     failed = [r for r in results if not r.modpack.passed and (options.fast or r not in refused)]
     passed = sum(result.modpack.passed for result in results)
     print(f"{passed} of {len(results)} passed, {len(refused)} refused")
+    for line in told(results):
+        print(line)
     if options.write:
         PAGE.write_text(rendered(_all_results(options.folder)), encoding="utf-8")
     return int(bool(failed))
@@ -49,7 +51,8 @@ def _run(name: str, options: argparse.Namespace) -> Result:
     started = time.perf_counter()
     folder, file = options.folder / name, options.folder / f"{name}.json"
     previous = Result.from_json(file.read_text()) if file.exists() else None
-    result = Case(name, folder).run(with_torch_package=not options.no_torch)
+    case = Case(name, folder, options.trained)
+    result = case.run(with_torch_package=not (options.no_torch or options.trained))
     if options.no_torch and previous is not None:
         result.torch = previous.torch
     file.write_text(result.as_json())
@@ -78,13 +81,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--no-torch", action="store_true", help="skip torch.package and keep its earlier results"
     )
+    parser.add_argument(
+        "--trained", action="store_true", help="save after a training step; without torch.package"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of recipes to run in parallel")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
-    parser.add_argument(
-        "--folder", type=Path, default=ROOT / "build" / "corpus", help="folder for all files"
-    )
+    parser.add_argument("--folder", type=Path, help="folder for all files; default: build/corpus")
     options = parser.parse_args()
-    options.folder = options.folder.resolve()
+    default = ROOT / "build" / ("corpus-trained" if options.trained else "corpus")
+    options.folder = (options.folder or default).resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
     return options
 

@@ -122,10 +122,28 @@ def _details(results: Sequence[Result]) -> Iterator[str]:
     ours, theirs = ({r.recipe: getattr(r, each) for r in results} for each in ("modpack", "torch"))
     reasons = {name: f"`{_short(side.why)}`" for name, side in ours.items() if side.why}
     yield from _section("Models that need the process namespace", reasons)
+    yield "## Notes and warnings"
+    yield ""
+    yield from told(results)
+    yield ""
     refused = {name: f"`{_short(side.refusal)}`" for name, side in ours.items() if side.refusal}
     yield from _section("Refused by modpack", refused)
     yield from _section("Failures with modpack", _failures(ours))
     yield from _section("Failures with torch.package", _failures(theirs))
+
+
+def told(results: Sequence[Result]) -> Iterator[str]:
+    """Yield a table of diagnostic codes by frequency, and a list of all warnings."""
+    codes = sorted({code for result in results for code in result.modpack.codes})
+    yield "| diagnostic | notes | models |"
+    yield "| --- | --- | --- |"
+    for code in codes:
+        counts = [n for r in results if (n := r.modpack.codes.get(code, 0))]
+        yield _line([f"`{code}`", str(sum(counts)), str(len(counts))])
+    yield ""
+    for result in results:
+        for warning in result.modpack.warnings:
+            yield f"- `{result.recipe}`: `{_short(warning)}`"
 
 
 def _section(title: str, texts: Mapping[str, str]) -> Iterator[str]:

@@ -32,7 +32,9 @@ class Side:
         namespace: Namespace that the package was loaded into.
         why: Reason for the process namespace, from the self-test.
         hidden: Distributions that were hidden from the loading process.
-        notes: Warnings of the plan.
+        notes: Notes of the plan.
+        codes: Number of notes by diagnostic code.
+        warnings: Warnings that saving issued.
         refusal: Text of modpack's own error if it wrote no package.
     """
 
@@ -45,6 +47,8 @@ class Side:
     why: str = ""
     hidden: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    codes: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
     refusal: str = ""
 
     @property
@@ -95,10 +99,12 @@ class Case:
     Args:
         recipe: Name of the recipe.
         folder: Folder for all files. Emptied first. ``log.txt`` contains the processes' output.
+        is_trained: Whether the model takes a training step before it is saved.
     """
 
-    def __init__(self, recipe: str, folder: Path) -> None:
+    def __init__(self, recipe: str, folder: Path, is_trained: bool = False) -> None:
         self._recipe = recipe
+        self._trained = ["--trained"] if is_trained else []
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -122,10 +128,13 @@ class Case:
         return Result(self._recipe, libraries, ours, theirs, compiled)
 
     def _save(self, side: Side) -> dict[str, Any]:
-        error = self._python(sys.executable, "saving.py", self._recipe, self._folder)
+        error = self._python(
+            sys.executable, "saving.py", self._recipe, self._folder, *self._trained
+        )
         saved = self._report("saved.json", side, error, "build")
         side.modules = {action: len(names) for action, names in saved.get("modules", {}).items()}
-        side.notes = saved.get("notes", [])
+        for name in ("notes", "codes", "warnings"):
+            setattr(side, name, saved.get(name, getattr(side, name)))
         side.hidden = saved.get("hidden", [])
         side.refusal = saved.get("refusal", "")
         self._measure(side, self._folder / "net.modpack")

@@ -1,7 +1,8 @@
 """Build a recipe in a new process, record its outputs, and package it.
 
 ``python saving.py RECIPE FOLDER`` writes ``case.pt`` (inputs and outputs), ``net.modpack`` and
-``saved.json``. With ``--torch``, it packages with ``torch.package`` and writes ``net.pt``.
+``saved.json``. With ``--trained``, it takes a training step first. With ``--torch``, it packages
+with ``torch.package`` and writes ``net.pt``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import inspect
 import io
 import re
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -30,23 +33,33 @@ def main() -> None:
     parser.add_argument("recipe")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--trained", action="store_true")
     options = parser.parse_args()
-    (_with_torch_package if options.torch else _with_modpack)(options.recipe, options.folder)
+    if options.torch:
+        _with_torch_package(options.recipe, options.folder)
+    else:
+        _with_modpack(options.recipe, options.folder, options.trained)
 
 
-def _with_modpack(name: str, folder: Path) -> None:
+def _with_modpack(name: str, folder: Path, is_trained: bool) -> None:
     import modpack
 
     recipe, model, inputs = build(name)
+    if is_trained:
+        train(model, inputs)
     case = {"inputs": inputs, "output": _output(model, inputs), "source": _source(type(model))}
     case["copied"] = _output_of_copy(model, inputs)
     torch.save(case, folder / "case.pt")
     steps = Steps()
     target = folder / "net.modpack"
-    plan = steps.take(
-        "save", lambda: modpack.save(model, target, preset="hermetic", example_inputs=inputs)
-    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", modpack.errors.ModpackWarning)
+        plan = steps.take(
+            "save", lambda: modpack.save(model, target, preset="hermetic", example_inputs=inputs)
+        )
+    told = [e.message for e in caught if issubclass(e.category, modpack.errors.ModpackWarning)]
     report: dict[str, Any] = {
+        "warnings": [str(message) for message in told],
         "stubs": operators_of(name),
         "libraries": list(recipe.LIBRARIES),
         "compiled": list(getattr(recipe, "COMPILED", ())),
@@ -102,7 +115,8 @@ def _facts(plan: Any) -> dict[str, Any]:
         "interned": sorted(owners),
         "extern": sorted(owners_of(_files(plan, "externed"))),
         "hidden": sorted(owners - foundation()),
-        "notes": [str(note) for note in plan.warnings()],
+        "codes": Counter(note.code for note in plan.notes),
+        "notes": [str(note) for note in plan.notes],
     }
 
 
@@ -151,6 +165,24 @@ def build(name: str) -> tuple[Any, torch.nn.Module, tuple[Any, ...]]:
     model, inputs = recipe.build()
     model.eval()
     return recipe, model, inputs
+
+
+def train(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Take one training step, as far as the model computes anything that can be trained."""
+    trained = [part for part in model.parameters() if part.requires_grad]
+    model.train()
+    try:
+        outputs = leaves(model(*inputs), is_detached=False).values()
+        parts = [part for part in outputs if isinstance(part, torch.Tensor) and part.requires_grad]
+        loss = sum(part.abs().float().mean() for part in parts)
+        if trained and isinstance(loss, torch.Tensor):
+            optimizer = torch.optim.SGD(trained, 1e-4)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    except Exception as error:  # recorded in the log; some models cannot be trained like this
+        print(f"--- not trained: {type(error).__name__}: {error}", file=sys.stderr)
+    model.eval()
 
 
 def operators_of(name: str) -> str:

@@ -73,18 +73,32 @@ class Steps:
         file.write_text(json.dumps(report, indent=1))
 
 
-def leaves(value: Any) -> dict[str, Leaf]:
+def leaves(value: Any, is_detached: bool = True) -> dict[str, Leaf]:
     """Return the tensors and plain values in an output, by path.
 
     Mappings, sequences, and attributes of other objects are traversed, each object once.
+
+    Args:
+        value: The output.
+        is_detached: Whether to return copies of tensors, without their gradient functions.
     """
-    return dict(_leaves(value, "output", set()))
+    found = dict(_leaves(value, "output", set()))
+    if not is_detached:
+        return found
+    return {
+        path: leaf.detach().as_subclass(torch.Tensor).clone()
+        if isinstance(leaf, torch.Tensor)
+        else leaf
+        for path, leaf in found.items()
+    }
 
 
 def _leaves(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
-    if isinstance(value, torch.Tensor):
-        yield path, value.detach().as_subclass(torch.Tensor).clone()
-    elif value is None or isinstance(value, (str, int, float, bool)):
+    if (
+        isinstance(value, torch.Tensor)
+        or value is None
+        or isinstance(value, (str, int, float, bool))
+    ):
         yield path, value
     elif id(value) not in seen:
         seen.add(id(value))
