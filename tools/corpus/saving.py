@@ -43,6 +43,7 @@ def main() -> None:
 
 def _with_modpack(name: str, folder: Path, is_trained: bool) -> None:
     import modpack
+    from modpack.errors import ModpackWarning
 
     recipe, model, inputs = build(name)
     if is_trained:
@@ -53,11 +54,11 @@ def _with_modpack(name: str, folder: Path, is_trained: bool) -> None:
     steps = Steps()
     target = folder / "net.modpack"
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", modpack.errors.ModpackWarning)
+        warnings.simplefilter("always", ModpackWarning)
         plan = steps.take(
             "save", lambda: modpack.save(model, target, preset="hermetic", example_inputs=inputs)
         )
-    told = [e.message for e in caught if issubclass(e.category, modpack.errors.ModpackWarning)]
+    told = [e.message for e in caught if issubclass(e.category, ModpackWarning)]
     report: dict[str, Any] = {
         "warnings": [str(message) for message in told],
         "stubs": operators_of(name),

@@ -94,11 +94,7 @@ def leaves(value: Any, is_detached: bool = True) -> dict[str, Leaf]:
 
 
 def _leaves(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
-    if (
-        isinstance(value, torch.Tensor)
-        or value is None
-        or isinstance(value, (str, int, float, bool))
-    ):
+    if value is None or isinstance(value, (torch.Tensor, str, int, float, bool)):
         yield path, value
     elif id(value) not in seen:
         seen.add(id(value))
