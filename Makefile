@@ -5,6 +5,8 @@ VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
 RUNS ?= 1
+# Interpreters, each with a release of torch: the oldest that pyproject.toml names, and others.
+PYTHONS ?= python3.10:2.6.0 python3.12:2.9.1 python3.13:2.9.1
 ROUNDS ?= 3
 
 BIN := $(VENV)/bin
@@ -13,7 +15,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands bench-serve screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands bench-serve screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +26,17 @@ demo: $(READY) ## train a small model, package it, reload it elsewhere, and serv
 # One thread per worker: with more threads than cores, they mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
+# Downloads a torch of some GB for each interpreter. No constraints: the newest libraries are tested.
+test-pythons: ## run the unit tests on other Pythons that are installed, and on the oldest torch
+	@for each in $(PYTHONS); do \
+		python=$${each%:*}; torch=$${each#*:}; folder=.venv-$$python; \
+		$$python -c "" 2>/dev/null || { echo "$$python is not installed"; continue; }; \
+		echo "$$python with torch $$torch" && $$python -m venv $$folder && \
+		$$folder/bin/python -m pip --quiet --disable-pip-version-check install torch==$$torch && \
+		$$folder/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev]' && \
+		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit || exit 1; \
+	done
 
 test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/browser
@@ -85,7 +98,7 @@ screenshot: $(READY) ## take the screenshot of the HTML report; needs Chromium, 
 	@$(BIN)/python tools/screenshot
 
 clean: ## remove virtual environments, caches, and build results
-	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CORPUS) $(CORPUS)-fast .venv-python* build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find modpack tests fixtures docs -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # The stamp is created last, so that the next run repeats interrupted steps.

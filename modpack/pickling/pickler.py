@@ -14,7 +14,14 @@ import pickle
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CellType, FunctionType, GetSetDescriptorType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, Final
 
 import torch
@@ -41,6 +48,7 @@ from modpack.pickling.reducers import (
     is_stateless,
     reduce_by_row,
     reduce_constant,
+    reduce_pybind11_function,
     reduce_pybind11_owner,
     reduce_stream,
 )
@@ -366,6 +374,8 @@ class Pickler(pickle.Pickler):
 
     def _special_reducer(self, kind: type, first: Any) -> _Handler | None:
         """Return the reducer of a type with a row in the tables; else the plain reducer."""
+        if kind is BuiltinFunctionType:
+            return reduce_pybind11_function
         if kind.__module__ == PYBIND11_MODULE:
             return reduce_pybind11_owner
         row = ROWS.find(kind)

@@ -520,6 +520,18 @@ def reduce_pybind11_owner(owner: Any) -> Any:
     return reduced if found is None else (remade.the_same, (ModuleNamed(found[1]),))
 
 
+def reduce_pybind11_function(function: Any) -> Any:
+    """Reduce a function of pybind11 before 3, whose owner is a capsule, to a module's attribute.
+
+    Returns:
+        NotImplemented for other built-in functions, which pickle reduces.
+    """
+    if type(function.__self__).__name__ != "PyCapsule":
+        return NotImplemented
+    module = ReducedObject((remade.the_same, (ModuleNamed(function.__module__),)))
+    return getattr, (module, function.__name__)
+
+
 _MADE_BY_TORCH = "GraphModuleImpl"
 """The class that torch creates for each GraphModule, so that each can have its own forward."""
 

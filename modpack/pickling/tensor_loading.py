@@ -414,7 +414,12 @@ def _rebuild_of_untyped(
 def _rebuild_quantized(
     storage: Any, offset: Any, shape: Any, strides: Any, *more: Any
 ) -> torch.Tensor:
-    """Rebuild like torch's own function, which accesses the memory before checking the storage."""
+    """Rebuild like torch's own function, which accesses the memory before checking the storage.
+
+    Some releases of torch (2.6) do not check the signs, either.
+    """
+    if min(offset, *shape, *strides, 0) < 0:
+        raise UnsoundTensorError("a quantized tensor has a negative offset, size, or stride")
     if storage.dtype not in PACKED:
         _require_room(storage, offset, shape, strides, storage.dtype)
     arguments = (storage, offset, shape, strides, *more)

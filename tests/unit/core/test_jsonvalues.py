@@ -26,7 +26,7 @@ def test_parse_json_accepts_valid_documents():
         (b'"\xff"', "can't decode"),
         (b"\xef\xbb\xbf{}", "BOM"),
         ('{"a":1}'.encode("utf-16"), "can't decode"),
-        (b"9" * 5000, "4300 digits"),
+        (b"9" * 5000, "4300"),
     ],
 )
 def test_parse_json_rejects_invalid_documents(content, reason):
