@@ -109,7 +109,14 @@ def described(codes):
         names = sorted(name for name in dir(code) if name.startswith("co_") and name != "co_lines")
         facts = {n: getattr(code, n) for n in names if n not in ("co_consts", "co_positions")}
         constants = [each for each in code.co_consts if not hasattr(each, "co_code")]
-        found.append((facts, repr(constants), list(code.co_lines()), list(getattr(code, "co_positions", tuple)())))
+        found.append(
+            (
+                facts,
+                repr(constants),
+                list(code.co_lines()),
+                list(getattr(code, "co_positions", tuple)()),
+            )
+        )
         waiting += [each for each in code.co_consts if hasattr(each, "co_code")]
     return found
 

@@ -64,6 +64,8 @@ def named_by(data):
 @pytest.fixture(scope="module")
 def golden():
     """Return modpack's names in all golden archives of the current format."""
+    if not hasattr(torch, "float8_e8m0fnu"):
+        pytest.skip("torch 2.6 cannot read captures of newer releases")
     captured = torch.load(GOLDEN / "capture.pt", weights_only=False)
     names = set(named_by(captured.hooks))
     for file in sorted(GOLDEN.glob("*.*")):

@@ -53,6 +53,7 @@ def made(how: str) -> Any:
     return torch.jit.script(net) if how == "script" else torch.jit.trace(net, torch.ones(1, 2))
 
 
+@pytest.mark.skipif(not hasattr(torch, "float8_e8m0fnu"), reason="torch 2.6 numbers the classes")
 @pytest.mark.parametrize("how", ["script", "trace"])
 def test_script_bytes_are_independent_of_earlier_compilations(how):
     with warnings.catch_warnings():
@@ -90,6 +91,7 @@ def test_script_and_program_bytes_contain_no_folders():
         assert __file__.encode() not in shown and torch.__file__.encode() not in shown, named
 
 
+@pytest.mark.skipif(not hasattr(torch, "float8_e8m0fnu"), reason="torch 2.6 drops the lines")
 def test_exported_program_keeps_source_lines():
     program = torch.export.export(Net(), (torch.ones(1, 2),))
     again = torch.export.load(io.BytesIO(program_bytes(program)))
