@@ -88,7 +88,7 @@ def test_implied_codes_are_milder():
 
 def test_diagnostic_as_text_starts_with_the_location_or_the_subject():
     def text(*values, **more):
-        return str(Diagnostic.from_code("live-state", *values, **more))
+        return str(Diagnostic.from_code("storage-unused", *values, **more))
 
     assert text("shop", "changed", "shop.py:3") == "shop.py:3: changed"
     assert text("shop", "changed", hint="Do it.") == "shop: changed. Do it."
