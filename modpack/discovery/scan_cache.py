@@ -38,7 +38,7 @@ from modpack.core.scan import (
     ScanFailure,
 )
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.secrets import TextKind, find_secrets
+from modpack.discovery.secrets import find_secrets
 from modpack.discovery.walk import Scan
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ScanCache:
         if cached is not None:
             return cached
         scan = scan_source(source, module, is_package)
-        scan = replace(scan, is_clean=not find_secrets(source, TextKind.SOURCE))
+        scan = replace(scan, is_clean=not find_secrets(source))
         self._write(file, scan)
         return scan
 

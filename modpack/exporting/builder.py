@@ -64,9 +64,8 @@ class PackageBuilder:
             with phase("looking for secrets"):
                 data = self.planner.package_data
                 folders = data.own_folders(plan.decisions)
-                published = data.publication_check(plan.decisions)
                 place = self.objects.scripts.place
-                leaks = self.secret_scan.problems(plan, walker, folders, published, place)
+                leaks = self.secret_scan.problems(plan, walker, folders, place)
                 return replace(plan, problems=(*plan.problems, *leaks))
 
     def _problems(self, plan: Plan) -> Iterator[Diagnostic]:
