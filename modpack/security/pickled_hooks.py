@@ -33,6 +33,7 @@ _MAX_STEPS: Final = 100_000
 _MAX_CHARACTERS: Final = 4 << 20
 """Limits for the sources of all hooks of an object: many hooks may share large functions."""
 _MAX_NAME: Final = 200
+_MAX_SHOWN: Final = 4
 UNKNOWN: Final = CallableSpec("object", "unknown")
 """A callable that is stored in an unknown form."""
 
@@ -74,10 +75,10 @@ def read_hooks(archive: Archive, record: str) -> tuple[PickledHook, ...]:
         if not isinstance(listed, list):
             raise MalformedError("the list of hooks is missing")
         for each in listed:
-            if type(each) is not tuple or len(each) != 6 or type(each[0]) is not str:
+            if type(each) is not tuple or len(each) != 6 or {type(each[0]), type(each[1])} != {str}:
                 raise MalformedError("a hook has an unknown form")
             name, kind, *_, hook = each
-            kind = "" if _is_part(hook) else str(kind)
+            kind = "" if _is_part(hook) else kind
             found[PickledHook(name, kind, describer.describe(hook))] = None
     return tuple(found)
 
@@ -163,41 +164,48 @@ def _name_of(node: Any) -> str:
     arguments = node.arguments
     if node.function == _DEFINED:
         module = arguments[0].identity if isinstance(arguments[0], Persistent) else ("", "")
-        return f"{module[-1]}.{arguments[1]}"
+        return _dotted(module[-1], arguments[1])
     if node.function == _FUNCTION:
         _, qualname, module = arguments[1]
-        return f"{module}.{qualname}"
+        return _dotted(module, qualname)
     if node.function == _PARTIAL:
         return f"partial of {_name_of(_state_of_partial(node)[0])}"
     if node.function == _METHOD:
         return f"{_name_of(arguments[0])} (bound)"
     if node.function == _ATTRIBUTE and len(arguments) == 2:
         owner, name = arguments
-        is_class = isinstance(owner, PickledName)
-        return f"{owner}.{name}" if is_class else f"{_kind_of(owner)}.{name} (bound)"
+        if isinstance(owner, PickledName):
+            return _dotted(str(owner), name)
+        return _dotted(_kind_of(owner), name) + " (bound)"
     return _kind_of(node, "instance of ")
 
 
 def _kind_of(node: Any, prefix: str = "") -> str:
     """Return the class of an object, or the call that makes it."""
     if not isinstance(node, CallResult):
-        return f"{prefix}{type(node).__name__}"
+        is_stored = isinstance(node, Persistent)
+        return "object outside of the pickle" if is_stored else f"{prefix}{type(node).__name__}"
     arguments = node.arguments if type(node.arguments) is tuple else ()
     if isinstance(node.function, PickledName) and node.function.module == "copyreg":
         return prefix + _class_name(arguments[0])
     if node.is_instance:
         return prefix + _class_name(node.function)
     # The names of nested calls are not shown: the same one may occur many times.
-    shown = (each if type(each) in (str, PickledName) else "..." for each in arguments)
-    return f"result of {_class_name(node.function)}({', '.join(map(str, shown))})"
+    shown = (each[:_MAX_NAME] if type(each) is str else "..." for each in arguments[:_MAX_SHOWN])
+    return f"result of {_class_name(node.function)}({', '.join(shown)})"
 
 
 def _class_name(node: Any) -> str:
     if _calls(node, _CLASS):
         module = node.arguments[3]
         path = module.identity[-1] if isinstance(module, Persistent) else module
-        return f"{path}.{node.arguments[2]}"
+        return _dotted(path, node.arguments[2])
     return str(node) if isinstance(node, PickledName) else _name_of(node)
+
+
+def _dotted(module: Any, name: Any) -> str:
+    """Join two names. Other nodes raise a TypeError: their text may have any size."""
+    return ".".join((module[:_MAX_NAME], name[:_MAX_NAME]))
 
 
 def _parts_of(node: CallResult) -> Iterator[Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import pickle
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.core.hookspec import CallableSpec
+from modpack.pickling import rebuild
 from modpack.security.pickled_hooks import read_hooks
 
 RECORD = "__model__/model.pkl"
@@ -185,7 +189,7 @@ NAMES = [
     "partial of agreeing.Owner.method (bound)",
     "partial of script_definitions.Owner.method (bound)",
     "partial of agreeing.plain",
-    "Persistent",
+    "object outside of the pickle",
     "result of operator.itemgetter(...)",
     "builtins.print",
     "math.sin",
@@ -265,3 +269,37 @@ def test_unreadable_pickle_of_hooks_is_reported(package, tmp_path):
         writer.commit()
     assert "cannot be read" in run("verify", "--json", tmp_path / "x.modpack")
     assert "unknown" in run("inspect", tmp_path / "x.modpack")
+
+
+class Called:
+    """An object that is pickled as a call, which this test never runs."""
+
+    def __init__(self, function, *arguments) -> None:
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+def test_many_hooks_that_share_a_large_function_take_little_time(package, tmp_path):
+    """A hundred kilobytes of hooks could otherwise show gigabytes of sources."""
+    identity = ("f", "f", "mylib")
+    text = "def f(): pass\n" * 40_000
+    function = Called(rebuild.make_function, (text, 1), identity, None, ())
+    partials = [Called(functools.partial, function) for _ in range(5_000)]
+    rows = [(f"{n}/forward/0", "forward", None, {}, (), each) for n, each in enumerate(partials)]
+    _, pickle_record = hook_records(RECORD)
+    with open_archive(package) as archive, ArchiveWriter(tmp_path / "x.modpack") as writer:
+        for name in archive.names():
+            if "manifest" not in name and name not in (RECORD, pickle_record):
+                writer.write(name, bytes(archive.read(name)))
+        writer.write(RECORD, pickle.dumps(None))
+        writer.write(pickle_record, pickle.dumps({"hooks": rows}))
+        writer.commit()
+    before = time.process_time()
+    found = pickled(tmp_path / "x.modpack")
+    assert time.process_time() - before < 5
+    sources = {each.source for each in found.values()}
+    assert len(found) == 5_000 and {each.name for each in found.values()} == {"partial of mylib.f"}
+    assert sum(map(len, map(str, sources))) < 10_000_000
+    assert any("More sources are omitted" in str(each) for each in sources)
