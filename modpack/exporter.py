@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from modpack.selftest.object_rows import Row
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
-_TESTED = ("dynamic-import", "nested-pickle", "registered-outside")
+_TESTED = ("dynamic-import", "nested-pickle")
 """Warnings that a passed self-test makes unnecessary."""
 MAIN_PACKAGE, MAIN_RESOURCE = "__model__", "model.pkl"
 

@@ -7,7 +7,7 @@ from modpack.core.names import GlobGroup
 from modpack.core.rules import Action, Owner, Rule, deciding_rule
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.scan_cache import ScanCache
-from modpack.discovery.secrets import TextKind, find_secrets
+from modpack.discovery.secrets import find_secrets
 
 MODULES = [f"lib{number % 10}.part{number}.core" for number in range(1000)]
 
@@ -28,7 +28,7 @@ def test_scan_cached_source(benchmark, source, tmp_path):
 
 
 def test_find_secrets(benchmark, source):
-    assert benchmark(find_secrets, source, TextKind.SOURCE) == ()
+    assert benchmark(find_secrets, source) == ()
 
 
 def test_import_from_package(benchmark, source, tmp_path):

@@ -1,113 +1,12 @@
-"""Scan results: the imports and definitions found in a module's source.
+"""Scan results: the imports and file reads found in a module's source.
 
 The scanner in :mod:`modpack.discovery` produces these values; the walk turns them into graph edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum
-from typing import NamedTuple, TypeAlias
-
-Literal: TypeAlias = "bool | int | float | str | list[str] | None"
-"""A literal in a source. A list with one string is the ``repr`` of a value that JSON lacks; an
-empty list is a value that cannot be read statically."""
-
-Row: TypeAlias = "tuple[int, str, Sequence[Literal], Mapping[str, Literal]]"
-"""One binding of a name: line, kind, positional details, and named details.
-
-The details depend on the kind. ``def`` and ``class``: the dotted names of the decorators, and for
-``def`` the function's name under an empty key. ``is``: the value. ``holds``: the value, a mutable
-container. ``call``: the dotted name of the callee and its positional arguments, and its keyword
-arguments.
-"""
-
-
-class Rebinding(IntEnum):
-    """When a module's own code rebinds a name that is already defined."""
-
-    AT_IMPORT = 0
-    """During the import of the module."""
-    RUNNING = 1
-    """In methods, or in functions that the module itself calls: internal state."""
-    ON_REQUEST = 2
-    """In functions for callers: ``def set_flag(value): global FLAG; ...``."""
-
-
-class Body(NamedTuple):
-    """The bindings of a module, or of a class in it.
-
-    Attributes:
-        line: Line of the class statement; 0 for a module.
-        decorators: Dotted names of the decorators; ``""`` for one that is not a dotted name.
-        functions: Lines of functions that are bound once and not decorated, by name.
-        values: Lines and literals of names that are bound once, by name.
-        others: All bindings, in source order, of each other name that can be read statically.
-        unread: Names with a binding that cannot be read statically.
-        conditional: Names that only statements in blocks bind, so they may be absent.
-    """
-
-    line: int
-    decorators: Sequence[str]
-    functions: Mapping[str, int]
-    values: Mapping[str, tuple[int, Literal]]
-    others: Mapping[str, Sequence[Row]]
-    unread: Sequence[str] = ()
-    conditional: Sequence[str] = ()
-
-
-class Initializer(NamedTuple):
-    """An ``__init__`` that only stores its arguments and literals.
-
-    Attributes:
-        parameters: Parameter names after ``self``, each with its default.
-        attributes: The stored parameter's name, or an empty name and a literal, by attribute.
-        changed: When methods set an attribute later (:class:`Rebinding`), by attribute.
-    """
-
-    parameters: Sequence[tuple[str, Literal]]
-    attributes: Mapping[str, tuple[str, Literal]]
-    changed: Mapping[str, int]
-
-
-@dataclass(frozen=True)
-class Definitions:
-    """The definitions in one source.
-
-    Attributes:
-        bodies: Bindings of classes by dotted path; ``""`` is the module itself.
-        settings: When functions rebind a global, or an attribute (with a leading dot) of a
-            non-local object, by name.
-        setters: Those names by function, including functions that it calls; ``*`` for a computed
-            name.
-        called: Last name components of the callees in expression statements at module level.
-        is_dynamic: Whether module-level code may bind names that are not in the source text.
-        initializers: Initializers by class, for classes that only store arguments and literals.
-    """
-
-    bodies: Mapping[str, Body] = field(default_factory=dict)
-    settings: Mapping[str, int] = field(default_factory=dict)
-    setters: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    called: Sequence[str] = ()
-    is_dynamic: bool = False
-    initializers: Mapping[str, Initializer] = field(default_factory=dict)
-
-    def without_values(self) -> Definitions:
-        """Return a copy without values, for a source that contains a secret."""
-        bodies = {
-            path: body._replace(
-                values={},
-                others={n: rows for n, rows in body.others.items() if _has_no_value(rows)},
-                unread=[*body.unread, *body.values, *body.others],
-            )
-            for path, body in self.bodies.items()
-        }
-        return replace(self, bodies=bodies, initializers={})
-
-
-def _has_no_value(rows: Sequence[Row]) -> bool:
-    return all(kind in ("def", "class") for _, kind, _, _ in rows)
+from dataclasses import dataclass, field
+from enum import Enum
 
 
 class ImportKind(str, Enum):
@@ -285,7 +184,6 @@ class ModuleScan:
         failure: Parse error. All other fields are then empty.
         reads: Expressions that may read files next to the code.
         listings: Folders of code that the source lists and may import from.
-        defined: Definitions, for comparison with the live module.
         is_clean: Whether a secret scan of the source found nothing.
     """
 
@@ -298,5 +196,4 @@ class ModuleScan:
     failure: ScanFailure | None = None
     reads: tuple[FileRead, ...] = ()
     listings: tuple[FolderListing, ...] = ()
-    defined: Definitions = field(default_factory=Definitions, compare=False)
     is_clean: bool = field(default=False, compare=False)

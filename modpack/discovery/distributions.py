@@ -6,10 +6,8 @@ because of the current folder. It is loose code: the project's metadata does not
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
-import hashlib
 import json
 import os
 import re
@@ -219,22 +217,6 @@ class LazyDistribution:
             return root_of(module) in self.top_level
         listed = file[len(self._prefix) :].replace(os.sep, "/")
         return listed in (self._folders if is_folder else self._listed)
-
-    def has_published(self, file: str, content: bytes) -> bool:
-        """Return whether a package index distributes a file with exactly this content.
-
-        RECORD lists the digest of each file at installation. A distribution from another source
-        than an index has an origin file (PEP 610).
-        """
-        has_origin = self._may_have_origin and self.text(ORIGIN)
-        if has_origin or not file.startswith(self._prefix):
-            return False
-        listed = file[len(self._prefix) :].replace(os.sep, "/")
-        row = re.search(f"\n{re.escape(listed)},sha256=([\\w-]+)", self._record())
-        if row is None:
-            return False
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
-        return row[1] == digest.decode("ascii").rstrip("=")
 
     def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
         """Return whether a file of an editable install's folder is importable through it."""
@@ -546,11 +528,6 @@ class DistributionIndex:
         if found.path not in self._entries:
             self._entries[found.path] = LazyDistribution.cached(found)
         return self._entries[found.path]
-
-    def is_published(self, file: str, content: bytes) -> bool:
-        """Return whether a file is unchanged since it was installed from an index."""
-        path = normalize_path(file)
-        return any(entry.has_published(path, content) for entry in self._claiming(path))
 
     def required_closure(self, distribution: InstalledDistribution) -> frozenset[str]:
         """Return the normalized names of a distribution's direct and indirect requirements."""

@@ -20,7 +20,6 @@ from modpack.core.scan import (
 )
 from modpack.discovery.conditions import ConditionEvaluator, ConditionResult, ImportContext
 from modpack.discovery.data_files import find_reads
-from modpack.discovery.definitions import read_definitions
 from modpack.discovery.dynamic_imports import CallReader, find_listings
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
@@ -266,7 +265,6 @@ class _Scanner:
             exported=self._exported(),
             reads=find_reads(self._parsed, self._module, self._package),
             listings=find_listings(self._parsed, self._module, self._package),
-            defined=read_definitions(self._parsed),
         )
 
     def _imports_by_statement(self) -> Iterator[_Found]:

@@ -27,21 +27,18 @@ from typing import Final
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
 from modpack.core.scan import (
-    Body,
     BrokenImport,
-    Definitions,
     DynamicImport,
     FileRead,
     FolderListing,
     ImportKind,
     ImportStatement,
-    Initializer,
     ModuleScan,
     ReadKind,
     ScanFailure,
 )
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.secrets import TextKind, find_secrets
+from modpack.discovery.secrets import find_secrets
 from modpack.discovery.walk import Scan
 
 _log = logging.getLogger(__name__)
@@ -88,10 +85,7 @@ class ScanCache:
         if cached is not None:
             return cached
         scan = scan_source(source, module, is_package)
-        if find_secrets(source, TextKind.SOURCE):
-            scan = replace(scan, is_clean=False, defined=scan.defined.without_values())
-        else:
-            scan = replace(scan, is_clean=True)
+        scan = replace(scan, is_clean=not find_secrets(source))
         self._write(file, scan)
         return scan
 
@@ -188,8 +182,7 @@ def scan_from_json(data: bytes) -> ModuleScan:
     True
     """
     imports, unreadable, broken_imports, *row = json.loads(data)
-    bound, binds_dynamically, exported, failure, reads, listings, defined, is_clean = row
-    bodies, settings, setters, called, is_dynamic, initializers = defined
+    bound, binds_dynamically, exported, failure, reads, listings, is_clean = row
     return ModuleScan(
         tuple(
             ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
@@ -203,13 +196,5 @@ def scan_from_json(data: bytes) -> ModuleScan:
         None if failure is None else ScanFailure(*failure),
         tuple(FileRead(_READS[kind], *rest) for kind, *rest in reads),
         tuple(starmap(FolderListing, listings)),
-        Definitions(
-            {path: Body._make(body) for path, body in bodies.items()},
-            settings,
-            setters,
-            called,
-            is_dynamic,
-            {path: Initializer._make(each) for path, each in initializers.items()},
-        ),
         is_clean is True,
     )

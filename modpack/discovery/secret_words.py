@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final
 
 Positions = Mapping[bytes, Sequence[int] | None]
-"""Positions by word; None for a frequent or case-insensitive word, whose positions are not kept."""
+"""Positions by word; None for a frequent word, whose positions are not kept."""
 
 _GROUPS: Final = 8
 """One group for each bit of a byte."""
@@ -39,23 +39,20 @@ class WordFinder:
     and miss its goals (benchmark rows save-plain and save-objects).
 
     Args:
-        exact: Case-sensitive words.
-        any_case: Lowercase words to find in any case.
+        words: Words to find.
 
-    >>> WordFinder([b"ghp_", b"://"], [b"token"]).find(b"https://example.org/MyToken")
-    {b'://': [5], b'token': None}
+    >>> WordFinder([b"ghp_", b"://"]).find(b"https://example.org")
+    {b'://': [5]}
     """
 
-    def __init__(self, exact: Iterable[bytes], any_case: Iterable[bytes] = ()) -> None:
-        self._exact = frozenset(exact)
-        words = sorted(self._exact.union(any_case))
+    def __init__(self, words: Iterable[bytes]) -> None:
+        words = sorted(set(words))
         self._longest = max(map(len, words))
-        self._beginnings = {word: word[:_PREFIX_LENGTH].lower() for word in words}
+        self._beginnings = {word: word[:_PREFIX_LENGTH] for word in words}
         self._sizes = sorted(set(map(len, self._beginnings.values())))
         self._groups = list(_split_into_groups(words))
         self._tables = [self._translation_table(offset) for offset in range(_PREFIX_LENGTH)]
-        spellings = (spelled for word in words for spelled in self._spellings(word))
-        used = {byte for spelled in spellings for byte in spelled[:_PREFIX_LENGTH]}
+        used = {byte for beginning in self._beginnings.values() for byte in beginning}
         self._unused = bytes(byte for byte in range(256) if byte not in used)
 
     def find(self, data: bytes) -> Positions:
@@ -63,13 +60,8 @@ class WordFinder:
         found: dict[bytes, list[int] | None] = {}
         for start in range(0, len(data), _BLOCK):
             block = data[start : start + _BLOCK + self._longest]
-            candidates = self._candidates(block)
-            lowered = b"" if self._exact.issuperset(candidates) else block.lower()
-            for word in candidates:
-                if word in self._exact:
-                    _add_positions(found, word, block, start)
-                elif word in lowered:
-                    found[word] = None
+            for word in self._candidates(block):
+                _add_positions(found, word, block, start)
         return found
 
     def _candidates(self, block: bytes) -> list[bytes]:
@@ -77,8 +69,7 @@ class WordFinder:
         left = block.translate(None, self._unused) if b"\0" in block else block
         ends = [mark.end() for mark in _NEXT_MARK.finditer(self._mark_beginnings(left))]
         pieces = {left[end - 1 : end - 1 + _PREFIX_LENGTH] for end in ends}
-        lowered = {piece.lower() for piece in pieces}
-        beginning = {piece[:size] for size in self._sizes for piece in lowered}
+        beginning = {piece[:size] for size in self._sizes for piece in pieces}
         return [word for word, begin in self._beginnings.items() if begin in beginning]
 
     def _mark_beginnings(self, data: bytes) -> bytes:
@@ -95,17 +86,9 @@ class WordFinder:
         table = bytearray(256)
         for number, group in enumerate(self._groups):
             for word in group:
-                for byte in self._bytes_at(word, offset):
+                for byte in word[offset : offset + 1] or range(256):
                     table[byte] |= 1 << number
         return bytes(table)
-
-    def _bytes_at(self, word: bytes, offset: int) -> Iterable[int]:
-        if offset >= len(word):
-            return range(256)
-        return {spelled[offset] for spelled in self._spellings(word)}
-
-    def _spellings(self, word: bytes) -> tuple[bytes, ...]:
-        return (word,) if word in self._exact else (word, word.upper())
 
 
 def _add_positions(

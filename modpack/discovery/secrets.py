@@ -1,4 +1,4 @@
-"""A secret scan of bytes, for known token formats and assignments, in bounded time and memory.
+"""A secret scan of bytes, for private keys and known token formats, in bounded time and memory.
 
 In a pickle, strings are searched without the surrounding opcodes, which may be letters and digits
 themselves. The values in ``.env`` files must not be in code or in packages.
@@ -13,19 +13,10 @@ import re
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from modpack.discovery.secret_shapes import (
-    HINTS,
-    SHAPES,
-    find_assigned,
-    find_assigned_bare,
-    find_assigned_in_pickle,
-    is_secret_name,
-    is_secret_value,
-)
+from modpack.discovery.secret_shapes import SHAPES, is_placeholder
 from modpack.discovery.secret_words import Positions, WordFinder, find_all
 
 ALLOW_COMMENT: Final = b"modpack: not a secret"
@@ -42,7 +33,7 @@ _PRINTABLE: Final = bytes(
 )
 _KEY_BEGIN: Final = b"-----BEGIN "
 _ANCHORS: Final = (_KEY_BEGIN, *(anchor for shape in SHAPES for anchor in shape.anchors))
-_WORDS: Final = WordFinder(_ANCHORS, HINTS)
+_WORDS: Final = WordFinder(_ANCHORS)
 _SIZES: Final = {b"X": 4, b"\x8c": 1, b"\x8d": 8, b"B": 4, b"C": 1, b"\x8e": 8}
 """Number of size bytes for each string and bytes opcode (:mod:`pickletools`)."""
 _MAX_TEXT: Final = 256 << 10
@@ -55,18 +46,6 @@ _NOT_BASE64: Final = re.compile(rb"\\[nr]|[A-Za-z0-9-]{2,20}: [^\n\\]*|[^A-Za-z0
 _MIN_KEY: Final = 60
 _MIN_DISTINCT: Final = 16
 """Minimum number of distinct characters in a key; an example of dots and letters has fewer."""
-
-
-class TextKind(str, Enum):
-    """The kind of the scanned bytes, which determines the notation of assignments."""
-
-    SOURCE = "source"
-    DATA = "data"
-    PICKLE = "pickle"
-    DESCRIPTION = "description"
-    """Metadata of a distribution. Names of values are not evidence, such as a badge URL's token."""
-    PUBLISHED = "published"
-    """A public file. A match by its name or its surroundings alone is an example there."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +70,7 @@ class Secret:
 
 
 def find_secrets(
-    data: bytes, kind: TextKind, known: Mapping[bytes, str] | None = None
+    data: bytes, known: Mapping[bytes, str] | None = None, *, is_pickle: bool = False
 ) -> tuple[Secret, ...]:
     r"""Return all possible secrets in a source, a file, or a pickle, in order.
 
@@ -99,22 +78,22 @@ def find_secrets(
 
     Args:
         data: Bytes to scan.
-        kind: Kind of the bytes.
         known: Secret values of any form, with a description of their origin.
+        is_pickle: Whether the data is a pickle.
 
-    >>> text = b"x = 1\npassword = 'Tr0ub4dor&3'"
-    >>> [(s.line, s.description, s.excerpt) for s in find_secrets(text, TextKind.SOURCE)]
-    [(2, 'a value with a secret name', "'Tr0u...' (11 characters)")]
+    >>> text = b"x = 1\nlogin('Tr0ub4dor&3')"
+    >>> found = find_secrets(text, {b"Tr0ub4dor&3": "the password in .env"})
+    >>> [(secret.line, secret.description, secret.excerpt) for secret in found]
+    [(2, 'the password in .env', "'Tr0u...' (11 characters)")]
     """
-    is_utf16 = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE))
-    if is_utf16 and kind not in (TextKind.SOURCE, TextKind.PICKLE):
+    if not is_pickle and data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     found: dict[int, tuple[str, bytes]] = {}
     for start in range(0, max(len(data), 1), _CHUNK):
         chunk = data[start : start + _CHUNK + _OVERLAP]
-        for at, description, value in _search_chunk(chunk, kind, known or {}):
+        for at, description, value in _search_chunk(chunk, known or {}, is_pickle):
             found.setdefault(start + at, (description, value))
-    binary = kind is TextKind.PICKLE or b"\0" in data[:_OVERLAP]
+    binary = is_pickle or b"\0" in data[:_OVERLAP]
     secrets = []
     end, line, counted = -1, 1, 0
     for at in sorted(found):
@@ -141,26 +120,17 @@ def _is_allowed(data: bytes, at: int) -> bool:
 
 
 def _search_chunk(
-    chunk: bytes, kind: TextKind, known: Mapping[bytes, str]
+    chunk: bytes, known: Mapping[bytes, str], is_pickle: bool
 ) -> Iterator[tuple[int, str, bytes]]:
     for value, origin in known.items():
         for at in find_all(chunk, value):
             yield at, origin, value
     words = _WORDS.find(chunk)  # most chunks have few of them, which saves most searches
-    texts = _pickled_texts(chunk, words) if kind is TextKind.PICKLE else _printable_texts(chunk)
-    for start, text in texts:
-        for at, description, value in _search_text(text, words, kind is TextKind.PUBLISHED):
-            yield start + at, description, value
-    hints = tuple(hint for hint in HINTS if hint in words)
-    if kind in (TextKind.DESCRIPTION, TextKind.PUBLISHED) or not hints:
-        return
-    named = list(find_assigned(chunk, hints))  # pickles contain the source of some functions
-    if kind is TextKind.PICKLE:
-        named += find_assigned_in_pickle(chunk, hints)
-    if kind is TextKind.DATA:
-        named += find_assigned_bare(chunk, hints)
-    for at, value in named:
-        yield at, "a value with a secret name", value
+    if words:
+        texts = _pickled_texts(chunk, words) if is_pickle else _printable_texts(chunk)
+        for start, text in texts:
+            for at, description, value in _search_text(text, words):
+                yield start + at, description, value
 
 
 def _pickled_texts(data: bytes, words: Positions) -> Iterator[tuple[int, bytes]]:
@@ -216,14 +186,10 @@ def _printable_texts(chunk: bytes) -> Iterator[tuple[int, bytes]]:
         at = marks.find(run, end)
 
 
-def _search_text(
-    text: bytes, words: Container[bytes], exact_only: bool
-) -> Iterator[tuple[int, str, bytes]]:
+def _search_text(text: bytes, words: Container[bytes]) -> Iterator[tuple[int, str, bytes]]:
     if _KEY_BEGIN in words:
         yield from _private_keys(text)
     for shape in SHAPES:
-        if exact_only and not shape.is_exact:
-            continue
         for anchor in shape.anchors:
             for at in find_all(text, anchor) if anchor in words else ():
                 match = shape.compiled.match(text, max(0, at - shape.reach))
@@ -251,9 +217,10 @@ _ASSIGNMENT: Final = (
 _EXAMPLE_SUFFIXES: Final = (".example", ".sample", ".template", ".dist", ".defaults", ".schema")
 _ENV_FILE_NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
 _LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
-_LABEL: Final = rb"(?:%b[_./:+-])*%b" % (_LABEL_PART, _LABEL_PART)
-"""A typical value of a variable without a secret name: ``shop-models-2024``."""
-_URL_PASSWORD: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]{6,})@"
+_LABEL: Final = rb"[~./]*(?:%b[_./:+-]+)*%b/?" % (_LABEL_PART, _LABEL_PART)
+"""A value that is no secret, although its name may suggest one: ``shop-models-2024``, a path."""
+_SECRET_NAME: Final = rb"(?i)pass|pwd|secret|token|key|credential"
+_URL_PASSWORD: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]*)@"
 _MAX_BYTES: Final = 1 << 20
 _MIN_VALUE: Final = 8
 _PROJECT_MARKS: Final = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
@@ -281,11 +248,9 @@ def env_file_secrets(data: bytes) -> Iterator[tuple[str, bytes]]:
         in_url = re.match(_URL_PASSWORD, value)
         if in_url is not None:
             value = in_url[1]
-        elif not is_secret_value(value, b"password" if is_secret_name(name) else b"value"):
+        elif not re.search(_SECRET_NAME, name):
             continue
-        elif not is_secret_name(name) and (b"/" in value or re.fullmatch(_LABEL, value)):
-            continue  # a path, or a name
-        if len(value) >= _MIN_VALUE:
+        if len(value) >= _MIN_VALUE and not (is_placeholder(value) or re.fullmatch(_LABEL, value)):
             yield name.decode("ascii"), value
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import bisect
 import io
-import itertools
 import re
 import sys
 import tokenize
@@ -18,15 +17,6 @@ from typing import TypeAlias
 
 from modpack.core.scan import ScanFailure
 
-_ALWAYS_SMALL = 200_000
-"""Size in bytes below which a source is never too large."""
-_MAX_TOKENS = 200_000
-"""Limit for the tokens of a source: each may become a kilobyte of syntax tree."""
-_TOKEN = re.compile(
-    rb'''("""|\'\'\')(?:\\.|.)*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^'\\\n])*\''''
-    rb"|#[^\n]*|\w+|[^\w\s]|\n",
-    re.DOTALL,
-)
 _TOO_DEEP = "nested too deeply for Python's own parser"
 
 
@@ -102,19 +92,6 @@ def contains_line(statement: ast.stmt, lines: Sequence[int]) -> bool:
     first = decorators[0].lineno if decorators else statement.lineno
     following = bisect.bisect_left(lines, first)
     return following < len(lines) and lines[following] <= (statement.end_lineno or first)
-
-
-def is_large(source: str | bytes) -> bool:
-    """Return whether parsing a source takes hundreds of megabytes, which is rare in practice.
-
-    >>> is_large("x = 1"), is_large("x;" * 200_000)
-    (False, True)
-    """
-    if len(source) < _ALWAYS_SMALL:
-        return False
-    data = source if isinstance(source, bytes) else source.encode("utf-8", "replace")
-    tokens = itertools.islice(_TOKEN.finditer(data), _MAX_TOKENS)
-    return sum(1 for _ in tokens) == _MAX_TOKENS
 
 
 def _decode(source: str | bytes) -> str:

@@ -19,10 +19,9 @@ from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.exporting.contents import interned_records, reject_clashing_records, write_contents
+from modpack.exporting.edited_sources import edited_notes
 from modpack.exporting.heavy_libraries import heavy_notes
-from modpack.exporting.live_notes import live_notes
 from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.patches import extern_notes, registered_notes
 from modpack.exporting.planner import Planner
 from modpack.exporting.secret_guard import SecretScan
 
@@ -58,22 +57,15 @@ class PackageBuilder:
             plan = replace(
                 plan,
                 problems=tuple(self._problems(plan)),
-                notes=(
-                    *plan.notes,
-                    *live_notes(plan, walker, self.objects.scripts.added),
-                    *extern_notes(plan, walker),
-                    *self.objects.notes(plan),
-                    *registered_notes(plan, walker, self.installed),
-                ),
+                notes=(*plan.notes, *edited_notes(plan, walker), *self.objects.notes(plan)),
             )
             plan = reject_clashing_records(plan, walker, self.writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
                 data = self.planner.package_data
                 folders = data.own_folders(plan.decisions)
-                published = data.publication_check(plan.decisions)
                 place = self.objects.scripts.place
-                leaks = self.secret_scan.problems(plan, walker, folders, published, place)
+                leaks = self.secret_scan.problems(plan, walker, folders, place)
                 return replace(plan, problems=(*plan.problems, *leaks))
 
     def _problems(self, plan: Plan) -> Iterator[Diagnostic]:

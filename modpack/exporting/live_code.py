@@ -37,14 +37,6 @@ def resolve_name(name: str, namespace: Mapping[str, Any]) -> Any:
     return found
 
 
-def defining_module(value: Any) -> str:
-    """Return the module that defines a function or a class, or an empty string if unknown."""
-    if is_a(value, FunctionType):
-        return str(value.__globals__.get("__name__", ""))
-    found = getattr(value, "__module__", None) if is_a(value, type) else None
-    return found if isinstance(found, str) else ""
-
-
 def unwrap_functions(value: Any) -> Iterator[FunctionType]:
     """Yield the functions that a possibly decorated object wraps, outermost first."""
     todo: list[Any] = [value]

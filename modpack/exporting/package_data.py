@@ -505,29 +505,6 @@ class PackageDataPlanner:
             if not each.is_installed and each.package is None
         }
 
-    def publication_check(
-        self, decisions: Mapping[str, Decision]
-    ) -> Callable[[str, str, bytes], bool]:
-        """Return a function that recognizes files of published distributions.
-
-        Files that a loaded package contains for a distribution count as well: they were checked
-        when that package was exported.
-
-        Args:
-            decisions: The decision for each module.
-
-        Returns:
-            A function of a file's owner (a module or a distribution), its path, and its content.
-        """
-        kept = {
-            owner
-            for each in self._interned(decisions).values()
-            if each.package is not None and each.distribution is not None
-            for owner in (each.module, each.distribution.name)
-        }
-        is_published = self._host.is_published
-        return lambda owner, file, content: owner in kept or is_published(file, content)
-
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Add the file, or the files of the folder, that packaged code looked for.
 

@@ -28,9 +28,6 @@ class ScriptExporter:
     Args:
         planner: Receives the modules of definitions.
         store_value: Pickles values that a module of definitions needs at import.
-
-    Attributes:
-        added: Modules and attribute paths of functions that scripts have set on other classes.
     """
 
     def __init__(self, planner: Planner, store_value: StoreValue) -> None:
@@ -39,7 +36,6 @@ class ScriptExporter:
         self._scripts: dict[int, ScriptDefinitions] = {}
         self._texts: dict[str, ModuleText] = {}
         self._names = set(SCRIPTS)
-        self.added: set[tuple[str, str]] = set()
         self._additions: dict[int, tuple[type, list[Filling]]] = {}
 
     def add(self, module: str) -> None:
@@ -87,7 +83,6 @@ class ScriptExporter:
         if found and (is_own or "<locals>" in path or not self._planner.interns(module)):
             found = []
         self._additions[id(kind)] = kind, found
-        self.added.update((module, ".".join(each.path)) for each in found)
         return found
 
     def _is_free(self, name: str) -> bool:

@@ -26,7 +26,6 @@ from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.secrets import (
     Secret,
-    TextKind,
     env_file_secrets,
     env_secrets_in,
     find_secrets,
@@ -40,7 +39,6 @@ from modpack.exporting.problems import file_of
 
 _log = logging.getLogger("modpack")
 _SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
-_IsPublished = Callable[[str, str, bytes], bool]
 
 
 class _Leak(NamedTuple):
@@ -115,13 +113,13 @@ class SecretScan:
     def __init__(self, allowed: Sequence[Allowance]) -> None:
         self._allowed = tuple(allowed)
         self._saved: dict[str, tuple[_Leak, ...]] = {}
-        self._found: dict[tuple[TextKind, bytes, int], tuple[Secret, ...]] = {}
+        self._found: dict[tuple[bytes, int], tuple[Secret, ...]] = {}
         self._values: dict[str, dict[bytes, str]] = {}
         self._is_project = cache(is_project)
 
     def scan_resource(self, record: str, data: bytes) -> None:
         """Scan a text or bytes that the user saves."""
-        found = [*_scan_file_name(record, data), *find_secrets(data, TextKind.DATA, self._known)]
+        found = [*_scan_file_name(record, data), *find_secrets(data, self._known)]
         self._saved[record] = tuple(_Leak(record, s, _locate(record, s)) for s in found)
 
     def scan_pickle(
@@ -134,7 +132,7 @@ class SecretScan:
             data: The pickle and the records that continue it.
             places: Returns the attribute path of each text in the live object.
         """
-        found = find_secrets(data, TextKind.PICKLE, self._known)
+        found = find_secrets(data, self._known, is_pickle=True)
         unique = {secret.value: secret for secret in found}
         paths = places(list(unique)) if unique else {}
         self._saved[record] = tuple(
@@ -148,8 +146,8 @@ class SecretScan:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             for name in archive.namelist():
                 if name.endswith(_SCRIPT_CODE):
-                    kind = TextKind.PICKLE if name.endswith(".pkl") else TextKind.SOURCE
-                    found = find_secrets(archive.read(name), kind, self._known)
+                    is_pickle = name.endswith(".pkl")
+                    found = find_secrets(archive.read(name), self._known, is_pickle=is_pickle)
                     leaks += [_Leak(record, s, _locate(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
@@ -158,7 +156,6 @@ class SecretScan:
         plan: Plan,
         walker: Walker,
         own_folders: Iterable[Path],
-        is_published: _IsPublished,
         place: Callable[[str], str],
     ) -> Iterator[Diagnostic]:
         """Yield a problem for each secret in a plan that is not allowed.
@@ -167,7 +164,6 @@ class SecretScan:
             plan: The plan.
             walker: Provides the sources.
             own_folders: The folders of the user's own interned code.
-            is_published: Returns whether a file is public, given its owner, path, and content.
             place: Maps a location to the file that the user knows.
         """
         known = {**self._known, **dict(self._nearby_values(map(str, own_folders)))}
@@ -176,42 +172,31 @@ class SecretScan:
             source = walker.source(module)
             if walker.scan(module).is_clean and not any(value in source for value in known):
                 continue
-            file = file_of(walker, module)
-            found = self._search(source, TextKind.SOURCE, known)
-            if found and is_published(module, file, source):
-                found = self._search(source, TextKind.PUBLISHED, known)
+            file, found = file_of(walker, module), self._search(source, known)
             leaks += [_Leak(module, secret, place(_locate(file, secret))) for secret in found]
         for each in plan.files:
-            leaks += self._scan_file(each, known, is_published)
+            leaks += self._scan_file(each, known)
         for leak in leaks:
             if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
                 _log.info("%s: %s is allowed", leak.place, leak.secret.description)
             else:
                 yield leak.problem(plan.graph, leak.subject in self._saved)
 
-    def _scan_file(
-        self, file: PlannedFile, known: Mapping[bytes, str], is_published: _IsPublished
-    ) -> list[_Leak]:
+    def _scan_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> list[_Leak]:
         if file.kind is FileKind.NATIVE:
             return []
         try:
             data = Path(file.source).read_bytes()
         except OSError:  # reported when the file is written
             return []
-        is_metadata = file.kind is FileKind.METADATA
-        kind = TextKind.DESCRIPTION if is_metadata else TextKind.DATA
-        found = (*_scan_file_name(file.record, data), *self._search(data, kind, known))
-        if found and is_published(file.owner, file.source, data):
-            found = self._search(data, TextKind.PUBLISHED, known)
+        found = (*_scan_file_name(file.record, data), *self._search(data, known))
         return [_Leak(file.record, each, _locate(file.source, each), True) for each in found]
 
-    def _search(
-        self, data: bytes, kind: TextKind, known: Mapping[bytes, str]
-    ) -> tuple[Secret, ...]:
+    def _search(self, data: bytes, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         """Search a text, with a cache for packages that are planned several times."""
-        key = kind, hashlib.blake2b(data, digest_size=20).digest(), len(known)
+        key = hashlib.blake2b(data, digest_size=20).digest(), len(known)
         if key not in self._found:
-            self._found[key] = find_secrets(data, kind, known)
+            self._found[key] = find_secrets(data, known)
         return self._found[key]
 
     @cached_property
@@ -254,7 +239,7 @@ def _is_installed(folder: str) -> bool:
 def _scan_file_name(record: str, data: bytes) -> Iterator[Secret]:
     """Yield a finding for a ``.env`` file, whatever its values look like."""
     if is_env_file(record.rpartition("/")[2]) and any(env_file_secrets(data)):
-        whole = find_secrets(data, TextKind.DATA, {data: "a .env file"})
+        whole = find_secrets(data, {data: "a .env file"})
         yield from whole[:1]
 
 

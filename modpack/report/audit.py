@@ -18,10 +18,10 @@ from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_
 from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_findings import (
+    dangerous_names,
     find_all,
     is_licensed_under,
     pickle_findings,
-    source_findings,
 )
 from modpack.report.distribution_index import (
     distributions_of,
@@ -105,7 +105,7 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
             code = list_code(archive, manifest)
             scanned = [
                 *pickle_findings(archive, manifest, code),
-                *source_findings(archive, code),
+                *dangerous_names(code),
             ]
     modules = (
         facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))

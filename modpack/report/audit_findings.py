@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -17,7 +16,7 @@ from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import is_within, root_of
 from modpack.core.plan import MockEventKind, MockRisk, UseKind
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
-from modpack.core.scan import ImportKind, ScanFailure
+from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic, diagnostic_codes
@@ -32,9 +31,7 @@ from modpack.report.audit_facts import (
     location_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.security.code_effects import import_effects, read_effects
 from modpack.security.code_listing import CodeListing
-from modpack.security.pickle_names import PickledSource
 
 _SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples, which verification compares with the record of the self-test."""
@@ -314,53 +311,11 @@ def pickle_findings(
             yield Diagnostic.from_code("pickle-undeclared", record, text, record)
 
 
-def source_findings(archive: Archive, listing: CodeListing) -> Iterator[Diagnostic]:
-    """Yield findings about dangerous names in pickles and visible effects of sources.
-
-    Args:
-        archive: The package.
-        listing: The package's code.
-
-    Raises:
-        ArchiveError: If a record is damaged.
-    """
+def dangerous_names(listing: CodeListing) -> Iterator[Diagnostic]:
+    """Yield a finding for each dangerous name in a pickle."""
     for record, names in listing.names().items():
         for name in names:
             if is_dangerous(name.module, name.name):
                 text = f"{record} names {name}, which can run arbitrary code"
                 location = f"{record}, byte {name.position}"
                 yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, location)
-    for record, contents in listing.pickles.items():
-        for source in contents.sources:
-            yield from _function_effects(record, source)
-    for record in listing.sources:
-        yield from _module_effects(record, archive.read(record))
-
-
-def _function_effects(record: str, source: PickledSource) -> Iterator[Diagnostic]:
-    """Yield the effects of calling a function whose source is in a pickle."""
-    text = textwrap.dedent(source.text)
-    is_definition = text.lstrip().startswith(("def ", "async def "))
-    called = source.name.rpartition(".")[2]
-    code = f"{text}\n{called}()\n" if is_definition else text
-    for effect in import_effects(code):
-        line = source.line + effect.line - 1
-        text = f"{source.name} calls {effect.call} (line {line} of its source)"
-        yield Diagnostic.from_code(f"call-effect-{effect.kind.value}", source.name, text, record)
-
-
-def _module_effects(record: str, source: bytes) -> Iterator[Diagnostic]:
-    """Yield the effects of importing a module that its source shows."""
-    effects = read_effects(source)
-    if isinstance(effects, ScanFailure):
-        location = f"{record}:{effects.line}" if effects.line is not None else record
-        text = f"{record} cannot be parsed, so its imports are unknown: {effects.reason}"
-        yield Diagnostic.from_code("source-unparsable", record, text, location)
-        return
-    for effect in effects:
-        where = f" in {effect.within}" if effect.within else ""
-        text = f"{record} calls {effect.call}{where} when it is imported"
-        location = f"{record}:{effect.line}"
-        yield Diagnostic.from_code(
-            f"import-effect-{effect.kind.value}", effect.call, text, location
-        )

@@ -136,13 +136,11 @@ class HookFacts:
 
     Attributes:
         resource: Record of the object.
-        spec: The hook that loading the object restores.
-        disagreement: How the hook spec in the package differs from that hook, or None.
+        spec: The hook that loading the object restores, with the callable in its pickle.
     """
 
     resource: str
     spec: HookSpec
-    disagreement: str | None = None
 
 
 @dataclass(frozen=True)

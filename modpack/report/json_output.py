@@ -200,7 +200,7 @@ def code_facts(listing: CodeListing) -> CodeFacts:
                 PickleNameFacts(str(name), is_dangerous(name.module, name.name))
                 for name in contents.code_names
             ),
-            tuple(source.name for source in contents.sources),
+            contents.sources,
             contents.unreadable,
         )
         for record, contents in listing.pickles.items()

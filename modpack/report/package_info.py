@@ -27,11 +27,12 @@ from modpack.archive.records import (
     read_specs,
 )
 from modpack.core.environment import RecordedEnvironment
-from modpack.core.hookspec import CallableSpec, HookSpec
+from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.names import module_record
 from modpack.core.plan import Decision, FileKind, Plan
 from modpack.core.process import gc_paused
 from modpack.core.rules import Action, Owner
+from modpack.pickling.pickle_machine import MalformedError
 from modpack.report.facts import (
     HookFacts,
     MainResource,
@@ -44,7 +45,7 @@ from modpack.report.facts import (
     plan_with_uses,
     provider_of,
 )
-from modpack.security.pickled_hooks import find_disagreements
+from modpack.security.pickled_hooks import UNKNOWN, PickledHook, read_hooks
 
 _MOCK_RUNTIME_RULE: Final = "implicit: implements mocked modules"
 NEEDED_BY_MOCKS: Final = "implicit: required by mocked modules"
@@ -315,27 +316,29 @@ def _resources(
 
 
 def _hooks(archive: Archive, manifest: Manifest, saved: Iterable[str]) -> Iterator[HookFacts]:
-    """Yield the hooks that loading the saved objects restores, which hook specs may contradict.
+    """Yield the hooks that loading the saved objects restores, with the callables in the pickles.
 
-    All records are checked against the manifest before any is decoded.
+    Parametrizations are parts of modules, which only specs describe. All records are checked
+    against the manifest before any is decoded.
     """
     for record in (ordered := sorted(saved)):
         for name in filter(archive.has, hook_records(record)):
             archive.read(name, verify=manifest)
     for record in ordered:
         specs = read_specs(archive, record)
-        differing = {each.hook: each for each in find_disagreements(archive, record, specs)}
-        for spec in specs:
-            found = differing.pop(spec.name, None)
-            if found is None:
-                yield HookFacts(record, spec)
-            else:
-                shown = spec if found.pickled is None else spec._replace(callable=found.pickled)
-                yield HookFacts(record, shown, found.reason)
-        for name, each in differing.items():
-            target, _, kind = name.rpartition("/")[0].rpartition("/")
-            called = each.pickled or CallableSpec("object", "unknown")
-            yield HookFacts(record, HookSpec(name, kind, (target,), 0, called), each.reason)
+        known = {spec.name: spec for spec in specs}
+        try:
+            hooks = read_hooks(archive, record)
+        except MalformedError:  # a finding of the audit
+            names = (each for each in specs if each.kind != PARAMETRIZATION)
+            hooks = tuple(PickledHook(each.name, each.kind, UNKNOWN) for each in names)
+        for name, kind, called in hooks:
+            target, _, its_kind = name.rpartition("/")[0].rpartition("/")
+            spec = known.get(name) or HookSpec(name, its_kind, (target,), 0, UNKNOWN)
+            by, called_name, source, *_ = called
+            shown = spec.callable._replace(by=by, name=called_name, source=source)
+            yield HookFacts(record, spec._replace(kind=kind or spec.kind, callable=shown))
+        yield from (HookFacts(record, spec) for spec in specs if spec.kind == PARAMETRIZATION)
 
 
 def _storages(archive: Archive) -> StorageFacts:

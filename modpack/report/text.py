@@ -277,13 +277,13 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
     """Return the hooks of saved objects, grouped by kind and callable."""
     if not hooks:
         return []
-    together: dict[tuple[str, str, str, str | None, str | None], list[HookSpec]] = {}
+    together: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
     for each in hooks:
         called = each.spec.callable
-        key = (each.resource, each.spec.kind, called.name, called.source, each.disagreement)
+        key = (each.resource, each.spec.kind, called.name, called.source)
         together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
-    for (resource, kind, called_name, source, disagreement), specs in together.items():
+    for (resource, kind, called_name, source), specs in together.items():
         targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_LOCATIONS]
         more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
         shown = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
@@ -291,9 +291,6 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
         line = Text.assemble(f"{kind} ", ("on ", "dim"), printable(shown))
         line.append(f"  {printable(called_name)}, in {printable(resource)}", "dim")
         parts.append(indented(line, 2))
-        if disagreement is not None:
-            text = f"{disagreement}. Loading restores this callable from the pickle:"
-            parts.append(indented(Text(printable(text), "red"), 6))
         parts += [indented(Text(printable(x)), 6) for x in (source or "").splitlines()]
     return parts
 

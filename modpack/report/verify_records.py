@@ -59,9 +59,10 @@ from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError, listed
+from modpack.pickling.pickle_machine import MalformedError
 from modpack.security.code_listing import CodeListing
 from modpack.security.pickle_names import PickledStorage, read_pickle
-from modpack.security.pickled_hooks import find_disagreements
+from modpack.security.pickled_hooks import read_hooks
 
 _TRUTHS: Final = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
 _TEXTS: Final = ("default_dtype", "default_device", "matmul_precision")
@@ -425,13 +426,31 @@ def _check_hooks(
         if archive.has(pickle) and not archive.has(specs):
             yield _inconsistent(pickle, f"the specs {specs!r} of these hooks are missing")
         elif record not in damaged:
-            for each in find_disagreements(archive, record, own.specs.get(record, ())):
-                text = f"hook {each.hook!r:.80}: {each.reason}"
+            for text in _compare_hooks(archive, record, own.specs.get(record, ())):
                 yield _inconsistent(specs, text)
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
         if name.startswith(_HOOKS) and name not in known:
             yield _inconsistent(name, "these hooks belong to no saved object")
+
+
+def _compare_hooks(archive: Archive, record: str, specs: Sequence[HookSpec]) -> Iterator[str]:
+    """Yield how the names and kinds of specs differ from those of the pickled hooks."""
+    kinds = {spec.name: spec.kind for spec in specs if spec.kind != PARAMETRIZATION}
+    try:
+        pickled = read_hooks(archive, record)
+    except MalformedError as failure:
+        yield f"the pickled hooks of {record!r} cannot be read ({failure})"
+        return
+    for name in kinds.keys() - {hook.name for hook in pickled}:
+        yield f"hook {name!r:.80}: the pickle does not contain this hook"
+    for name, pickled_kind, _ in pickled:
+        kind = kinds.get(name)
+        if kind is None:
+            yield f"hook {name!r:.80}: the hook has no spec"
+        elif not (kind == pickled_kind if pickled_kind else kind.startswith("graph.")):
+            text = f"its spec has the kind {kind!r}, the pickle {pickled_kind or 'graph'!r:.80}"
+            yield f"hook {name!r:.80}: {text}"
 
 
 def _check_self_tests(

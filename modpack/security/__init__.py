@@ -1,1 +1,1 @@
-"""Static security checks: code records, pickled names and hooks, import effects, signatures."""
+"""Static security checks: code records, pickled names and hooks, signatures."""

@@ -110,28 +110,12 @@ class PickledStorage(NamedTuple):
     position: int
 
 
-class PickledSource(NamedTuple):
-    """A function whose source is stored in a pickle.
-
-    Attributes:
-        name: Qualified name.
-        text: Source code.
-        line: Line number of the source in its original file.
-        position: Offset after the opcode that creates the function.
-    """
-
-    name: str
-    text: str
-    line: int
-    position: int
-
-
 class PickleContents(NamedTuple):
     """The contents of a pickle, as far as its opcodes show.
 
     Attributes:
         names: Distinct globals, in order.
-        sources: Functions that are stored by source.
+        sources: Qualified names of functions that are stored by source.
         storages: Storages, one entry for each class and size.
         misused: Allowed names that are used in a way that is not allowed: called although they
             may only be referenced, or given a state.
@@ -140,7 +124,7 @@ class PickleContents(NamedTuple):
     """
 
     names: tuple[PickledName, ...] = ()
-    sources: tuple[PickledSource, ...] = ()
+    sources: tuple[str, ...] = ()
     storages: tuple[PickledStorage, ...] = ()
     misused: frozenset[PickledName] = frozenset()
     unreadable: str | None = None
@@ -195,7 +179,7 @@ class PickleReader(_GlobalCollector):
         self._kept = self._tuples = 0
         self._misused: set[PickledName] = set()
         self._made: dict[PickledName, _DataResult] = {}
-        self._sources: list[PickledSource] = []
+        self._sources: list[str] = []
         self._storages: dict[tuple[str, str, int | None], PickledStorage] = {}
 
     def read(self, data: bytes, *, several: bool = False) -> PickleContents:
@@ -288,11 +272,10 @@ class PickleReader(_GlobalCollector):
         fields, identity = (*arguments, None, None)[:2]
         if not (isinstance(fields, tuple) and isinstance(identity, tuple)):
             raise MalformedError("a function stored by source has an unknown form")
-        (text, line), name = (fields[0], fields[-1]) if fields else (None, None), identity[1:2]
-        if not (isinstance(text, str) and name and isinstance(name[0], str)):
+        text, name = fields[:1], identity[1:2]
+        if not (text and isinstance(text[0], str) and name and isinstance(name[0], str)):
             raise MalformedError("a function stored by source has an unknown form")
-        first = line if isinstance(line, int) else 1
-        self._sources.append(PickledSource(name[0], text, first, self._machine.position))
+        self._sources.append(name[0])
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
         """Record an instance. Classes of data are never instantiated in this way."""

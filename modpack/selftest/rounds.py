@@ -52,8 +52,6 @@ from modpack.selftest.requests import MissingResourceResolver
 
 _log = logging.getLogger("modpack")
 
-_LIVE = ("live-changed", "live-state", "extern-patched")
-"""Known differences between the live process and the package."""
 _MAX_ROUNDS = 24
 _MIN_TIMEOUT_SECONDS = 600.0
 _MAX_SLOWDOWN = 30.0
@@ -236,8 +234,7 @@ class SelfTest:
         if self._passes(process):
             return self._make_record(process, "process", private_failure=why.reason), None
         self._write("private")
-        notes = (note for note in self._plan.notes if note.code in _LIVE)
-        details = [*why.details, *(f"possible cause: {note.message}" for note in notes)]
+        details = list(why.details)
         if process is not private:
             other = self._explain(process).reason
             also = "" if other == why.reason else f": {other}"

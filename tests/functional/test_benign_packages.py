@@ -51,7 +51,7 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.diagnostics import Severity
-from modpack.report.audit_findings import pickle_findings, source_findings
+from modpack.report.audit_findings import dangerous_names, pickle_findings
 from modpack.security.code_listing import list_code
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"
@@ -100,7 +100,7 @@ def alarms(obj, options, folder: Path) -> list[str]:
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         code = list_code(archive, manifest)
-        findings = [*pickle_findings(archive, manifest, code), *source_findings(archive, code)]
+        findings = [*pickle_findings(archive, manifest, code), *dangerous_names(code)]
     return [
         f"{each.code}: {each.message}" for each in findings if each.severity is not Severity.INFO
     ]

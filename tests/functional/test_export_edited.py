@@ -181,7 +181,7 @@ def test_damaged_pyc_is_ignored(edit, content):
 
 
 def test_files_older_than_process_are_not_recompiled():
-    script = "from modpack.exporting.live_notes import _process_start; print(_process_start())"
+    script = "from modpack.exporting.edited_sources import _process_start; print(_process_start())"
     before = time.time()
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert before - 1 < float(run.stdout) < time.time()

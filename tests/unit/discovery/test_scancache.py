@@ -156,7 +156,7 @@ def test_cached_scan_without_home_is_uncached(monkeypatch: pytest.MonkeyPatch) -
     assert cached_scan() is scan_source
 
 
-SECRET = b"password = 'Tr0ub4dor&3'\n"
+SECRET = b"token = 'ghp_" + b"Zq8xVb71LmPo93TtRwAaZq8xVb71LmPo93Tt'\n"
 
 
 @pytest.mark.parametrize("source", SOURCES)

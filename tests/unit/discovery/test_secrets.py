@@ -11,7 +11,6 @@ import time
 import pytest
 
 from modpack.discovery.secrets import (
-    TextKind,
     env_file_secrets,
     env_secrets_in,
     find_secrets,
@@ -56,9 +55,10 @@ TOKENS = {
 }
 
 
-def found(text, kind=TextKind.SOURCE, known=None):
+def found(text, known=None, *, is_pickle=False):
     data = text if isinstance(text, bytes) else text.encode()
-    return [(secret.line, secret.description) for secret in find_secrets(data, kind, known)]
+    secrets = find_secrets(data, known, is_pickle=is_pickle)
+    return [(secret.line, secret.description) for secret in secrets]
 
 
 @pytest.mark.parametrize("what", TOKENS)
@@ -71,7 +71,7 @@ def test_find_secrets_detects_token_formats(what):
 def test_find_secrets_detects_token_between_opcodes(what, protocol):
     value = TOKENS[what]
     data = pickle.dumps({"a": ["x" * 200, value, value + " "], "b": value}, protocol)
-    [first, *_] = find_secrets(data, TextKind.PICKLE)
+    [first, *_] = find_secrets(data, is_pickle=True)
     assert (first.description, first.value, first.line) == (what, value.encode(), None)
     assert data[first.position :].startswith(value.encode())
 
@@ -83,7 +83,7 @@ def test_find_secrets_detects_token_after_false_opcodes(decoys):
     numbers = [number / 7 for number in range(30_000)]
     for state in ([value, seeming, numbers], [seeming, numbers, value], [numbers, seeming, value]):
         data = pickle.dumps(state, 3)
-        [secret] = find_secrets(data, TextKind.PICKLE)
+        [secret] = find_secrets(data, is_pickle=True)
         assert data[secret.position :].startswith(value.encode())
 
 
@@ -94,65 +94,23 @@ def test_find_secrets_detects_private_keys(label):
     key = f"-----BEGIN {label} KEY-----\n{KEY_LINES}\n-----END {label} KEY-----\n"
     in_json = key.replace("\n", "\\n")
     assert found(f'KEY = """{key}"""') == [(1, "a private key")]
-    assert found('{"private": "' + in_json + '"}', TextKind.DATA) == [(1, "a private key")]
-    assert found(pickle.dumps([key]), TextKind.PICKLE) == [(None, "a private key")]
+    assert found('{"private": "' + in_json + '"}') == [(1, "a private key")]
+    assert found(pickle.dumps([key]), is_pickle=True) == [(None, "a private key")]
 
 
 def test_find_secrets_detects_pgp_key_with_headers():
     key = f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 2\n\n{KEY_LINES}\n"
-    assert found(key, TextKind.DATA) == [(1, "a private key")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DB_PASSWORD = 'Tr0ub4dor&3'",
-        "password: str = 'Tr0ub4dor&3'",
-        "connect(password='Tr0ub4dor&3')",
-        '{"password": "Tr0ub4dor&3"}',
-        "os.environ['DB_PASSWORD'] = 'Tr0ub4dor&3'",
-        "os.environ.setdefault('DB_PASSWORD', 'Tr0ub4dor&3')",
-        "dbPassword = 'Tr0ub4dor&3'",
-        "api_key = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
-        "CLIENT_SECRET = b'Zq8xVb71LmPo93TtRw'",
-        "auth_token = 'Zq8xVb71LmPo93TtRw'",
-        "secret_key='Zq8xVb71LmPo93TtRw'",
-        "url = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'",
-    ],
-)
-def test_find_secrets_detects_values_of_secret_names(text):
-    assert [line for line, _ in found(f"\n\n{text}\n")] == [3]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "DB_PASSWORD=Tr0ub4dor&3",
-        "db:\n  password: Tr0ub4dor&3",
-        "export API_KEY=Zq8xVb71LmPo93TtRw",
-    ],
-)
-def test_find_secrets_detects_unquoted_values_in_data(text):
-    ((_, kind),) = found(f"a: b\n{text}\n", TextKind.DATA)
-    assert kind == "a value with a secret name"
-
-
-def test_find_secrets_detects_netrc_password():
-    text = "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n"
-    assert found(text, TextKind.DATA) == [(3, "a password in a netrc file")]
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_find_secrets_detects_named_values_in_pickles(protocol):
-    state = {"rate": 0.1, "api_key": "d8e8fca2dc0f896fd7cb4cb0031ba249"}
-    [secret] = find_secrets(pickle.dumps(state, protocol), TextKind.PICKLE)
-    assert secret.value == b"d8e8fca2dc0f896fd7cb4cb0031ba249"
+    assert found(key) == [(1, "a private key")]
 
 
 def test_find_secrets_searches_sources_in_pickles():
-    source = "def f():\n    password = 'Tr0ub4dor&3'\n"
-    secrets = found(pickle.dumps((source, 1)), TextKind.PICKLE)
-    assert secrets == [(None, "a value with a secret name")]
+    source = f"def f():\n    login({TOKENS['a GitHub token']!r})\n"
+    assert found(pickle.dumps((source, 1)), is_pickle=True) == [(None, "a GitHub token")]
+
+
+def test_find_secrets_searches_utf16():
+    text = f"\nlogin({TOKENS['a GitHub token']!r})\n"
+    assert found(text.encode("utf-16")) == [(2, "a GitHub token")]
 
 
 @pytest.mark.parametrize(
@@ -160,61 +118,25 @@ def test_find_secrets_searches_sources_in_pickles():
     [
         "AWS = 'AKIAIOSFODNN7EXAMPLE'",
         "token = 'ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'",
-        "password = 'YOUR_PASSWORD_1'",
-        "password = os.environ['DB_PASSWORD1']",
-        "password = getpass('password1: ')",
-        "password = f'{name}1'",
-        "password = '%s1word' % x",
-        "cls_token = '<|endoftext|>1'",
-        "token = 'model.layers.12.attention'",
-        "secret_name = 'prod/database/1'",
-        "key = 'encoder_layer_3'",
-        "tokenizer_file = 'a1b2c3d4e5f6a7b8c9d0.json'",
-        "api_key = 'my-very-own-key-name'",
-        "token_id = '0f8fad5b-d9cb-469f-a165-70867728950e'",
-        "auth_token = '0f8fad5b-d9cb-469f-a165-70867728950e'",
-        "types = {'Vendor::Service::ApiKey': '48205d4ffd7feba3'}",
+        "password = 'Tr0ub4dor&3'",
+        "api_key = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
+        "url = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'",
+        "header = 'Authorization: Bearer Zq8xVb71LmPo93TtRw'",
         "-----BEGIN PUBLIC KEY-----\n" + KEY_LINES,
         "-----BEGIN PRIVATE KEY-----\n...\n-----END PRIVATE KEY-----",
         "match = re.compile('-----BEGIN PRIVATE KEY-----')",
         "class_ = 'sk-estimator-doc-link-fitted-and-ready'",
-        "url = 'https://user:password@host/'",
         "sha = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
-        "token = r'[-!#$%&*+.^_`|~0-9a-zA-Z]+'",
-        "password = r'^[A-Z][0-9]{2}_[a-z]+$'",
-        "limit_key = 'StreamDescription.Shards[-1].ShardId'",
     ],
 )
 def test_find_secrets_ignores_examples_and_digests(text):
     assert found(text) == []
-    assert found(pickle.dumps([text]), TextKind.PICKLE) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "password = 'Tr0ub4dor&3'",
-        "url = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'",
-        "header = 'Authorization: Bearer Zq8xVb71LmPo93TtRw'",
-        "machine host.lan\n  login ann\n  password Tr0ub4dor&3\n",
-    ],
-)
-def test_find_secrets_ignores_context_in_published_files(text):
-    assert found(text, TextKind.DATA) != [] == found(text, TextKind.PUBLISHED)
-
-
-@pytest.mark.parametrize("what", TOKENS)
-def test_find_secrets_detects_tokens_in_published_files(what):
-    assert found(f"password = 'x {TOKENS[what]}'\n", TextKind.PUBLISHED) == [(1, what)]
-
-
-def test_find_secrets_detects_private_keys_in_published_files():
-    key = f"-----BEGIN PRIVATE KEY-----\n{KEY_LINES}\n-----END PRIVATE KEY-----\n"
-    assert found(key, TextKind.PUBLISHED) == [(1, "a private key")]
+    assert found(pickle.dumps([text]), is_pickle=True) == []
 
 
 def test_find_secrets_skips_line_with_comment():
-    text = "password = 'Tr0ub4dor&3'  # modpack: not a secret\npassword = 'Tr0ub4dor&4'\n"
+    token = TOKENS["a GitHub token"]
+    text = f"x = {token!r}  # modpack: not a secret\nx = {token!r}\n"
     assert [line for line, _ in found(text)] == [2]
 
 
@@ -224,7 +146,7 @@ def test_find_secrets_detects_known_values():
 
 
 def test_excerpt_shows_at_most_four_characters():
-    [secret] = find_secrets(b"password = 'Tr0ub4dor&3'", TextKind.SOURCE)
+    [secret] = find_secrets(b"x = 'Tr0ub4dor&3'", {b"Tr0ub4dor&3": "a password"})
     assert secret.excerpt == "'Tr0u...' (11 characters)"
     assert len(secret.fingerprint) == 12
 
@@ -233,44 +155,36 @@ def test_find_secrets_detects_secret_at_chunk_border_once():
     token = TOKENS["a GitHub token"].encode()
     for before in (4 << 20) - 20, (4 << 20), (4 << 20) + 100:
         data = b"\n" * before + token + b"\n" * (5 << 20)
-        assert [s.position for s in find_secrets(data, TextKind.DATA)] == [before]
+        assert [s.position for s in find_secrets(data)] == [before]
 
 
 def test_find_secrets_searches_binary_data():
     token = TOKENS["a GitHub token"].encode()
     data = DRAWN.randbytes(1 << 20) + b"\0" + token + b"\0" + DRAWN.randbytes(1 << 20)
-    [secret] = find_secrets(data, TextKind.DATA)
+    [secret] = find_secrets(data)
     assert secret.value == token and secret.line is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        b"://" * 100_000,
-        b"api_key" * 50_000,
         b"-----BEGIN PRIVATE KEY-----" * 20_000,
         b"eyJaaaaaaaa." * 30_000,
-        b"machine" + b" " * 300_000,
-        b"a_" * 150_000 + b"password = x",
-        b"X" * 300_000 + b"://",
-        b"password = '" + b"-" * 60 + b"1a!'",
-        b", password: aaaaaaaaa1" * 20_000,
-        b"password" * 50_000,
-        b"api_keyq\1h\1X\x08\0\0\0" * 20_000,
+        b"X" * 300_000 + b"hf_",
         b"LS0tLS1CRUdJTiBQUklWQVRFIEtFWa" * 10_000,
     ],
 )
-@pytest.mark.parametrize("kind", [TextKind.DATA, TextKind.PICKLE])
-def test_find_secrets_takes_linear_time(text, kind):
+@pytest.mark.parametrize("is_pickle", [False, True])
+def test_find_secrets_takes_linear_time(text, is_pickle):
     before = time.process_time()
-    find_secrets(text, kind)
+    find_secrets(text, is_pickle=is_pickle)
     assert time.process_time() - before < 30  # takes tenths of a second; without limits, minutes
 
 
 def test_env_file_secrets_yields_secret_values(tmp_path):
     text = (
         "# database\nDEBUG=1\nSTAGE=production\nexport DB_PASSWORD='Tr0ub4dor&3'\n"
-        "WHERE=/srv/data/v1/words2\nDSN=postgres://ann:w0rdOfAnn@db/x\nAPI_KEY=your_key_here1\n"
+        "KEY_FILE=/srv/data/v1/words2\nDSN=postgres://ann:w0rdOfAnn@db/x\nAPI_KEY=your_key_here1\n"
     )
     assert dict(env_file_secrets(text.encode())) == {
         "DB_PASSWORD": b"Tr0ub4dor&3",
@@ -316,45 +230,20 @@ def test_folders_up_to_project_limits_parents():
 HEX = "0123456789abcdef"
 MORE_TOKENS = {
     "an API key": "gs" + "k_" + drawn(52),
-    "a Kaggle key": f'{{"username": "ann", "key": "{drawn(32, HEX)}"}}',
     "a Docker token": "dckr" + "_pat_" + drawn(27),
-    "a container registry password": f'"auth": "{drawn(31)}="',
     "a Vault token": "hv" + "s." + drawn(95),
     "a Telegram token": f"{drawn(9, string.digits[1:])}:A" + "A" + drawn(33),
     "an age key": "AGE-SECRET" + "-KEY-1" + drawn(58, UPPER),
     "an Azure access key": "SharedAccess" + f"Key={base64.b64encode(DRAWN.randbytes(32)).decode()}",
     "an Azure client secret": f"{drawn(3)}8" + "Q~" + drawn(34),
     "a private key without PEM headers": "MIIEvw" + "IBADANBgkqhkiG9w0BAQEFAASC" + drawn(900),
-    "a credential in an HTTP header": f"'Authorization': 'Bearer {drawn(40)}'",
-    "a login password": "get(url, auth=('ann', 'Tr0ub4dor&3'))",
 }
 
 
 @pytest.mark.parametrize("what", MORE_TOKENS)
 def test_find_secrets_detects_more_token_formats(what):
-    assert found(f"x = 1\nx = {MORE_TOKENS[what]}\n", TextKind.DATA) == [(2, what)]
-    assert what in [each for _, each in found(pickle.dumps([MORE_TOKENS[what]]), TextKind.PICKLE)]
-
-
-@pytest.mark.parametrize("protocol", range(2, 6))
-@pytest.mark.parametrize("login", [f"Bearer {drawn(40)}", f"bearer {drawn(20)}"])
-def test_find_secrets_detects_pickled_bearer_token(login, protocol):
-    headers = pickle.dumps({"headers": {"Authorization": login}}, protocol)
-    assert found(headers, TextKind.PICKLE) == [(None, "a credential in an HTTP header")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Bearer {token}",
-        "Bearer <your token goes here>",
-        "Bearer YOUR_TOKEN_GOES_HERE_123",
-        "the bearer understandably1 waits",
-        "a forbearer 8f3kq92Zs0vT1mNq",
-    ],
-)
-def test_find_secrets_ignores_other_headers(text):
-    assert found(f"x = {text!r}\n") == []
+    assert found(f"x = 1\nx = {MORE_TOKENS[what]}\n") == [(2, what)]
+    assert what in [each for _, each in found(pickle.dumps([MORE_TOKENS[what]]), is_pickle=True)]
 
 
 @pytest.mark.parametrize("label", ["RSA PRIVATE", "PRIVATE", "EC PRIVATE", "OPENSSH PRIVATE"])
@@ -363,78 +252,8 @@ def test_find_secrets_ignores_base64_certificate(label):
         text = f"-----BEGIN {label}-----\n{KEY_LINES}\n-----END {label}-----\n"
         return f"client-key-data: {base64.b64encode(text.encode()).decode()}\n"
 
-    assert found(encoded(f"{label} KEY"), TextKind.DATA) == [(1, "a private key in base64")]
-    assert found(encoded("CERTIFICATE"), TextKind.DATA) == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "password = f'Tr0ub4dor&3'",
-        "password = (\n    'Tr0ub4dor&3'\n)",
-        "password = SecretStr('Tr0ub4dor&3')",
-        "password: SecretStr = 'Tr0ub4dor&3'",
-        "password: Optional[str] = 'Tr0ub4dor&3'",
-        "password: str | None = 'Tr0ub4dor&3'",
-        "password = os.environ.get('DB_PASSWORD') or 'Tr0ub4dor&3'",
-        "if password == 'Tr0ub4dor&3': pass",
-        "password = 'Tr0ub4$dor3'",
-        "password = 'Tr0<ub4{dor3'",
-        "DB_PASS = 'Tr0ub4dor&3'",
-        "os.environ['PGPASSWORD'] = 'Tr0ub4dor&3'",
-        "dbpassword = 'Tr0ub4dor&3'",
-        "clientsecret = 'Zq8xVb71LmPo93TtRw'",
-        "ENCRYPTION_KEY = 'Zq8xVb71LmPo93TtRw'",
-        "run('mysql --password=Tr0ub4dor&3 -u ann')",
-        "connect('Server=x;Uid=ann;Pwd=Tr0ub4dor3;')",
-        "url = 'redis://:Tr0ub4dor3@cache.lan:6379'",
-        "url = 'postgres://ann:tr0ub4dor3@db'",
-        "url = 'postgres://ann:Tr0ub%40dor3@db/x'",
-    ],
-)
-def test_find_secrets_detects_more_notations(text):
-    assert [line for line, _ in found(f"\n\n{text}\n")] == [4 if "\n" in text else 3]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "- user: ann\n- password: Tr0ub4dor&3",
-        "\ndb: {user: ann, password: Tr0ub4dor&3}",
-        "\npassword = Tr0ub4dor&3 ; of production",
-        "\npassword: Tr0ub4dor&3  # of production",
-        "\n<password>Tr0ub4dor&3</password>",
-        '\n{"source": ["password = \\"Tr0ub4dor&3\\"\\n"]}',
-    ],
-)
-def test_find_secrets_detects_more_notations_in_data(text):
-    assert found(text, TextKind.DATA) == [(2, "a value with a secret name")]
-    assert found(text.encode("utf-16"), TextKind.DATA) == [(2, "a value with a secret name")]
-
-
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_find_secrets_follows_memoized_names(protocol):
-    keys = ["d8e8fca2dc0f896fd7cb4cb0031ba249", "b7e4a1c03d5f96e2a8c1d4f70b3e6952"]
-    for before in [], list(map(str, range(300))):
-        data = pickle.dumps([before, *({"api_key": key} for key in keys)], protocol)
-        assert [s.value.decode() for s in find_secrets(data, TextKind.PICKLE)] == keys
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "forward_pass = 'conv1-relu2-pool3'",
-        "password = f'{prefix}-1a2b3c4d'",
-        "password = os.environ['DB_PASSWORD_2'] or getpass('Password_2:')",
-        "sort_key = 'd8e8fca2dc0f896fd7cb4cb0031ba249'",
-        "f(password=password2hash, token=tokenizer8x)",
-        "url = 'https://user:password1@host/'",
-        "password = '' + '-' * 40",
-        "integrity = 'sha512-9oPzj2ku1a+b0kQ7p1bhZ0nXc3vT7m4yJq5w=='",
-    ],
-)
-def test_find_secrets_ignores_more_names_and_digests(text):
-    assert found(text) == [] and found(text, TextKind.DATA) == []
+    assert found(encoded(f"{label} KEY")) == [(1, "a private key in base64")]
+    assert found(encoded("CERTIFICATE")) == []
 
 
 def test_find_secrets_detects_long_token_with_placeholder_word():
@@ -443,11 +262,22 @@ def test_find_secrets_detects_long_token_with_placeholder_word():
 
 
 def test_excerpt_shows_at_most_a_third():
-    [secret] = find_secrets(b"password = 'q7w!e8rt'", TextKind.SOURCE)
+    [secret] = find_secrets(b"x = 'q7w!e8rt'", {b"q7w!e8rt": "a password"})
     assert secret.excerpt == "'q7w...' (8 characters)"
     assert "q7w!" not in repr(secret)
 
 
-def test_env_file_secrets_ignores_labels():
-    text = b"BUCKET=shop-models-2024-prod\nBASE=some-llm-3-8b-instruct\nX=Zq8xVb71LmPo93TtRw\n"
-    assert [name for name, _ in env_file_secrets(text)] == ["X"]
+@pytest.mark.parametrize(
+    "line",
+    [
+        "BUCKET=Zq8xVb71LmPo93TtRw",
+        "MODEL_KEY=shop-models-2024-prod",
+        "TOKENIZER=some-llm-3-8b-instruct",
+        "KEY_URL=https://keys.example.org/v1",
+        "PASSWORD_FILE=./run/secrets/db1",
+        "PASSWORD=postgres",
+        "TOKEN_LIMIT=10000000",
+    ],
+)
+def test_env_file_secrets_ignores_other_names_and_labels(line):
+    assert list(env_file_secrets(line.encode())) == []

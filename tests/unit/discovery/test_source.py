@@ -1036,19 +1036,3 @@ def test_condition_of_other_module_is_recorded_by_name() -> None:
 def test_import_after_unconditional_exit_never_runs() -> None:
     source = "from typing import TYPE_CHECKING\ndef f():\n if not TYPE_CHECKING: return\n import a"
     assert kinds(source)["a"] is NEVER
-
-
-def test_scan_of_complex_power_records_no_value() -> None:
-    body = scan("x = (-8) ** 0.5\ny = 2 ** 3\nz = 1 << 4\nw = 1.5 << 4").defined.bodies[""]
-    assert (body.unread, body.values) == (["x", "w"], {"y": (2, 8), "z": (3, 16)})
-
-
-def test_initializer_with_default_for_self_keeps_parameters() -> None:
-    source = """
-        class A:
-            def __init__(self=None, x=1, *, y):
-                self.x = x
-    """
-    made = scan(source).defined.initializers["A"]
-    assert list(made.parameters) == [("x", 1), ("y", [])]
-    assert made.attributes == {"x": ("x", [])}

@@ -65,9 +65,6 @@ class Owners(DistributionIndex):
     ) -> InstalledDistribution | None:
         return None
 
-    def is_published(self, file: str, content: bytes) -> bool:
-        return False
-
 
 def planner_of(kinds: Mapping[str, CodeKind] | None = None, **sources: str) -> Planner:
     shelf = {name.replace("__", "."): text for name, text in sources.items()}

@@ -123,7 +123,8 @@ def test_verdict_is_most_severe_finding():
 
 def verdict_of(*severities: Severity) -> tuple[str, str]:
     findings = tuple(
-        Diagnostic.from_code("live-state", "x", "x", severity=severity) for severity in severities
+        Diagnostic.from_code("storage-unused", "x", "x", severity=severity)
+        for severity in severities
     )
     page = html_report(AuditFacts("x", (), findings=findings))
     ((kind, text),) = re.findall(r'<p class="verdict (\w+)">([^<]*)', page)
