@@ -218,7 +218,7 @@ _EXAMPLE_SUFFIXES: Final = (".example", ".sample", ".template", ".dist", ".defau
 _ENV_FILE_NAME: Final = re.compile(r"(?:.*\.)?env(?:\.[\w.-]+)?", re.IGNORECASE)
 _LABEL_PART: Final = rb"(?:[A-Za-z]+\d{0,4}|\d{1,4}[A-Za-z]{0,2})"
 _LABEL: Final = rb"[~./]*(?:%b[_./:+-]+)*%b/?" % (_LABEL_PART, _LABEL_PART)
-"""A value that is no secret, although its name may suggest one: ``shop-models-2024``, a path."""
+"""A value that is not a secret, although its name may suggest one: ``shop-models-2024``, a path."""
 _SECRET_NAME: Final = rb"(?i)pass|pwd|secret|token|key|credential"
 _URL_PASSWORD: Final = rb"[a-z][a-z0-9+.-]*://[^\s:/@]*:([^\s/@]*)@"
 _MAX_BYTES: Final = 1 << 20

@@ -99,7 +99,7 @@ def test_distribution_metadata_is_scanned(installed):
 
 
 def test_passwords_and_digests_are_not_secrets(project):
-    """Names and randomness are no evidence: they are in every library's examples."""
+    """Names and randomness do not count: they occur in every library's examples."""
     source = "password = 'Tr0ub4dor&3'\nurl = 'postgres://ann:Tr0ub4Dor3x@db.lan/shop'\n"
     project({"shop.py": f"{source}api_key = 'd8e8fca2dc0f896fd7cb4cb0031ba249'\n"})
 
