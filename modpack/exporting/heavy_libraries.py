@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modpack.core.names import is_within, parents
-from modpack.core.plan import FileKind, MockUse, Plan
+from modpack.core.plan import FileKind, MockUse, Plan, UseKind
 from modpack.core.rules import Action, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.core.text import human_size
@@ -210,7 +210,7 @@ class _Weights:
         kept = (m for m in self._interned if not is_within(m, path))
         sources = {m: (self._walker.source(m), self._walker.is_package(m)) for m in kept}
         found = find_uses(sources, mocked, self._plan.graph)
-        uses = tuple(use for use in found if use.is_reachable)
+        uses = tuple(use for use in found if use.kind is UseKind.FUNCTION_BODY)
         owners = {self._owner.get(use.importer) for use in uses}
         return None if None in owners or not owners.isdisjoint(self.own) else uses
 
