@@ -8,6 +8,7 @@ values, such as results of calls or attributes of objects, are not followed.
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
@@ -27,6 +28,7 @@ from modpack.discovery.syntax import (
     dotted_name,
     is_type_checking,
     last_name,
+    literal_string,
     parameters_of,
     parse_source,
     qualified_name,
@@ -41,8 +43,9 @@ _KEEPS_KIND = (ast.Tuple, ast.List, ast.Starred, ast.IfExp, ast.BoolOp, ast.BinO
 _SAFE_COMPARISONS = (ast.Is, ast.IsNot, ast.Eq, ast.NotEq)
 _TYPE_CHECKS = frozenset({"isinstance", "issubclass", "hasattr", "callable", "type", "id"})
 _EXCEPTIONS = ("Error", "Exception", "Warning")
+_BUILTINS = frozenset(vars(builtins))
 _MAX_STEPS = 20
-"""Limit for the modules that pass a name on."""
+"""Limit for the modules that pass a name on. A longer chain is a cycle."""
 
 
 @gc_paused()  # garbage collection of torch's objects took half of the time
@@ -198,25 +201,30 @@ class _Search:
         yield from (name for name in self._passed_on.get(module, ()) if name[:1] != "_")
 
     def _in_stars(self, table: _Table, name: str) -> str | None:
-        return next((f"{s}.{name}" for s in table.stars if name in self._exports(s)), None)
+        """Return the meaning of a name that a module does not bind. A mock may have any name."""
+        for star in table.stars:
+            is_mock = star in self._mocked and name not in _BUILTINS
+            if is_mock or name in self._exports(star):
+                return f"{star}.{name}"
+        return None
 
     def _follow(self, path: str) -> tuple[str, str, tuple[str, ...]] | None:
         """Return the mocked module, the name in it, and the modules that pass the name on."""
-        via: list[str] = []
-        while len(via) < _MAX_STEPS:
+        via: dict[str, None] = {}
+        for _ in range(_MAX_STEPS):
             owners = [path, *parents(path)]
             mock = next((each for each in owners if each in self._mocked), None)
             if mock is not None:
                 return mock, path[len(mock) + 1 :], tuple(via)
             module = next((each for each in owners if each in self._sources), None)
             table = self._tables.get(module) if module is not None and module != path else None
-            if module is None or table is None or module in via:
+            if module is None or table is None:
                 return None
             name, dot, rest = path[len(module) + 1 :].partition(".")
             meaning = table.scope.names.get(name) or self._in_stars(table, name)
             if meaning is None or meaning.startswith("."):
                 return None
-            via.append(module)
+            via[module] = None
             path = f"{meaning}{dot}{rest}"
         return None
 
@@ -302,6 +310,8 @@ class _ModuleReader:
         """Bind a name. Its first import or alias stays: ``except ImportError: x = None``."""
         if isinstance(value, (ast.Name, ast.Attribute)):
             value = qualified_name(value, scope)
+        elif isinstance(value, ast.Call) and last_name(value) == "import_module" and value.args:
+            value = literal_string(value.args[0])
         meaning = value if isinstance(value, str) else f".{name}"
         binder = self.table.scope if scope.binds_in_module(name) else scope
         if binder.names.get(name, ".").startswith("."):

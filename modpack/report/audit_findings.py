@@ -45,6 +45,11 @@ _OF_TORCH_PACKAGE = "torch.package"
 _ABSENT = "optional-import-missing"
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
 """Rules for modules that every environment has. Standard libraries differ between versions."""
+_RISK_CODES = {
+    MockRisk.NOT_OBSERVED: "mock-not-observed",
+    MockRisk.USED_AT_IMPORT: "mock-used-at-import",
+    MockRisk.UNTOUCHED: "mock-untouched",
+}
 
 
 def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Diagnostic, ...]:
@@ -100,7 +105,7 @@ def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -
         location: The location of that use.
         is_own: Whether the observations are those of a trusted signer.
     """
-    code, text = f"mock-{mock.risk.value}", f"{where}; {mock.module} is {mock.observed}"
+    code, text = _RISK_CODES[mock.risk], f"{where}; {mock.module} is {mock.observed}"
     if mock.risk is not MockRisk.NOT_OBSERVED and not is_own:
         code, text = "mock-unverified", f"{text}, recorded by the package"
     return Diagnostic.from_code(code, mock.module, text, location)
