@@ -231,4 +231,4 @@ def test_library_that_an_extern_module_imports_is_not_hidden(boards, installed, 
     modpack.save(model, path, preset="hermetic", extern="boards")
     record = self_test_of(path)
     assert record.passed and "chalk" not in record.hidden
-    assert [each.distribution for each in record.undeclared_imports] == ["chalk"]
+    assert [each.distribution for each in record.observations.distributions] == ["chalk"]
