@@ -72,7 +72,8 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
     for mock in audit.mocks:
         head = Text.assemble((printable(mock.module), "bold"), "  ")
         head.append(mock.observed, _RISK_STYLES[mock.risk])
-        head.append(" (recorded by the package)" if mock.runs or mock.events else "", "dim")
+        is_observed = mock.risk is not MockRisk.NOT_OBSERVED
+        head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
         yield indented(head, 2)
         yield from (indented(each, 4) for each in _details(mock, files, folder))

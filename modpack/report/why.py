@@ -15,7 +15,7 @@ from modpack.core.codec import Line
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
-from modpack.core.observations import observed_risk
+from modpack.core.observations import MockRisk, observed_risk
 from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
@@ -385,7 +385,8 @@ def read_observed(archive: Archive, plan: Plan, module: str) -> str | None:
     observed = self_test.observations
     if decision.action is Action.MOCK:
         events = [each for each in observed.mock_events if each.module == module]
-        return observed_risk(events, self_test.runs).describe(self_test.runs)
+        risk = observed_risk(events, self_test.runs)
+        return None if risk is MockRisk.NOT_OBSERVED else risk.describe(self_test.runs)
     is_known = decision.action is Action.INTERN and observed.modules
     return f"imported by {observed.importer_of(module)}" if is_known else None
 
