@@ -237,3 +237,51 @@ def test_repeated_self_test_observes_again(observed):
     repeated = modpack.self_test(observed("run.modpack"))
     assert repeated.passed
     assert repeated.observations.example_modules == ("mushop.late",)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """A pair of key files: the private and the public one."""
+    pytest.importorskip("securesystemslib")
+    made = CliRunner().invoke(cli, ["keygen", str(tmp_path / "team")])
+    assert made.exit_code == 0, made.output
+    return tmp_path / "team", tmp_path / "team.pub"
+
+
+def audited(*arguments):
+    """Return exit status and output of an audit with a gate on unobserved mocks."""
+    options = ["--fail-on", "mock-not-observed", *map(str, arguments)]
+    done = CliRunner().invoke(cli, ["audit", *options], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_gate_passes_on_observations_only_of_checked_signer(saved, keys):
+    private, public = keys
+    file = saved(net("pass", "LEVEL = mutrack.LEVEL\n"))
+    status, shown = audited(file)
+    assert status == 1
+    assert "mock-unverified" in shown
+    assert "mutrack  used at import in 1 run (recorded by the package)" in shown
+    status, shown = audited(file, "--key", public)
+    assert status == 2
+    assert "is not signed" in shown
+    assert CliRunner().invoke(cli, ["sign", str(file), "--key", str(private)]).exit_code == 0
+    assert audited(file)[0] == 1
+    status, shown = audited(file, "--key", public)
+    assert status == 0, shown
+    assert "mock-used-at-import" in shown
+
+
+def test_gate_fires_on_signed_package_without_runs(saved, keys):
+    private, public = keys
+    file = saved(net("pass", "LEVEL = mutrack.LEVEL\n"), inputs=None)
+    assert CliRunner().invoke(cli, ["sign", str(file), "--key", str(private)]).exit_code == 0
+    status, shown = audited(file, "--key", public)
+    assert status == 1
+    assert "mutrack  not observed" in shown
+
+
+def test_key_is_refused_for_an_audit_of_a_model(keys):
+    status, shown = audited("train.py:make", "--key", keys[1])
+    assert status == 2
+    assert "--key applies to a package" in shown
