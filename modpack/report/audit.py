@@ -76,8 +76,8 @@ def mock_facts(
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
 
 
-def _by_module(listed: Sequence[_OfMock]) -> dict[str, list[_OfMock]]:
-    found: dict[str, list[_OfMock]] = defaultdict(list)
+def _by_module(listed: Sequence[_OfMock]) -> defaultdict[str, list[_OfMock]]:
+    found: defaultdict[str, list[_OfMock]] = defaultdict(list)
     for each in listed:
         found[each.module].append(each)
     return found

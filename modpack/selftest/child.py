@@ -173,7 +173,7 @@ class _JobRunner:
         self._connection = connection
         self._importer: IncrementalImporter | None = None
         self._modules_before: frozenset[str] = frozenset()
-        self._loaded: frozenset[str] = frozenset()
+        self._loaded: frozenset[str] | None = None
         self._opened: set[str] = set()
         self._monitor: MissingResourceMonitor | None = None
         self._seconds: dict[int, float] = {}
@@ -261,9 +261,11 @@ class _JobRunner:
     def _observations(self) -> Observations:
         if self._importer is None:
             return NO_OBSERVATIONS
+        imported = _packaged_modules(self._importer)
+        loaded = imported if self._loaded is None else self._loaded  # None: loading failed
         return Observations(
-            tuple(sorted(self._loaded)),
-            tuple(sorted(_packaged_modules(self._importer) - self._loaded)),
+            tuple(sorted(loaded)),
+            tuple(sorted(imported - loaded)),
             tuple(sorted(self._opened)),
             mock_events=tuple(self._mock_events(self._importer)),
             unfilled_tables=tuple(self._unfilled_tables(self._importer)),
