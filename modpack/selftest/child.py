@@ -266,7 +266,7 @@ class _JobRunner:
         return Observations(
             tuple(sorted(loaded)),
             tuple(sorted(imported - loaded)),
-            tuple(sorted(self._opened)),
+            tuple(sorted(self._opened & self._importer.records)),
             mock_events=tuple(self._mock_events(self._importer)),
             unfilled_tables=tuple(self._unfilled_tables(self._importer)),
         )
@@ -364,11 +364,11 @@ def _packaged_modules(importer: IncrementalImporter) -> frozenset[str]:
 
 
 def watch_files(tree: Path, opened: set[str]) -> None:
-    """Add each packaged file that Python code opens to a set, except the code of modules.
+    """Add each file in a folder that Python code opens to a set, except the code of modules.
 
     Args:
         tree: The folder of the unpacked package.
-        opened: The set, of records.
+        opened: The set, of paths in the folder, as records.
     """
     prefix = f"{tree}{os.sep}"
 
