@@ -30,7 +30,7 @@ class _Cut(NamedTuple):
     Attributes:
         path: The module to mock, with its submodules.
         left: The remaining bytes.
-        uses: Uses of the mock in the remaining code that can be called.
+        uses: Uses of the mock in the remaining functions.
     """
 
     path: str
@@ -98,7 +98,7 @@ def heavy_notes(plan: Plan, walker: Walker) -> Iterator[Diagnostic]:
 
 def _remaining_uses(cut: _Cut) -> str:
     if not cut.uses:
-        return f"No other code that can be called uses {cut.path}."
+        return f"No other function uses {cut.path}."
     first = cut.uses[0]
     what = f"{first.module}.{first.name}".rstrip(".")
     more = f" (and {len(cut.uses) - 1} more places)" if len(cut.uses) > 1 else ""
