@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec as HookSpec
     from modpack.core.names import Directory as Directory
     from modpack.core.names import GlobGroup as GlobGroup
+    from modpack.core.observations import Observations as Observations
     from modpack.core.plan import Decision as Decision
     from modpack.core.plan import EmptyMatchError as EmptyMatchError
     from modpack.core.plan import FileKind as FileKind
@@ -104,6 +105,7 @@ _DEFINED_IN = {
     "InputMismatchError": "modpack.errors",
     "Location": "modpack.core.graph",
     "MockUse": "modpack.core.plan",
+    "Observations": "modpack.core.observations",
     "ModpackError": "modpack.errors",
     "ModpackWarning": "modpack.errors",
     "ObjMismatchError": "modpack.errors",

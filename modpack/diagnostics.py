@@ -38,7 +38,7 @@ class Diagnostic:
 
     Attributes:
         severity: How severe it is.
-        code: Its kind, such as ``mock-reachable``. The reference page of diagnostics lists them.
+        code: Its kind, such as ``mock-called``. The reference page of diagnostics lists them.
         subject: The module, record, resource, rule, or distribution concerned.
         message: The problem, as a clause without a final period.
         location: ``file:line`` of the problem, if known.
@@ -140,8 +140,8 @@ def diagnostic_codes(where: str | None = None) -> Mapping[str, DiagnosticCode]:
 def implied_codes(code: str) -> Iterator[str]:
     """Yield a code and the milder codes that it includes.
 
-    >>> list(implied_codes("mock-reachable"))
-    ['mock-reachable', 'mock-import-time', 'mock-unused']
+    >>> list(implied_codes("mock-called"))
+    ['mock-called', 'mock-not-observed', 'mock-used-at-import', 'mock-untouched']
     """
     name: str | None = code
     while name is not None:

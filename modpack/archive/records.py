@@ -36,9 +36,15 @@ _GRAPH_ITEM_BYTES: Final = {
 """Archive size in bytes that allows one item of each list. Small archives have a minimum."""
 _SELF_TEST_ITEM_BYTES: Final = {
     **{"cases": 1000, "operators": 1000, "added": 100, "hidden": 100},
-    **{"hidden_distributions": 100, "touches": 100, "imported": 100, "unfilled": 100},
+    **{"hidden_distributions": 100},
 }
 """The same for the self-test record."""
+_OBSERVATIONS_ITEM_BYTES: Final = {
+    **{"modules": DEFAULT_LIMITS.min_module_bytes, "files": 100, "distributions": 100},
+    **{"example_modules": DEFAULT_LIMITS.min_module_bytes, "mock_events": 100},
+    **{"unfilled_tables": 100, "warnings": 100},
+}
+"""The same for its observations."""
 _MAX_CACHED_BYTES: Final = 64 << 10
 """Maximum size of a cached record. Packages of one project often share these records."""
 
@@ -120,11 +126,17 @@ def _read_versioned(
             record,
             hint="Install a newer version of modpack.",
         )
+    _limit_items(document, archive_bytes, item_bytes)
+    return document
+
+
+def _limit_items(
+    document: Mapping[str, Json], archive_bytes: int, item_bytes: Mapping[str, int]
+) -> None:
     for key, size in item_bytes.items():
         listed, limit = document.get(key), DEFAULT_LIMITS.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > limit:
             raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")
-    return document
 
 
 def read_plan(archive: Archive, verify: Manifest | None) -> Plan:
@@ -210,11 +222,12 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
     from modpack.core.selftest import SELF_TEST_VERSION, self_test_from_json
 
     with decoding(archive, layout.SELF_TEST):
-        return self_test_from_json(
-            _read_versioned(
-                archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
-            )
+        document = _read_versioned(
+            archive, layout.SELF_TEST, verify, SELF_TEST_VERSION, _SELF_TEST_ITEM_BYTES
         )
+        observed = as_mapping(document.get("observations", {}), "observations")
+        _limit_items(observed, archive.stored_bytes(), _OBSERVATIONS_ITEM_BYTES)
+        return self_test_from_json(document)
 
 
 def read_call_signatures(

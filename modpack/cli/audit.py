@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from modpack.cli._common import FILE, command, show, write_json
+from modpack.cli._common import FILE, command, key_option, show, write_json
 from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_plan_options
 from modpack.report.progress import working
 
@@ -93,10 +94,17 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     callback=_list_codes,
     help="List all codes of findings with their meanings.",
 )
+@key_option
 @planning_options
 @click.pass_context
 def audit_command(
-    ctx: click.Context, /, subject: str | None, gates: list[Gate], as_json: bool, **_: object
+    ctx: click.Context,
+    /,
+    subject: str | None,
+    gates: list[Gate],
+    keys: tuple[str, ...],
+    as_json: bool,
+    **_: object,
 ) -> bool:
     """Report a package's contents, mocks, and portability risks.
 
@@ -107,19 +115,23 @@ def audit_command(
     package with the same rules, and writes nothing. Without an argument, modpack plans the target
     in pyproject.toml.
 
-    Errors and problems fail the audit. --fail-on adds a code (mock-reachable), a severity and
+    Errors and problems fail the audit. --fail-on adds a code (mock-not-observed), a severity and
     everything above it (warning), or a license pattern (license:GPL*).
+
+    A package records what its self-test observed. Use --key to check that you know the signer: no
+    gate passes on observations of mocks whose signature was not checked.
 
     \b
     Examples:
       modpack audit model.modpack
-      modpack audit model.modpack --fail-on mock-reachable,extern-unpinned --fail-on 'license:GPL*'
+      modpack audit model.modpack --fail-on extern-unpinned --fail-on 'license:GPL*'
+      modpack audit model.modpack --fail-on mock-not-observed --key team.pub
       modpack audit train.py:make_model --mock 'wandb.**'
       modpack audit --list-codes
     """
     from modpack.report.audit import judge
 
-    audit = _audit(ctx, subject)
+    audit = _audit(ctx, subject, keys)
     verdict = judge(audit, gates)
     if as_json:
         from modpack.report.json_audit import audit_document
@@ -132,10 +144,13 @@ def audit_command(
     return not verdict.passed
 
 
-def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
+def _audit(ctx: click.Context, subject: str | None, keys: Sequence[str]) -> AuditFacts:
     from modpack.report.audit import audit_package, audit_plan
+    from modpack.security.signing_keys import read_public
 
     if subject is None or (":" in subject and not Path(subject).exists()):
+        if keys:
+            raise click.UsageError("--key applies to a package, not to a model.", ctx)
         options = read_plan_options(ctx, subject)
         return audit_plan(options.target.text, plan_target(options))
     if not Path(subject).exists():
@@ -153,4 +168,4 @@ def _audit(ctx: click.Context, subject: str | None) -> AuditFacts:
                 ctx,
             )
     with working(f"Reading {subject}"):
-        return audit_package(subject)
+        return audit_package(subject, tuple(map(read_public, keys)))

@@ -209,6 +209,7 @@ def _report_json(plan: Plan, written: str | None) -> None:
 
 
 def _report_text(plan: Plan, written: str | None) -> None:
+    from modpack.core.plan import UseKind
     from modpack.report.facts import plan_facts
     from modpack.report.package_info import package_facts
     from modpack.report.text import package_report, plan_report
@@ -217,12 +218,15 @@ def _report_text(plan: Plan, written: str | None) -> None:
         show(plan_report(plan_facts(plan), Path.cwd()))
         click.echo("No file was written: this was a dry run.", err=True)
         return
-    show(package_report(package_facts(written)))
-    mocks = sorted({use.module for use in plan.mock_uses if use.is_reachable})
-    if mocks:
+    facts = package_facts(written)
+    show(package_report(facts))
+    is_observed = facts.self_test is not None and facts.self_test.runs > 0
+    mocks = sorted({use.module for use in plan.mock_uses if use.kind is UseKind.FUNCTION_BODY})
+    if mocks and not is_observed:
         more = f" and {len(mocks) - 3} more" if len(mocks) > 3 else ""
         click.echo(
-            f"The model may use mocks of {', '.join(mocks[:3])}{more}, which raise "
-            f"NotImplementedError. Run modpack audit {written} for the locations.",
+            f"Functions use mocks of {', '.join(mocks[:3])}{more}, which raise "
+            "NotImplementedError, and no run has observed them. Pass --example-inputs. Run modpack "
+            f"audit {written} for the locations.",
             err=True,
         )

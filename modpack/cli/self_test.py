@@ -76,19 +76,9 @@ def self_test_command(
     for text in collected:
         warn(text)
     if as_json:
-        from modpack.report.json_output import SelfTestDocument
+        from modpack.report.json_output import SelfTestDocument, pick
 
-        write_json(
-            SelfTestDocument(
-                outcome.path,
-                outcome.passed,
-                outcome.reason or None,
-                outcome.details,
-                outcome.log,
-                outcome.seconds,
-                outcome.recorded,
-            )
-        )
+        write_json(pick(SelfTestDocument, outcome, reason=outcome.reason or None))
     else:
         write(_format(outcome))
     return not outcome.passed

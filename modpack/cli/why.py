@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -49,7 +50,7 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
 def _explain(file: str, module: str, every_chain: bool) -> Why:
     from modpack.archive.reader import open_archive
     from modpack.report.package_info import read_evidence
-    from modpack.report.why import mentions, read_provider, why, with_mock_runtime
+    from modpack.report.why import mentions, read_observed, read_provider, why, with_mock_runtime
 
     with open_archive(file) as archive:
         plan = read_evidence(archive, with_uses=False)
@@ -58,7 +59,9 @@ def _explain(file: str, module: str, every_chain: bool) -> Why:
         if not mentions(plan, module):
             raise _unknown_module(archive, plan, module)
         provider = read_provider(archive, plan, module)
-    return why(plan, module, every_chain=every_chain, provider=provider)
+        observed = read_observed(archive, plan, module)
+    found = why(plan, module, every_chain=every_chain, provider=provider)
+    return replace(found, observed=observed)
 
 
 def _unknown_module(archive: Archive, plan: Plan, module: str) -> Exception:

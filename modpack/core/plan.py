@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
 
-from modpack.core.codec import Line, ModulePath, json_keys
+from modpack.core.codec import Line, ModulePath
 from modpack.core.graph import DependencyGraph, Location
 from modpack.core.rules import Action, Rule
 from modpack.core.text import counted
@@ -243,10 +243,8 @@ class UseKind(str, Enum):
     """A base of a class."""
     DECORATOR = "decorator"
     """A decorator of a function or class."""
-    CALL = "call"
-    """A call at import time."""
     MODULE_LEVEL = "module-level"
-    """Another use at import time: a default value, an assignment, a condition."""
+    """Another use at import time: a call, a default value, an assignment, a condition."""
     ANNOTATION = "annotation"
     """An annotation, which is never called."""
     FUNCTION_BODY = "function-body"
@@ -261,7 +259,6 @@ class UseKind(str, Enum):
         return self not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK)
 
 
-@json_keys({"is_live": "live", "is_called_later": "called_later"})
 @dataclass(frozen=True)
 class MockUse:
     """One use of a name of a mocked module in packaged code.
@@ -269,19 +266,13 @@ class MockUse:
     Attributes:
         module: The mocked module.
         name: The dotted name below that module, such as ``"init"``. Empty for the module itself.
-            Derived values are named by their origin: ``"init(...).log"`` for an attribute of a
-            return value, ``"Callback (base of Progress)"`` for a derived class.
         importer: The interned module whose code uses the name, or a saved object
             (``<model/net.pkl>``) that contains the source of a function that imports it.
         line: 1-based line of the use in the importer's source. 1 in a saved object.
         kind: The kind of use.
         scope: The qualified name of the enclosing function or class. Empty at module level.
-        is_live: For uses in functions, whether packaged code can call the function. False only if
-            no other code mentions its name.
         via: The interned modules that pass the name on (``from .tools import log``), in order from
-            the mock to the use.
-        is_called_later: For decorators and base classes, whether the result, which is a mock too,
-            can be called after its module is imported.
+            the use to the mock.
     """
 
     module: ModulePath
@@ -290,71 +281,7 @@ class MockUse:
     line: Line
     kind: UseKind
     scope: str = ""
-    is_live: bool = True
     via: tuple[ModulePath, ...] = ()
-    is_called_later: bool = False
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether reaching the use raises NotImplementedError."""
-        return self.is_called_later or (self.kind is UseKind.FUNCTION_BODY and self.is_live)
-
-
-class MockEventKind(str, Enum):
-    """The kind of access to a mocked module in a self-test."""
-
-    LOADED = "loaded"
-    """The module was imported."""
-    NAMED = "named"
-    """Names were taken from the module, which is harmless."""
-    USED = "used"
-    """The module was used, which raised NotImplementedError."""
-
-
-@dataclass(frozen=True)
-class MockEvent:
-    """An access to a mocked module, or to one of its names, in a self-test.
-
-    Attributes:
-        module: The mocked module.
-        kind: The kind of access.
-        name: The name, as importers write it (``wandb.log``). Empty for ``LOADED``.
-        operation: The operation (``was called``), for ``USED``.
-        location: ``record:line`` of the packaged code, if known, for ``USED``.
-    """
-
-    module: str
-    kind: MockEventKind
-    name: str = ""
-    operation: str = ""
-    location: str | None = None
-
-    def __str__(self) -> str:
-        is_loaded = self.kind is MockEventKind.LOADED
-        operation = self.operation or ("was imported" if is_loaded else "was looked up")
-        location = f" at {self.location}" if self.location else ""
-        return f"{self.name or self.module} {operation}{location}"
-
-
-class MockRisk(str, Enum):
-    """The risk of a mocked module, the lowest first."""
-
-    UNUSED = "unused"
-    """No code uses the mock, or only functions that no packaged code can call."""
-    IMPORT_TIME = "import-time"
-    """The mock is used only at import time, where mocks work, or in type checks."""
-    REACHABLE = "reachable"
-    """A function that can be called uses the mock, or was decorated with it. The call raises
-    NotImplementedError."""
-
-
-def risk_of(uses: Iterable[MockUse]) -> MockRisk:
-    """Return the risk of a mocked module with these uses."""
-    listed = list(uses)
-    if any(use.is_reachable for use in listed):
-        return MockRisk.REACHABLE
-    has_safe_use = any(use.kind is not UseKind.FUNCTION_BODY for use in listed)
-    return MockRisk.IMPORT_TIME if has_safe_use else MockRisk.UNUSED
 
 
 _LIBRARY = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$", re.IGNORECASE)

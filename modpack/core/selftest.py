@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
-from modpack.core.plan import MockEvent
+from modpack.core.observations import NO_OBSERVATIONS, Observations
 
 SELF_TEST_VERSION = 1
 """Version of the record. Raise it if a reader of the old version would misread the new record."""
@@ -30,45 +30,6 @@ class Addition(NamedTuple):
     kind: AdditionKind
     name: str
     by: str | None = None
-
-
-class UndeclaredImport(NamedTuple):
-    """A distribution that the self-test imported and that the package does not name.
-
-    Attributes:
-        distribution: Its name.
-        version: Its version.
-        module: The first of its modules that was imported.
-        by: The module that imported it, if known.
-    """
-
-    distribution: str
-    version: str
-    module: str
-    by: str | None = None
-
-
-@json_keys({"kind": "class"})
-class UnfilledTable(NamedTuple):
-    """A module-level table that names a class in the export environment but not after loading.
-
-    Attributes:
-        module: The module.
-        name: The table's name in the module.
-        kind: The class.
-    """
-
-    module: str
-    name: str
-    kind: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.module}.{self.name} names {self.kind} in this process, but not after "
-            "loading, so code that looks the class up there will not find it, and may ignore an "
-            "option or return None. A constructor may fill the table, and loading calls no "
-            "constructors."
-        )
 
 
 @json_keys({"global_hooks": "restore_global"})
@@ -121,14 +82,8 @@ class CaseRecordNames(NamedTuple):
 
 
 @json_keys(
-    {
-        "additions": "added",
-        "private_failure": "why_process",
-        "mock_events": "touches",
-        "undeclared_imports": "imported",
-        "unfilled_tables": "unfilled",
-    },
-    optional=("objects",),
+    {"additions": "added", "private_failure": "why_process"},
+    optional=("objects", "observations"),
     omitted=("seconds",),
 )
 @dataclass(frozen=True)
@@ -149,11 +104,8 @@ class SelfTestRecord:
         operators: Schemas of operators that had to be declared first.
         python: The Python version.
         torch: The torch version.
-        mock_events: The uses of mocked modules.
-        undeclared_imports: Distributions that extern modules imported and that the package does
-            not name.
-        unfilled_tables: Tables that name a class of the model in the export environment only.
         objects: Package and resource of the objects that were loaded and compared.
+        observations: What the deciding run saw.
     """
 
     passed: bool
@@ -169,15 +121,18 @@ class SelfTestRecord:
     operators: tuple[str, ...] = ()
     python: str | None = None
     torch: str | None = None
-    mock_events: tuple[MockEvent, ...] = ()
-    undeclared_imports: tuple[UndeclaredImport, ...] = ()
-    unfilled_tables: tuple[UnfilledTable, ...] = ()
     objects: tuple[tuple[str, str], ...] = ()
+    observations: Observations = NO_OBSERVATIONS
 
     @property
     def deterministic(self) -> bool:
         """Whether all outputs were compared bit by bit."""
         return all(case.deterministic for case in self.cases)
+
+    @property
+    def runs(self) -> int:
+        """The number of examples that ran successfully."""
+        return len(self.cases) if self.passed else 0
 
     @property
     def records(self) -> tuple[CaseRecordNames, ...]:

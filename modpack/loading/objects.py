@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.records import decoding, read_document, read_specs
-from modpack.core.json_values import as_list, as_text
+from modpack.core.json_values import as_list, as_mapping, as_text
 from modpack.core.process import find_instances, gc_paused, gc_resumed
 from modpack.discovery.importers import importer_of, local_path, module_dict
 from modpack.errors import (
@@ -111,14 +111,15 @@ def require_operators(archive: Archive) -> None:
         record = read_document(archive, layout.SELF_TEST, None)
         operators = as_list(record.get("operators", []), "operators")
         schemas = [as_text(each, "an operator") for each in operators]
-        unfilled = as_list(record.get("unfilled", []), "unfilled")
+        observed = as_mapping(record.get("observations", {}), "observations")
+        unfilled = as_list(observed.get("unfilled_tables", []), "unfilled_tables")
     missing = tuple(schema for schema in schemas if not _exists(schema))
     if missing:
         raise OperatorNotFoundError(archive.path, missing)
     if unfilled:  # seldom
         from modpack.core.codec import from_json
+        from modpack.core.observations import UnfilledTable
         from modpack.core.process import stacklevel_outside_package
-        from modpack.core.selftest import UnfilledTable
 
         with decoding(archive, layout.SELF_TEST):
             tables = [from_json(UnfilledTable, each, "a table") for each in unfilled]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -10,7 +11,9 @@ from typing import Final, TypeVar
 
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment
-from modpack.core.plan import MockEvent, MockRisk, MockUse, Plan, risk_of
+from modpack.core.observations import MockEvent, MockRisk, observed_risk
+from modpack.core.plan import MockUse, Plan
+from modpack.core.policy import Signer
 from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
@@ -38,6 +41,7 @@ from modpack.report.facts import (
 )
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 from modpack.security.code_listing import list_code
+from modpack.security.signing import check_signatures
 
 _LICENSE: Final = "license"
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
@@ -55,33 +59,31 @@ def mock_facts(
         self_test: The package's self-test, if any.
         modules: All modules.
     """
-    uses = _by_module(plan.mock_uses)
-    touches = _by_module(self_test.mock_events if self_test is not None else ())
-    is_tried = self_test is not None and bool(self_test.cases)
-    facts = [
-        MockFacts(
-            each.module,
-            each.rule,
-            each.importers,
-            tuple(uses.get(each.module, ())),
-            risk_of(uses.get(each.module, ())),
-            tuple(touches.get(each.module, ())),
-            is_tried,
-        )
-        for each in modules
-        if each.action is Action.MOCK
-    ]
+    uses_by_module = _by_module(plan.mock_uses)
+    events_by_module = _by_module(self_test.observations.mock_events if self_test else ())
+    runs = self_test.runs if self_test is not None else 0
+    facts: list[MockFacts] = []
+    for each in modules:
+        if each.action is Action.MOCK:
+            uses, events = uses_by_module[each.module], tuple(events_by_module[each.module])
+            chain = plan.graph.shortest_path(uses[0].importer) if uses else ()
+            risk = observed_risk(events, runs)
+            facts.append(
+                MockFacts(
+                    each.module, each.rule, each.importers, tuple(uses), chain, risk, events, runs
+                )
+            )
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
 
 
-def _by_module(listed: Sequence[_OfMock]) -> dict[str, list[_OfMock]]:
-    found: dict[str, list[_OfMock]] = {}
+def _by_module(listed: Sequence[_OfMock]) -> defaultdict[str, list[_OfMock]]:
+    found: defaultdict[str, list[_OfMock]] = defaultdict(list)
     for each in listed:
-        found.setdefault(each.module, []).append(each)
+        found[each.module].append(each)
     return found
 
 
-def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
+def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:
     """Audit a package file without executing or unpickling its contents.
 
     A ``torch.package`` archive records neither rules nor versions. The audit derives what it can
@@ -89,14 +91,18 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
 
     Args:
         source: A package file, or the folder of an unzipped package, of modpack or torch.package.
+        keys: The trusted signers. If any are given, one of them must have signed the package.
+            Without a checked signature, no gate passes on the package's own observations of mocks.
 
     Raises:
         TypeError: If ``source`` is not a path.
+        SignatureError: If the signature of one of the signers is required and missing or invalid.
         UnsupportedVersionError: If a newer version of modpack wrote the package.
         ArchiveError: If the file is not a package, or is damaged.
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
+        check_signatures(archive, keys, source)
         plan = read_evidence(archive)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
@@ -118,6 +124,7 @@ def audit_package(source: str | os.PathLike[str]) -> AuditFacts:
         environment=environment,
         files=tuple(each for each in package.resources if each.kind.comes_with_code),
         code=code,
+        is_verified=bool(keys),
     )
     return _completed(audit, plan, scanned)
 
@@ -205,7 +212,7 @@ def parse_gate(text: str) -> Gate:
     """Return the gate for a value of ``--fail-on``.
 
     Args:
-        text: A code (``mock-reachable``), the lowest severity to fail on (``warning``), or
+        text: A code (``mock-called``), the lowest severity to fail on (``warning``), or
             ``license:`` and a pattern (``license:GPL*``).
 
     Raises:
@@ -213,10 +220,10 @@ def parse_gate(text: str) -> Gate:
 
     >>> parse_gate("license:GPL*").license
     'GPL*'
-    >>> parse_gate("mock-reachible")
+    >>> parse_gate("mock-caled")
     Traceback (most recent call last):
         ...
-    ValueError: unknown code 'mock-reachible'. Did you mean 'mock-reachable'?
+    ValueError: unknown code 'mock-caled'. Did you mean 'mock-called'?
     """
     word, colon, glob = (part.strip() for part in text.partition(":"))
     if word == _LICENSE:

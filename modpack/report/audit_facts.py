@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from modpack.core.codec import json_keys
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
-from modpack.core.plan import MockEvent, MockRisk, MockUse
+from modpack.core.observations import MockEvent, MockRisk
+from modpack.core.plan import MockUse
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
@@ -17,25 +18,32 @@ from modpack.security.code_listing import CodeListing
 
 @dataclass(frozen=True)
 class MockFacts:
-    """A mocked module with its importers, its uses, and its risk.
+    """A mocked module with its importers, its uses, and what runs showed about it.
 
     Attributes:
         module: The module path.
         rule: The rule that mocks it. None if the package does not record it.
         importers: The imports of the module.
-        uses: The uses of its names in packaged code.
-        risk: The risk of the mock.
-        touches: The accesses to the mock in the self-test.
-        is_tried: Whether the self-test ran example inputs, and recorded accesses to mocks.
+        uses: The uses of its names in packaged code, those of saved classes first.
+        chain: The import chain from a saved object to the first use.
+        risk: What the recorded runs showed.
+        events: The accesses to the mock in the self-test.
+        runs: The number of examples that the self-test ran successfully.
     """
 
     module: str
     rule: str | None
     importers: tuple[ImporterFacts, ...] = ()
     uses: tuple[MockUse, ...] = ()
-    risk: MockRisk = MockRisk.UNUSED
-    touches: tuple[MockEvent, ...] = ()
-    is_tried: bool = False
+    chain: tuple[str, ...] = ()
+    risk: MockRisk = MockRisk.NOT_OBSERVED
+    events: tuple[MockEvent, ...] = ()
+    runs: int = 0
+
+    @property
+    def observed(self) -> str:
+        """The risk as text."""
+        return self.risk.describe(self.runs)
 
 
 @json_keys({"is_optional": "optional"})
@@ -82,6 +90,7 @@ class AuditFacts:
         files: The files that the package includes with its code.
         absent: Extern modules that the export environment lacked.
         code: The code in the package. None for a plan.
+        is_verified: Whether a trusted signer signed the package, and so its observations.
     """
 
     subject: str
@@ -97,6 +106,7 @@ class AuditFacts:
     files: tuple[ResourceFacts, ...] = ()
     absent: frozenset[str] = frozenset()
     code: CodeListing | None = None
+    is_verified: bool = False
 
     def is_settled(self, finding: Diagnostic) -> bool:
         """Return whether a passed self-test has already done what the finding's hint asks for."""

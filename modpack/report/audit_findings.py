@@ -14,7 +14,7 @@ from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import is_within, root_of
-from modpack.core.plan import MockEventKind, MockRisk, UseKind
+from modpack.core.observations import MockEventKind, MockRisk
 from modpack.core.rules import IMPLICIT, RUNNING_SCRIPT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestRecord
@@ -42,17 +42,10 @@ _OF_TORCH_PACKAGE = "torch.package"
 _ABSENT = "optional-import-missing"
 _PROVIDED_EVERYWHERE = frozenset(map(str, (*IMPLICIT, RUNNING_SCRIPT)))
 """Rules for modules that every environment has. Standard libraries differ between versions."""
-_SAFE_USES = {
-    UseKind.BASE_CLASS: "a base class",
-    UseKind.DECORATOR: "a decorator",
-    UseKind.CALL: "a call",
-    UseKind.MODULE_LEVEL: "a value",
-    UseKind.ANNOTATION: "an annotation",
-    UseKind.TYPE_CHECK: "checked",
-}
-_DERIVED_USES = {
-    UseKind.BASE_CLASS: "a base class of a callable",
-    UseKind.DECORATOR: "a decorator of a callable",
+_RISK_CODES = {
+    MockRisk.NOT_OBSERVED: "mock-not-observed",
+    MockRisk.USED_AT_IMPORT: "mock-used-at-import",
+    MockRisk.UNTOUCHED: "mock-untouched",
 }
 
 
@@ -82,38 +75,37 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
     files = files_of(audit)
     for mock in audit.mocks:
-        for touch in mock.touches:
-            if touch.kind is MockEventKind.USED:
-                what, done = touch.name or mock.module, touch.operation or "was used"
+        for event in mock.events:
+            if event.kind is MockEventKind.USED:
+                what, done = event.name or mock.module, event.operation or "was used"
                 text = f"{what} {done} in the self-test, but {mock.module} is mocked"
-                yield Diagnostic.from_code("mock-called", mock.module, text, touch.location)
+                yield Diagnostic.from_code("mock-called", mock.module, text, event.location)
         importers = importers_by_name(mock)
-        if mock.risk is not MockRisk.UNUSED:
-            yield _risk(mock, files)
-        elif importers:
-            names = _listed(each.importer for each in importers)
-            text = f"{names} imports {mock.module}, but no code that can run uses it"
-            yield Diagnostic.from_code("mock-unused", mock.module, text, _shown_place(importers))
+        if mock.risk is not MockRisk.CALLED and (mock.uses or importers):
+            location = _shown_place(importers)
+            where = f"{_listed(each.importer for each in importers)} imports {mock.module}"
+            if mock.uses:
+                first, more = mock.uses[0], len(mock.uses) - 1
+                location = location_in(files, first.importer, first.line)
+                scope = f"{first.importer}.{first.scope}" if first.scope else first.importer
+                where = f"{used_name(first)} is used in {scope}"
+                where += f", and in {counted(more, 'more location')}" if more else ""
+            yield _observed(mock, where, location, audit.package is None or audit.is_verified)
 
 
-def _risk(mock: MockFacts, files: dict[str, str]) -> Diagnostic:
-    if mock.risk is MockRisk.REACHABLE:
-        code = "mock-reachable"
-        uses = [use for use in mock.uses if use.is_reachable]
-        uses.sort(key=lambda use: use.kind is not UseKind.FUNCTION_BODY)
-        first = uses[0]
-        where = f"{first.importer}.{first.scope}" if first.scope else first.importer
-        how = _DERIVED_USES.get(first.kind, "used")
-    else:
-        code = "mock-import-time"
-        uses = [use for use in mock.uses if use.kind is not UseKind.FUNCTION_BODY]
-        first = uses[0]
-        how, where = _SAFE_USES[first.kind], first.importer
-    more = f", and in {counted(len(uses) - 1, 'more place')}" if len(uses) > 1 else ""
-    text = f"{used_name(first)} is {how} in {where}{more}"
-    return Diagnostic.from_code(
-        code, mock.module, text, location_in(files, first.importer, first.line)
-    )
+def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -> Diagnostic:
+    """Return the finding about a mock that no run called.
+
+    Args:
+        mock: The mock.
+        where: The text about its first use.
+        location: The location of that use.
+        is_own: Whether the observations are those of a trusted signer.
+    """
+    code, text = _RISK_CODES[mock.risk], f"{where}; {mock.module} is {mock.observed}"
+    if mock.risk is not MockRisk.NOT_OBSERVED and not is_own:
+        code, text = "mock-unverified", f"{text}, recorded by the package"
+    return Diagnostic.from_code(code, mock.module, text, location)
 
 
 def _externs(audit: AuditFacts) -> Iterator[Diagnostic]:
@@ -229,15 +221,18 @@ def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:
     for schema in self_test.operators:
         text = f"{schema} must be declared before the package is loaded"
         yield Diagnostic.from_code("operator-needed", schema.partition("(")[0], text)
-    for table in self_test.unfilled_tables:
+    observed = self_test.observations
+    for table in observed.unfilled_tables:
         text = (
             f"{table.module}.{table.name} contained {table.kind} at export, but not after loading"
         )
         yield Diagnostic.from_code("self-test-unfilled-table", table.kind, text)
-    for each in self_test.undeclared_imports:
+    for each in observed.distributions:
         by = each.by or "extern code"
         text = f"{by} imported {each.distribution} {each.version} in the self-test"
         yield Diagnostic.from_code("self-test-imported", each.distribution, text)
+    for warning in observed.warnings:
+        yield Diagnostic.from_code("self-test-warning", file, warning)
 
 
 def _native(audit: AuditFacts) -> Iterator[Diagnostic]:

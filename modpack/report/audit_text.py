@@ -16,7 +16,8 @@ from rich.text import Text
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
-from modpack.core.plan import MockEventKind, MockRisk, MockUse, UseKind
+from modpack.core.observations import MockEventKind, MockRisk
+from modpack.core.plan import MockUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
@@ -36,13 +37,16 @@ from modpack.report.text import STYLES, distinct, problems_report, size_of, summ
 from modpack.security.code_listing import CodeListing
 
 _RISK_STYLES = {
-    MockRisk.REACHABLE: "bold red",
-    MockRisk.IMPORT_TIME: "yellow",
-    MockRisk.UNUSED: "green",
+    MockRisk.CALLED: "bold red",
+    MockRisk.NOT_OBSERVED: "yellow",
+    MockRisk.USED_AT_IMPORT: "green",
+    MockRisk.UNTOUCHED: "green",
 }
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _LATER = "not needed to load"
 _MAX_OF_A_NOTE = 4
+_SHORT_CHAIN = 2
+"""A chain that is not worth showing: the saved object, and the module of its class."""
 _SHOWN_PARTS = 5
 _SHOWN_PLACES = 8
 _SHOWN_ROOTS = 8
@@ -51,9 +55,10 @@ _SHOWN_USES = 20
 _HOW = {
     UseKind.BASE_CLASS: "a base class",
     UseKind.DECORATOR: "a decorator",
-    UseKind.CALL: "called at import time",
     UseKind.MODULE_LEVEL: "used at import time",
     UseKind.ANNOTATION: "in an annotation",
+    UseKind.FUNCTION_BODY: "in the function",
+    UseKind.TYPE_CHECK: "checked in the function",
 }
 
 
@@ -66,7 +71,9 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
     yield title(f"mocked: {counted(len(audit.mocks), 'module')}", "yellow")
     for mock in audit.mocks:
         head = Text.assemble((printable(mock.module), "bold"), "  ")
-        head.append(mock.risk.value, _RISK_STYLES[mock.risk])
+        head.append(mock.observed, _RISK_STYLES[mock.risk])
+        is_observed = mock.risk is not MockRisk.NOT_OBSERVED
+        head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
         yield indented(head, 2)
         yield from (indented(each, 4) for each in _details(mock, files, folder))
@@ -74,36 +81,25 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
 
 def describe_use(use: MockUse) -> str:
     """Return a short description of a use of a mocked name."""
-    scope = f" {use.scope}" if use.scope else ""
-    if not use.kind.is_at_import:
-        checked = "checked " if use.kind is UseKind.TYPE_CHECK else ""
-        how = f"{checked}in the function{scope}" + (
-            "" if use.is_live else ", which is never called"
-        )
-    else:
-        how = _HOW[use.kind] + (f", in{scope}" if scope else "")
-        how += "; the result can be called" if use.is_called_later else ""
-    return how + (f"; through {', '.join(use.via)}" if use.via else "")
+    in_function = not use.kind.is_at_import
+    scope = f"{'' if in_function else ', in'} {use.scope}" if use.scope else ""
+    through = f"; through {', '.join(use.via)}" if use.via else ""
+    return f"{_HOW[use.kind]}{scope}{through}"
 
 
-def describe_self_test(mock: MockFacts) -> str:
-    """Return the accesses of the self-test to a mocked module, in one line."""
-    if not mock.is_tried:
-        return "the package has no self-test"
-    used = [touch for touch in mock.touches if touch.kind is MockEventKind.USED]
+def describe_events(mock: MockFacts) -> str:
+    """Return the accesses of the self-test to a mocked module, or the reason for their absence."""
+    used = [each for each in mock.events if each.kind is MockEventKind.USED]
     if used:
-        done = [
-            f"{touch.name or mock.module} {touch.operation or 'was used'}"
-            + (f" ({touch.location})" if touch.location else "")
-            for touch in used
-        ]
-        return f"the self-test used it: {', '.join(dict.fromkeys(done))}"
-    names = [touch.name for touch in mock.touches if touch.kind is MockEventKind.NAMED]
-    if any(names):
-        return f"the self-test took names from it: {', '.join(dict.fromkeys(filter(None, names)))}"
-    if mock.touches:
-        return "the self-test only imported it"
-    return "the self-test did not use it"
+        return f"the self-test used it: {', '.join(dict.fromkeys(map(str, used)))}"
+    names = [each.name for each in mock.events if each.kind is MockEventKind.NAMED]
+    if names:
+        return f"the self-test took names from it: {', '.join(dict.fromkeys(names))}"
+    if mock.runs:
+        return (
+            "the self-test only imported it" if mock.events else "the self-test did not import it"
+        )
+    return "no run with example inputs is recorded. Pass example_inputs when you export the model"
 
 
 def _details(
@@ -116,8 +112,10 @@ def _details(
     if mock.uses:
         yield _uses(mock.uses, files, folder)
     elif importers:
-        yield Text("none of its names is used", "dim")
-    yield Text(printable(describe_self_test(mock)), "dim")
+        yield Text("no use of its names was found", "dim")
+    if len(mock.chain) > _SHORT_CHAIN:
+        yield Text(printable(f"the first use is reached through {' -> '.join(mock.chain)}"), "dim")
+    yield Text(printable(describe_events(mock)), "dim")
 
 
 def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:

@@ -11,6 +11,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
+from modpack.core.codec import record_to_json
 from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
 from modpack.core.selftest import SelfTestRecord
@@ -199,7 +200,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
 def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]:
     """Yield the uses of mocked modules that only one package has, ignoring lines."""
     sides = (
-        {(u.module, u.name, u.importer, u.kind, u.scope, u.is_live): u for u in side.plan.mock_uses}
+        {(u.module, u.name, u.importer, u.kind, u.scope): u for u in side.plan.mock_uses}
         for side in (old, new)
     )
     return (UseDifference(*each) for each in in_one_only(*sides))
@@ -261,16 +262,18 @@ def _flat_self_test(self_test: SelfTestRecord | None) -> dict[str, str | None]:
     if self_test is None:
         return {"self-test": "no"}
     record = self_test.to_json()
-    shown = (key for key, value in record.items() if not isinstance(value, list))
+    shown = (key for key, value in record.items() if not isinstance(value, (list, dict)))
     omitted = ("version", "seconds")
     return {"self-test": "yes", **{k: _shown(record[k]) for k in shown if k not in omitted}}
 
 
 def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
     """Yield the name of each list in a self-test, with the text of each of its items."""
-    yield from (("use of a mock", str(event)) for event in self_test.mock_events)
-    for name, value in self_test.to_json().items():
-        if isinstance(value, list) and name != "touches":
+    observed = self_test.observations
+    yield from (("use of a mock", str(event)) for event in observed.mock_events)
+    others = record_to_json(observed._replace(mock_events=()))
+    for name, value in (*self_test.to_json().items(), *others.items()):
+        if isinstance(value, list):
             yield from ((name, _shown(each) or "-") for each in value)
 
 

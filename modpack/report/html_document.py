@@ -390,9 +390,10 @@ def _mock(mock: MockFacts) -> Json:
     uses = [{**record_to_json(use), "name": used_name(use)} for use in mock.uses]
     return {
         "risk": mock.risk.value,
-        "tried": mock.is_tried,
+        "observed": mock.observed,
+        "runs": mock.runs,
         "uses": _safe(cast(Json, uses)),
-        "touches": _safe(to_json(mock.touches)),
+        "events": _safe(to_json(mock.events)),
     }
 
 

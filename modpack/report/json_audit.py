@@ -9,7 +9,8 @@ from modpack.core.codec import Line
 from modpack.report.json_output import CodeFacts, code_facts, pick
 
 if TYPE_CHECKING:
-    from modpack.core.plan import MockEvent, MockRisk, MockUse, UseKind
+    from modpack.core.observations import MockEvent, MockRisk
+    from modpack.core.plan import MockUse, UseKind
     from modpack.core.rules import Action, RuleOrigin
     from modpack.diagnostics import Diagnostic
     from modpack.report.audit import AuditResult, Gate
@@ -51,8 +52,6 @@ class UseFacts(NamedTuple):
         location: Path and line.
         kind: How the name is used.
         scope: Qualified name of the surrounding function or class. Empty at module level.
-        live: Whether anything in the package can call the surrounding function.
-        called_later: Whether an object made with the name can be called after the import.
         via: Interned modules through which the importer gets the name, in order.
     """
 
@@ -63,8 +62,6 @@ class UseFacts(NamedTuple):
     location: str
     kind: UseKind
     scope: str
-    live: bool
-    called_later: bool
     via: tuple[str, ...]
 
 
@@ -74,11 +71,12 @@ class MockDetails(NamedTuple):
     Attributes:
         module: Path of the module.
         rule: Rule that mocked it. Null if the package does not record it.
-        risk: Effect of the mock on the package.
+        risk: What the runs that the package records showed.
         importers: Modules and saved objects that import it.
-        uses: Uses of its names in packaged code.
-        tried: Whether a self-test watched it.
-        touches: What the self-test did with it.
+        uses: Uses of its names in packaged code, those in classes of saved objects first.
+        chain: Import chain from a saved object to the first use.
+        runs: Number of examples that the recorded self-test ran successfully.
+        events: What the recorded self-test did with it.
     """
 
     module: str
@@ -86,8 +84,9 @@ class MockDetails(NamedTuple):
     risk: MockRisk
     importers: tuple[ImporterFacts, ...]
     uses: tuple[UseFacts, ...]
-    tried: bool
-    touches: tuple[MockEvent, ...]
+    chain: tuple[str, ...]
+    runs: int
+    events: tuple[MockEvent, ...]
 
 
 class EnvironmentFacts(NamedTuple):
@@ -126,6 +125,8 @@ class AuditDocument(NamedTuple):
         code: The code in the package. Null for a target.
         environment: The export environment. Null for a target.
         package: The package. Null for a target.
+        verified: Whether one of the keys of ``--key`` signed the package. If not, no gate passes on
+            its observations of mocks.
     """
 
     path: str | None
@@ -142,6 +143,7 @@ class AuditDocument(NamedTuple):
     code: CodeFacts | None
     environment: EnvironmentFacts | None
     package: PackageFacts | None
+    verified: bool
 
 
 def audit_document(audit: AuditFacts, gates: Iterable[Gate], result: AuditResult) -> AuditDocument:
@@ -165,12 +167,13 @@ def audit_document(audit: AuditFacts, gates: Iterable[Gate], result: AuditResult
         mocks=tuple(_mock_details(mock, files) for mock in audit.mocks),
         code=None if audit.code is None else code_facts(audit.code),
         environment=audit.environment and pick(EnvironmentFacts, audit.environment),
+        verified=audit.is_verified,
     )
 
 
 def _mock_details(mock: MockFacts, files: Mapping[str, str]) -> MockDetails:
     uses = tuple(_use_facts(use, files) for use in mock.uses)
-    return pick(MockDetails, mock, uses=uses, tried=mock.is_tried)
+    return pick(MockDetails, mock, uses=uses)
 
 
 def _use_facts(use: MockUse, files: Mapping[str, str]) -> UseFacts:
@@ -181,8 +184,6 @@ def _use_facts(use: MockUse, files: Mapping[str, str]) -> UseFacts:
         use,
         path=files.get(use.importer),
         location=location_in(files, use.importer, use.line),
-        live=use.is_live,
-        called_later=use.is_called_later,
     )
 
 
@@ -209,6 +210,7 @@ class WhyDocument(NamedTuple):
             short.
         importers: All locations that import the module directly.
         notes: Notes about the module.
+        observed: What the recorded self-test showed about the module, or null.
     """
 
     path: str
@@ -229,6 +231,7 @@ class WhyDocument(NamedTuple):
     equally_short_chains: int
     importers: tuple[ImportLink, ...]
     notes: tuple[Diagnostic, ...]
+    observed: str | None
 
 
 def why_document(found: Why, path: str, every_chain: bool) -> WhyDocument:
@@ -263,6 +266,7 @@ def why_document(found: Why, path: str, every_chain: bool) -> WhyDocument:
         chains.equally_short,
         found.importers,
         found.notes,
+        found.observed,
     )
 
 

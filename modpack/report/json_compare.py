@@ -8,8 +8,8 @@ from modpack.report.json_output import pick
 
 if TYPE_CHECKING:
     from modpack.core.environment import EnvironmentRow
+    from modpack.core.observations import UndeclaredImport
     from modpack.core.rules import Action
-    from modpack.core.selftest import UndeclaredImport
     from modpack.core.tensors import TensorFacts, TensorKind
     from modpack.report.diff_facts import (
         Change,

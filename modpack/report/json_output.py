@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from modpack.core.codec import record_to_json
 
 if TYPE_CHECKING:
+    from modpack.core.observations import Observations
     from modpack.core.selftest import SelfTestRecord
     from modpack.diagnostics import Diagnostic
     from modpack.report.facts import (
@@ -219,6 +220,7 @@ class SelfTestDocument(NamedTuple):
         log: End of the output to stdout and stderr, if the self-test failed.
         seconds: Duration in seconds.
         recorded: The self-test as recorded at export.
+        observations: What this repetition showed.
     """
 
     path: str
@@ -228,6 +230,7 @@ class SelfTestDocument(NamedTuple):
     log: str
     seconds: float
     recorded: SelfTestRecord
+    observations: Observations
 
 
 class SkippedRow(NamedTuple):

@@ -19,7 +19,7 @@ from modpack.core.environment import (
     needed_at_once,
 )
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
-from modpack.core.selftest import UndeclaredImport
+from modpack.core.observations import UndeclaredImport
 from modpack.core.text import counted, printable
 from modpack.discovery.environment import compare
 from modpack.report.package_info import read_checked_manifest
@@ -27,7 +27,7 @@ from modpack.report.package_info import read_checked_manifest
 _OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"
 _ABSENT_AT_LOAD = "Imported when the package is loaded, but not installed at export"
 _ABSENT = "Optional, and not installed at export"
-_IMPORTED = "Imported by extern modules in the self-test, but not named in the package"
+_IMPORTED = "Recorded by the package: extern modules imported them in the self-test"
 _WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
@@ -134,7 +134,7 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
             tuple(each for each in absent if not is_optional(inside[each], at_once)),
             lock,
             comparison.classify_missing(plan) if plan is not None else comparison,
-            self_test.undeclared_imports if self_test is not None else (),
+            self_test.observations.distributions if self_test is not None else (),
         )
 
 

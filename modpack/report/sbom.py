@@ -44,7 +44,7 @@ from modpack.archive.manifest import read_manifest
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
-from modpack.core.plan import MockRisk
+from modpack.core.observations import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError

@@ -51,6 +51,7 @@ from modpack.core.json_values import (
     as_truth,
 )
 from modpack.core.names import module_record, normalized_distribution
+from modpack.core.observations import NO_OBSERVATIONS
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
 from modpack.core.selftest import CaseRecordNames, SelfTestRecord
@@ -314,6 +315,7 @@ def check_consistency(
         yield from _check_decisions(archive, own.plan, damaged)
         yield from _check_code(archive, own.plan)
         yield from _check_externs(archive, own.plan, damaged)
+        yield from _check_observations(archive, own, own.plan, damaged)
     if own.objects is not None:
         yield from _check_objects(archive, own, damaged)
         yield from _check_hooks(archive, own, damaged)
@@ -481,6 +483,22 @@ def _check_self_tests(
     for name in archive.names():
         if name.startswith(_SELF_TESTS) and name not in known:
             yield _inconsistent(name, "this example belongs to no self-test")
+
+
+def _check_observations(
+    archive: Archive, own: PackageMetadata, plan: Plan, damaged: frozenset[str]
+) -> Iterator[Diagnostic]:
+    """Check that the self-test observed mocks and files of this package."""
+    observed = own.self_test.observations if own.self_test is not None else NO_OBSERVATIONS
+    mocked = frozenset(plan.modules(Action.MOCK))
+    for module in dict.fromkeys(each.module for each in observed.mock_events):
+        if module not in mocked:
+            text = f"the self-test observed a mock of {module!r:.80}, which is not mocked"
+            yield _inconsistent(layout.SELF_TEST, text)
+    for record in observed.files:
+        if not archive.has(record) and record not in damaged:
+            text = f"the self-test opened {record!r:.80}, which is missing"
+            yield _inconsistent(layout.SELF_TEST, text)
 
 
 def _repeated(names: Sequence[str]) -> list[str]:

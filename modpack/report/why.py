@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
-from modpack.archive.records import read_environment
+from modpack.archive.records import read_environment, read_self_test
 from modpack.core.codec import Line
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
+from modpack.core.observations import MockRisk, observed_risk
 from modpack.core.plan import Decision, Plan
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
@@ -151,6 +152,7 @@ class Why:
         importers: All locations that import the module directly.
         notes: Notes about the module.
         provider: Provider of the module at export, or None if not recorded.
+        observed: What the recorded self-test showed about the module, or None.
     """
 
     module: str
@@ -160,6 +162,7 @@ class Why:
     importers: tuple[ImportLink, ...]
     notes: tuple[Diagnostic, ...] = ()
     provider: ModuleProvider | None = None
+    observed: str | None = None
 
 
 def why(
@@ -367,6 +370,25 @@ def read_provider(archive: Archive, plan: Plan, module: str) -> ModuleProvider |
         return _provider_of_extern(read_environment(archive, manifest), module)
     owner = next((d for d in plan.distributions if module in d.modules), None)
     return ModuleProvider(None, owner.name, owner.version) if owner is not None else None
+
+
+def read_observed(archive: Archive, plan: Plan, module: str) -> str | None:
+    """Return what the recorded self-test showed about an interned or mocked module, or None.
+
+    Raises:
+        ArchiveError: If the package is damaged.
+    """
+    decision, manifest = plan.decisions.get(module), read_manifest(archive)
+    self_test = read_self_test(archive, manifest) if manifest is not None else None
+    if decision is None or self_test is None:
+        return None
+    observed = self_test.observations
+    if decision.action is Action.MOCK:
+        events = [each for each in observed.mock_events if each.module == module]
+        risk = observed_risk(events, self_test.runs)
+        return None if risk is MockRisk.NOT_OBSERVED else risk.describe(self_test.runs)
+    is_known = decision.action is Action.INTERN and observed.modules
+    return f"imported by {observed.importer_of(module)}" if is_known else None
 
 
 def _provider_of_extern(environment: RecordedEnvironment, module: str) -> ModuleProvider | None:

@@ -74,6 +74,8 @@ def _rows(found: Why) -> Iterator[tuple[str, str]]:
             yield "hooks called", ", ".join(others)
     if found.provider is not None:
         yield "provided by", str(found.provider)
+    if found.observed is not None:
+        yield "self-test", f"{found.observed} (recorded by the package)"
     for note in found.notes:
         yield "note", str(note)
 

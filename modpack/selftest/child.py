@@ -16,6 +16,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import partial
+from importlib.machinery import BYTECODE_SUFFIXES, EXTENSION_SUFFIXES, SOURCE_SUFFIXES
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
@@ -30,8 +31,14 @@ from modpack.core.call_signature import (
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import root_of, strip_namespaces
-from modpack.core.plan import MockEvent, MockEventKind
-from modpack.core.selftest import CaseRecordNames, SelfTestCase, UnfilledTable
+from modpack.core.observations import (
+    NO_OBSERVATIONS,
+    MockEvent,
+    MockEventKind,
+    Observations,
+    UnfilledTable,
+)
+from modpack.core.selftest import CaseRecordNames, SelfTestCase
 from modpack.errors import ModpackWarning
 from modpack.selftest.child_surroundings import (
     HostIsolation,
@@ -58,6 +65,7 @@ _MAX_FRAMES = 12
 _MAX_VARIED_SECONDS = VARIATION_SECONDS / 10
 """Varying dimensions are only searched for if one case takes less time than this."""
 _MAX_CAUSES = 4
+_CODE = (*SOURCE_SUFFIXES, *BYTECODE_SUFFIXES, *EXTENSION_SUFFIXES)
 
 
 def format_exception(failure: BaseException) -> str:
@@ -165,6 +173,8 @@ class _JobRunner:
         self._connection = connection
         self._importer: IncrementalImporter | None = None
         self._modules_before: frozenset[str] = frozenset()
+        self._loaded: frozenset[str] | None = None
+        self._opened: set[str] = set()
         self._monitor: MissingResourceMonitor | None = None
         self._seconds: dict[int, float] = {}
         self._descriptions: list[tuple[Row, ...]] = []
@@ -189,9 +199,8 @@ class _JobRunner:
             tuple((name, strip_namespaces(by)) for name, by in blocked),
             tuple(operators),
             self._monitor is not None and self._monitor.has_skipped_probes,
-            tuple(self._mock_events()),
             tuple(self._outside_imports()),
-            tuple(self._unfilled_tables()),
+            self._observations(),
             tuple(self._descriptions),
             self._needs_settings,
             strip_namespaces(self._copy_failure),
@@ -227,6 +236,7 @@ class _JobRunner:
         self._modules_before = frozenset(sys.modules)
         tree = Path(job.tree)
         self._importer = IncrementalImporter(job.package, job.namespace, tree, job.policy)
+        watch_files(self._importer.tree, self._opened)
         if job.probe_level is not ProbeLevel.NOTHING:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
             self._monitor.install()
@@ -234,6 +244,7 @@ class _JobRunner:
             rows, failed = self._importer.describe(*resource)
             self._descriptions.append(rows)
             self._copy_failure = self._copy_failure or failed
+        self._loaded = _packaged_modules(self._importer)
         for case in job.cases:
             started = time.monotonic()
             self._needs_settings |= _depends_on_settings(self._importer, case)
@@ -247,14 +258,25 @@ class _JobRunner:
             ResolvedResources, json.loads(self._connection.recv_bytes()), "the response"
         )
 
-    def _mock_events(self) -> Iterator[MockEvent]:
-        """Yield the uses of mocked modules, as recorded by the mocks' runtime."""
+    def _observations(self) -> Observations:
         if self._importer is None:
-            return
-        name = self._importer.namespace.full_name(RUNTIME_MODULE)
+            return NO_OBSERVATIONS
+        imported = _packaged_modules(self._importer)
+        loaded = imported if self._loaded is None else self._loaded  # None: loading failed
+        return Observations(
+            tuple(sorted(loaded)),
+            tuple(sorted(imported - loaded)),
+            tuple(sorted(self._opened & self._importer.records)),
+            mock_events=tuple(self._mock_events(self._importer)),
+            unfilled_tables=tuple(self._unfilled_tables(self._importer)),
+        )
+
+    def _mock_events(self, importer: IncrementalImporter) -> Iterator[MockEvent]:
+        """Yield the uses of mocked modules, as recorded by the mocks' runtime."""
+        name = importer.namespace.full_name(RUNTIME_MODULE)
         kept = getattr(sys.modules.get(name), "touches", {})
         for module, kind, used, operation, file, line in list(kept):
-            place = f"{shorten_path(file, self._importer.tree)}:{line}" if file else None
+            place = f"{shorten_path(file, importer.tree)}:{line}" if file else None
             yield MockEvent(module, MockEventKind(kind), used, operation, place)
 
     def _outside_imports(self) -> Iterator[tuple[str, str | None]]:
@@ -264,12 +286,10 @@ class _JobRunner:
                 by = self._isolation.requested_by.get(root_of(name))
                 yield name, by and strip_namespaces(by)
 
-    def _unfilled_tables(self) -> Iterator[UnfilledTable]:
+    def _unfilled_tables(self, importer: IncrementalImporter) -> Iterator[UnfilledTable]:
         """Yield the tables that name a class of the model in the parent but not in this process."""
-        if self._importer is None:
-            return
         for table in self._job.tables:
-            loaded = sys.modules.get(self._importer.namespace.full_name(table.module))
+            loaded = sys.modules.get(importer.namespace.full_name(table.module))
             if isinstance(loaded, ModuleType) and table.name in vars(loaded):
                 if table.kind not in _reference().named_classes(vars(loaded)[table.name]):
                     yield table
@@ -333,3 +353,28 @@ def _reference() -> Any:
 def _has_file(module: str) -> bool:
     loaded = sys.modules.get(module)
     return isinstance(loaded, ModuleType) and isinstance(vars(loaded).get("__file__"), str)
+
+
+def _packaged_modules(importer: IncrementalImporter) -> frozenset[str]:
+    """Return the modules of the package that were imported, without mocks."""
+    loaded = [(name, getattr(m, "__dict__", {})) for name, m in list(sys.modules.items())]
+    packaged = {name for name, found in loaded if "__modpack__" in found and "_MOCK" not in found}
+    runtime = importer.namespace.full_name(RUNTIME_MODULE)
+    return frozenset(map(strip_namespaces, packaged - {runtime, importer.namespace.name}))
+
+
+def watch_files(tree: Path, opened: set[str]) -> None:
+    """Add each file in a folder that Python code opens to a set, except the code of modules.
+
+    Args:
+        tree: The folder of the unpacked package.
+        opened: The set, of paths in the folder, as records.
+    """
+    prefix = f"{tree}{os.sep}"
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(path := arguments[0], str) and path.startswith(prefix):
+            if not path.endswith(_CODE) and "__pycache__" not in path:
+                opened.add(path[len(prefix) :].replace(os.sep, "/"))
+
+    sys.addaudithook(audit)

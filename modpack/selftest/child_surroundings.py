@@ -216,6 +216,11 @@ class IncrementalImporter(PackageImporter):
         return self._tree
 
     @property
+    def records(self) -> frozenset[str]:
+        """The records of the package."""
+        return frozenset(self._archive.names())
+
+    @property
     def namespace(self) -> Namespace:
         """The namespace of the package's modules."""
         return self._namespace

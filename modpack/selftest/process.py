@@ -29,10 +29,11 @@ from modpack.core.codec import from_json, record_to_json
 from modpack.core.graph import Location
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.plan import Decision, MockEvent, Plan
+from modpack.core.observations import NO_OBSERVATIONS, Observations, UnfilledTable
+from modpack.core.plan import Decision, Plan
 from modpack.core.policy import TrustPolicy
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestCase, UnfilledTable
+from modpack.core.selftest import SelfTestCase
 from modpack.errors import ModpackError
 from modpack.exporting.presets import always_installed
 from modpack.selftest.interpreters import (
@@ -202,9 +203,8 @@ class RunResult(NamedTuple):
         blocked: Hidden names that were looked for, each with the module that did so.
         operators: Operators that the child declared from Python.
         has_skipped_probes: Whether a higher probe level would have requested more.
-        mock_events: Uses of mocked modules.
         imported: Modules imported from outside the package, each with its first importer.
-        unfilled: Tables that name a class of the model in the parent but not in the child.
+        observations: What the run showed, without ``distributions`` and ``warnings``.
         descriptions: The rows of each object to describe.
         needs_settings: Whether an output differs with torch's default settings.
         copy_failure: Why a loaded object cannot be copied or pickled; empty if all can.
@@ -219,9 +219,8 @@ class RunResult(NamedTuple):
     blocked: tuple[tuple[str, str], ...] = ()
     operators: tuple[str, ...] = ()
     has_skipped_probes: bool = False
-    mock_events: tuple[MockEvent, ...] = ()
     imported: tuple[tuple[str, str | None], ...] = ()
-    unfilled: tuple[UnfilledTable, ...] = ()
+    observations: Observations = NO_OBSERVATIONS
     descriptions: tuple[tuple[Row, ...], ...] = ()
     needs_settings: bool = False
     copy_failure: str = ""

@@ -31,8 +31,9 @@ from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
+from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import CaseRecordNames, SelfTestRecord, UnfilledTable
+from modpack.core.selftest import CaseRecordNames, SelfTestRecord
 from modpack.core.text import dtype_name, local_folders, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError

@@ -18,11 +18,12 @@ from modpack.archive import layout
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.plan import MockEvent, MockEventKind, Plan
+from modpack.core.observations import MockEvent, MockEventKind, UndeclaredImport
+from modpack.core.plan import Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
-from modpack.core.text import counted
+from modpack.core.selftest import SelfTestCase, SelfTestRecord
+from modpack.core.text import counted, local_folders, portable_text
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
@@ -88,7 +89,11 @@ def explain_failure(
         differences: The differences between outputs that count as failures.
         changed: The differences between objects that count as failures.
     """
-    details = [*_first(changed), *_first(differences), *map(str, result.unfilled)]
+    details = [
+        *_first(changed),
+        *_first(differences),
+        *map(str, result.observations.unfilled_tables),
+    ]
     if result.failure is None:
         places = [
             f"{what} differs from the live one in {counted(len(each), 'place')}"
@@ -205,8 +210,10 @@ class SelfTest:
         if self._cases and not self._needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._builder.write(self._plan, record.namespace)
-        write_record(self._writer, layout.SELF_TEST, record)
         changed = [each for each in self._changed if not each.is_error]
+        observed = record.observations._replace(warnings=tuple(self._lasting_warnings(changed)))
+        record = replace(record, observations=observed)
+        write_record(self._writer, layout.SELF_TEST, record)
         runs = counted(record.rounds, "run")
         outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
@@ -216,6 +223,14 @@ class SelfTest:
             *_failed_copies(self._uncopyable),
         )
         return replace(self._plan, self_test_summary=outcome), warnings
+
+    def _lasting_warnings(self, changed: Sequence[StateDifference]) -> Iterator[str]:
+        """Yield what the package records of the warnings. Values may differ in the next export."""
+        yield from (f"{each.path} differs from that of the live object" for each in changed)
+        if self._uncopyable:
+            yield f"for the loaded object, {self._uncopyable.partition(':')[0]}"
+        for failure in self._call_failures:
+            yield portable_text(f"with another size, {failure}", local_folders())
 
     def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
         """Return the record, and the reason of a failure. The package is written as last tested."""
@@ -421,10 +436,10 @@ class SelfTest:
             tuple(self._operators),
             platform.python_version(),
             str(torch.__version__),
-            result.mock_events,
-            undeclared_imports=self._undeclared_imports(result.imported),
-            unfilled_tables=result.unfilled,
             objects=tuple(self._objects),
+            observations=result.observations._replace(
+                distributions=self._undeclared_imports(result.imported)
+            ),
         )
 
     def _undeclared_imports(
@@ -478,8 +493,8 @@ def _warnings(source: str, failure: SelfTestError | None, record: SelfTestRecord
     if failure is not None:
         yield str(failure)
     else:
-        yield from _caught_mock_uses(record.mock_events)
-        for table in record.unfilled_tables:
+        yield from _caught_mock_uses(record.observations.mock_events)
+        for table in record.observations.unfilled_tables:
             yield with_hint(
                 f"the self-test passed, but {table}",
                 "Construct one object of the class after loading.",

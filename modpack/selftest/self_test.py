@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment, read_externs, read_self_test
+from modpack.core.observations import NO_OBSERVATIONS, Observations
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
 from modpack.errors import ModpackError
@@ -35,6 +36,7 @@ class SelfTestResult:
         path: The package, as the user named it.
         passed: Whether the package loaded and its output equals the recorded one.
         recorded: The self-test that was recorded at export.
+        observations: What this repetition showed.
         reason: The failure in one sentence. Empty if the self-test passed.
         details: Lines with the traceback or the differing outputs.
         log: The end of stdout and stderr. Empty if the self-test passed.
@@ -44,6 +46,7 @@ class SelfTestResult:
     path: str
     passed: bool
     recorded: SelfTestRecord
+    observations: Observations = NO_OBSERVATIONS
     reason: str = ""
     details: tuple[str, ...] = ()
     log: str = ""
@@ -98,10 +101,11 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
         result = run_job(job, lambda _: ResolvedResources(), options["timeout"])
     differences = result.unexplained_differences(recorded.cases)
     name = os.fspath(path)
+    test = SelfTestResult(name, True, recorded, result.observations, seconds=result.seconds)
     if result.failure is None and not differences:
-        return SelfTestResult(name, True, recorded, seconds=result.seconds)
+        return test
     why = explain_failure(result, differences)
-    return SelfTestResult(name, False, recorded, why.reason, why.details, why.log, result.seconds)
+    return replace(test, passed=False, reason=why.reason, details=why.details, log=why.log)
 
 
 def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTestRecord:

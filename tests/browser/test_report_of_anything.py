@@ -9,7 +9,8 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.hookspec import CallableSpec, HookSpec
-from modpack.core.plan import MockRisk, MockUse, UseKind
+from modpack.core.observations import MockRisk
+from modpack.core.plan import MockUse, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic, Severity
@@ -51,7 +52,7 @@ def hostile() -> AuditFacts:
     for importer, imported in zip(chain, CANARIES, strict=False):
         graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 3, CANARIES))
     modules = tuple(map(hostile_module, enumerate(CANARIES)))
-    use = [MockUse(c, c, c, 1, UseKind.FUNCTION_BODY, c, True, (c,)) for c in CANARIES]
+    use = [MockUse(c, c, c, 1, UseKind.FUNCTION_BODY, c, (c,)) for c in CANARIES]
     package = PackageFacts(
         CANARIES[0],
         1,
@@ -72,7 +73,7 @@ def hostile() -> AuditFacts:
         CANARIES[0],
         modules,
         package,
-        tuple(MockFacts(c, c, (), tuple(use), MockRisk.REACHABLE) for c in CANARIES),
+        tuple(MockFacts(c, c, (), tuple(use), CANARIES, MockRisk.CALLED) for c in CANARIES),
         tuple(DistributionFacts(c, c, c, True, 1, 1, 1) for c in CANARIES),
         tuple(Diagnostic(Severity.ERROR, c, c, c, c, hint=c) for c in CANARIES),
         notes=tuple(Diagnostic.from_code("dynamic-import", c, c, f"{c}:3") for c in CANARIES),

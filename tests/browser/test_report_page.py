@@ -66,7 +66,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_page_starts_with_findings_and_contents(show, page_file):
     overview = show(page_file).page.inner_text("#overview")
-    assert "mock-reachable" in overview
+    assert "mock-not-observed" in overview
     assert "interned" in overview
     assert "self-test-missing" in overview
 
@@ -84,7 +84,7 @@ def test_mocks_tab_shows_risks_and_users(show, page_file):
     shown = show(page_file, "#mocks")
     told = shown.page.inner_text("#mocks")
     assert "pagespy" in told
-    assert "reachable" in told
+    assert "not observed" in told
     assert "pagespy.log" in told
     assert "pageshop/net.py:2" in told
 
@@ -155,7 +155,7 @@ def test_details_show_rule_importers_and_imports(show, page_file):
 
 def test_details_of_mock_show_risk_and_uses(show, page_file):
     told = show(page_file, "#module=pagespy").details("pagespy")
-    assert "reachable" in told
+    assert "not observed" in told
     assert "Net.forward" in told
 
 
@@ -316,7 +316,7 @@ def test_printed_page_shows_all_parts_except_graph(show, page_file):
 def test_page_without_scripts_shows_all_but_graph_and_sources(show, page_file):
     page = show(page_file, java_script_enabled=False).page
     text = page.inner_text("main")
-    assert "mock-reachable" in text
+    assert "mock-not-observed" in text
     assert "pagehooks.clip_output" in text
     assert "pageshop.tools.scale" in text
     assert page.is_visible("noscript")
@@ -435,14 +435,12 @@ def test_graph_of_narrow_window_runs_from_top_to_bottom(show, page_file):
 def test_legend_explains_every_mark_of_graph(show, page_file):
     shown = show(page_file, "#graph")
     legend = shown.page.inner_text("#graph")
-    for text in ("interned", "mocked", "saved", "closed", "open", "may be called", "several"):
+    for text in ("interned", "mocked", "saved", "closed", "open", "self-test called", "several"):
         assert text in legend
     border = shown.page.evaluate(
         """() => modpackReport.graph.drawing.nodes('[risk = 1]').style('border-color')"""
     )
-    mark = shown.page.evaluate(
-        "getComputedStyle(document.querySelector('.legend .reachable')).stroke"
-    )
+    mark = shown.page.evaluate("getComputedStyle(document.querySelector('.legend .called')).stroke")
     assert mark.replace(" ", "") == border.replace(" ", "")
 
 

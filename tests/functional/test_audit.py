@@ -77,7 +77,7 @@ def test_audit_lists_findings_mocks_modules_and_totals_in_order(package):
         "extern-local",
         "tillapp/till.py:2: no installed distribution provided extern tillloose",
         "mocked: 1 module",
-        "tillspy  reachable  mock('tillspy')",
+        "tillspy  not observed  mock('tillspy')",
         "imported by tillapp/till.py:1 (required)",
         "interned: ",
         "externed: ",
@@ -92,7 +92,7 @@ def test_audit_of_target_writes_nothing(work):
     shown = run("tillapp.till:make", *RULES)
     assert shown.exit_code == 0, shown.output
     assert "a plan; no file was written" in shown.stdout
-    assert "tillspy  reachable" in shown.stdout
+    assert "tillspy  not observed" in shown.stdout
     assert "tillapp/till.py:6" in shown.stdout
     assert list(work.glob("*.modpack")) == []
 
@@ -134,8 +134,8 @@ def test_audit_reads_torch_package_archives(archive):
     "gates, status",
     [
         ([], 0),
-        (["mock-reachable"], 1),
-        (["mock-unused"], 1),
+        (["mock-not-observed"], 1),
+        (["mock-untouched"], 1),
         (["warning"], 1),
         (["dynamic-import,extern-local"], 1),
         (["dynamic-import", "self-test-missing"], 1),
@@ -148,16 +148,16 @@ def test_fail_on_fails_audit_with_matching_finding(package, gates, status):
 
 
 def test_audit_shows_gate_with_its_findings(package):
-    shown = run(package, "--fail-on", "mock-reachable,dynamic-import")
-    assert "--fail-on mock-reachable: 1 finding (tillspy)" in shown.stdout
+    shown = run(package, "--fail-on", "mock-not-observed,dynamic-import")
+    assert "--fail-on mock-not-observed: 1 finding (tillspy)" in shown.stdout
     assert "--fail-on dynamic-import" not in shown.stdout
     assert shown.stdout.endswith("failed: 1 gate fired\n")
 
 
 def test_fail_on_unknown_code_suggests_closest(package):
-    shown = run(package, "--fail-on", "mock-reachible")
+    shown = run(package, "--fail-on", "mock-not-observd")
     assert shown.exit_code == 2
-    assert "Did you mean 'mock-reachable'?" in shown.stderr
+    assert "Did you mean 'mock-not-observed'?" in shown.stderr
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def validator(name: str) -> Draft202012Validator:
 
 def test_audit_json_follows_schema(package):
     of_audits = validator("audit")
-    gates = ("--fail-on", "mock-reachable,self-test-missing,license:*")
+    gates = ("--fail-on", "mock-not-observed,self-test-missing,license:*")
     for arguments in (
         (package, *gates),
         ("tillapp.till:make", *RULES),
@@ -205,11 +205,11 @@ def test_audit_json_follows_schema(package):
 
 def test_audit_json_contains_gates_and_outcome(package):
     document = json.loads(
-        run(package, "--json", "--fail-on", "mock-reachable,self-test-missing").stdout
+        run(package, "--json", "--fail-on", "mock-not-observed,self-test-missing").stdout
     )
     assert not document["passed"]
     assert {each["gate"]: each["fired"] for each in document["gates"]} == {
-        "mock-reachable": True,
+        "mock-not-observed": True,
         "self-test-missing": True,
     }
     (found,) = document["gates"][0]["findings"]

@@ -214,7 +214,6 @@ class Use:
     text: str
     kind: str
     scope: str = ""
-    is_live: bool = True
     via: tuple[str, ...] = ()
 
 
@@ -225,7 +224,7 @@ class Mock:
     risk: str
     imported: dict[tuple[str, str], str]
     uses: tuple[Use, ...] = ()
-    touch: str | None = None
+    event: str | None = None
 
 
 def _import(record: str, text: str, kind: str = "required") -> dict[tuple[str, str], str]:
@@ -235,24 +234,24 @@ def _import(record: str, text: str, kind: str = "required") -> dict[tuple[str, s
 FROM_NET = _import("scout/net.py", "import gauges, live")
 MOCKS = {
     "telemetry.live": Mock(
-        "reachable",
+        "called",
         FROM_NET,
         (Use("beat", "scout/net.py", "live.beat(", "function-body", "Net.forward"),),
         USED,
     ),
     "telemetry.gauges": Mock(
-        "reachable",
+        "untouched",
         FROM_NET,
         (Use("record", "scout/net.py", "gauges.record(", "function-body", "Net.forward"),),
         LOADED,
     ),
     "telemetry.local": Mock(
-        "reachable",
+        "untouched",
         _import("scout/net.py", "from telemetry.local", "function"),
         (Use("count", "scout/net.py", "return count()", "function-body", "Net.locally"),),
     ),
     "telemetry.sinks": Mock(
-        "reachable",
+        "used-at-import",
         _import("scout/sinks.py", "from telemetry.sinks"),
         (
             Use(
@@ -261,55 +260,55 @@ MOCKS = {
                 "tools.emit(",
                 "function-body",
                 "report",
-                via=("scout.sinks", "scout.tools"),
+                via=("scout.tools", "scout.sinks"),
             ),
         ),
         NAMED,
     ),
     "telemetry.lazy": Mock(
-        "reachable",
+        "untouched",
         _import("scout/plugins.py", '"telemetry.lazy"', "dynamic"),
         (Use("value", "scout/plugins.py", "lazy.value(", "function-body", "lazily"),),
         LOADED,
     ),
     "telemetry.names": Mock(
-        "reachable",
+        "untouched",
         _import("scout/stars.py", "import *"),
         (Use("SCALE", "scout/stars.py", "return x * SCALE", "function-body", "starred"),),
         LOADED,
     ),
     "telemetry.meters": Mock(
-        "reachable",
+        "used-at-import",
         _import("scout/net.py", "import metered"),
         (Use("metered", "scout/net.py", "@metered", "decorator", "Net"),),
         NAMED,
     ),
     "telemetry.callbacks": Mock(
-        "import-time",
+        "used-at-import",
         _import("scout/progress.py", "import Callback"),
         (Use("Callback", "scout/progress.py", "class Progress(", "base-class"),),
         NAMED,
     ),
     "telemetry.spans": Mock(
-        "import-time",
+        "used-at-import",
         _import("scout/tracing.py", "import traced"),
         (Use("traced", "scout/tracing.py", "@traced", "decorator"),),
         NAMED,
     ),
     "telemetry.seeds": Mock(
-        "import-time",
+        "used-at-import",
         _import("scout/seeding.py", "import seeds"),
-        (Use("plant", "scout/seeding.py", "seeds.plant(", "call"),),
+        (Use("plant", "scout/seeding.py", "seeds.plant(", "module-level"),),
         NAMED,
     ),
     "telemetry.turbo": Mock(
-        "import-time",
+        "untouched",
         _import("scout/legacy.py", "import telemetry.turbo", "guarded"),
         (Use("", "scout/legacy.py", "HAS_TURBO =", "module-level"),),
         LOADED,
     ),
     "telemetry.dumps": Mock(
-        "unused",
+        "untouched",
         _import("scout/debugging.py", "import dumps"),
         (
             Use(
@@ -318,7 +317,6 @@ MOCKS = {
                 "dumps.save(x)",
                 "function-body",
                 "dump_everything",
-                is_live=False,
             ),
         ),
         LOADED,
@@ -339,7 +337,6 @@ def _uses(mock: dict) -> list[Use | tuple]:
             use["line"],
             use["kind"],
             use["scope"],
-            use["live"],
             tuple(use["via"]),
         )
         for use in mock["uses"]
@@ -349,7 +346,7 @@ def _uses(mock: dict) -> list[Use | tuple]:
 def _expected(use: Use) -> tuple:
     importer = use.record.removesuffix(".py").replace("/", ".")
     number = line(use.record, use.text)
-    return (use.name, importer, number, use.kind, use.scope, use.is_live, use.via)
+    return (use.name, importer, number, use.kind, use.scope, use.via)
 
 
 def test_audit_lists_exactly_the_mocks(mocks):
@@ -375,16 +372,16 @@ def test_audit_rates_risk_of_mock(mocks, module):
 
 @pytest.mark.parametrize("module", MOCKS)
 def test_audit_lists_self_test_events_of_mock(mocks, module):
-    kinds = {touch["kind"] for touch in mocks[module]["touches"]}
-    expected = MOCKS[module].touch
+    kinds = {event["kind"] for event in mocks[module]["events"]}
+    expected = MOCKS[module].event
     strongest = next((kind for kind in (USED, NAMED, LOADED) if kind in kinds), None)
     assert strongest == expected
-    assert mocks[module]["tried"]
+    assert mocks[module]["runs"] == 1
 
 
-def test_mock_used_only_in_annotations_is_import_time_risk(mocks):
+def test_audit_lists_uses_in_annotations(mocks):
     found = mocks["telemetry.boards"]
-    assert found["risk"] == "import-time"
+    assert found["risk"] == "used-at-import"
     assert {use["kind"] for use in found["uses"]} == {"annotation"}
     places = {use["line"] for use in found["uses"]}
     assert places == {
@@ -393,17 +390,15 @@ def test_mock_used_only_in_annotations_is_import_time_risk(mocks):
     }
 
 
-def test_audit_follows_mock_value_to_the_function_that_uses_it(mocks):
-    found = mocks["telemetry.logs"]
-    kinds = {(use["line"], use["kind"]) for use in found["uses"]}
-    assert (line("scout/talking.py", "logs.get_logger("), "call") in kinds
-    assert (line("scout/talking.py", "log.info("), "function-body") in kinds
-    assert found["risk"] == "reachable"
+def test_audit_shows_import_chain_of_first_use(mocks):
+    chains = {module: mocks[module]["chain"] for module in ("telemetry.live", "telemetry.dumps")}
+    assert chains["telemetry.live"] == [SAVED, "scout.net"]
+    assert chains["telemetry.dumps"] == [SAVED, "scout.net", "scout.debugging"]
 
 
-def test_parent_mocked_only_for_submodules_is_unused(mocks):
+def test_parent_mocked_only_for_submodules_is_untouched(mocks):
     found = mocks["telemetry"]
-    assert found["risk"] == "unused"
+    assert found["risk"] == "untouched"
     assert found["uses"] == []
     importers = {each["importer"] for each in found["importers"] if each["kind"] == "required"}
     assert importers == {"scout.net", "scout.debugging", "scout.seeding", "scout.talking"}
@@ -411,14 +406,14 @@ def test_parent_mocked_only_for_submodules_is_unused(mocks):
 
 def test_audit_sorts_mocks_by_risk(audit):
     risks = [each["risk"] for each in audit["mocks"]]
-    assert risks == sorted(risks, key=["reachable", "import-time", "unused"].index)
+    assert risks == sorted(risks, key=["called", "used-at-import", "untouched"].index)
 
 
 def test_audit_locates_mock_used_in_passed_self_test(mocks):
-    (touch,) = [each for each in mocks["telemetry.live"]["touches"] if each["kind"] == USED]
-    assert touch["name"] == "telemetry.live.beat"
-    assert touch["operation"] == "was called"
-    assert touch["location"] == place("scout/net.py", "live.beat(")
+    (event,) = [each for each in mocks["telemetry.live"]["events"] if each["kind"] == USED]
+    assert event["name"] == "telemetry.live.beat"
+    assert event["operation"] == "was called"
+    assert event["location"] == place("scout/net.py", "live.beat(")
 
 
 def _codes(audit: dict, subject: str | None = None) -> set[str]:
@@ -444,8 +439,9 @@ def test_audit_sorts_findings_by_severity(audit):
 def test_each_mock_has_finding_of_its_risk(audit, mocks):
     for module, found in mocks.items():
         codes = _codes(audit, module)
-        assert ("mock-reachable" in codes) == (found["risk"] == "reachable")
-        assert ("mock-import-time" in codes) == (found["risk"] == "import-time")
+        assert ("mock-called" in codes) == (found["risk"] == "called")
+        # The package has no checked signature.
+        assert ("mock-unverified" in codes) == (found["risk"] != "called")
 
 
 @pytest.mark.parametrize(
@@ -464,29 +460,13 @@ def test_audit_includes_hazards_of_plan(audit, code, subject, where):
     assert found["hint"]
 
 
-REACHABLE = {
-    "telemetry.live",
-    "telemetry.gauges",
-    "telemetry.local",
-    "telemetry.sinks",
-    "telemetry.lazy",
-    "telemetry.names",
-    "telemetry.logs",
-    "telemetry.meters",
-}
-IMPORT_TIME = {
-    "telemetry.callbacks",
-    "telemetry.spans",
-    "telemetry.seeds",
-    "telemetry.turbo",
-    "telemetry.boards",
-}
-UNUSED = {"telemetry", "telemetry.dumps"}
+EVERY_MOCK = set(MOCKS) | {"telemetry", "telemetry.boards", "telemetry.logs"}
 GATES = {
     "mock-called": {"telemetry.live"},
-    "mock-reachable": REACHABLE,
-    "mock-import-time": REACHABLE | IMPORT_TIME,
-    "mock-unused": REACHABLE | IMPORT_TIME | UNUSED,
+    "mock-unverified": EVERY_MOCK - {"telemetry.live"},
+    "mock-not-observed": EVERY_MOCK,
+    "mock-used-at-import": EVERY_MOCK,
+    "mock-untouched": EVERY_MOCK,
     "star-import-of-mock": {"telemetry.names"},
     "dynamic-import": {"scout.plugins"},
     "shadowed-rule": {"extern('telemetry.sinks')"},
@@ -519,7 +499,7 @@ def _fired(document: dict) -> list[str]:
     return [each["gate"] for each in document["gates"] if each["fired"]]
 
 
-CALM_GATES = ["info", "mock-unused", "extern-unpinned", "license-unknown", "license:GPL*"]
+CALM_GATES = ["info", "mock-untouched", "extern-unpinned", "license-unknown", "license:GPL*"]
 
 
 def test_package_without_findings_passes_all_gates(site):
@@ -537,18 +517,18 @@ def test_package_without_self_test_fails_only_its_gate(site):
     assert _fired(told("audit", untried, "--fail-on", "self-test-missing", status=1)) == [
         "self-test-missing"
     ]
-    assert not any(each["tried"] for each in document["mocks"])
+    assert {each["risk"] for each in document["mocks"]} == {"not-observed"}
 
 
 def test_audit_lists_all_gates_that_fire(site):
     untried = site.packages / "untried.modpack"
-    gates = ["--fail-on", "license:GPL*,self-test-failed", "--fail-on", "mock-reachable"]
+    gates = ["--fail-on", "license:GPL*,self-test-failed", "--fail-on", "mock-not-observed"]
     document = told("audit", untried, *gates, status=1)
-    assert set(_fired(document)) == {"license:GPL*", "mock-reachable"}
+    assert set(_fired(document)) == {"license:GPL*", "mock-not-observed"}
     text = asked("audit", untried, *gates)
     assert text.exit_code == 1
     assert "license:GPL*" in text.output
-    assert "mock-reachable" in text.output
+    assert "mock-not-observed" in text.output
 
 
 def test_audit_of_failed_self_test_names_called_mock(site):
@@ -556,14 +536,14 @@ def test_audit_of_failed_self_test_names_called_mock(site):
     assert "self-test-failed" in _codes(document)
     assert "mock-called" in _codes(document, "telemetry.gauges")
     mock = {each["module"]: each for each in document["mocks"]}["telemetry.gauges"]
-    (touch,) = [each for each in mock["touches"] if each["kind"] == USED]
-    assert touch["location"] == place("scout/net.py", "gauges.record(")
+    (event,) = [each for each in mock["events"] if each["kind"] == USED]
+    assert event["location"] == place("scout/net.py", "gauges.record(")
 
 
 def test_unknown_gate_is_rejected_with_suggestion(first):
-    result = asked("audit", first, "--fail-on", "mock-reachabel")
+    result = asked("audit", first, "--fail-on", "mock-not-observd")
     assert result.exit_code == 2
-    assert "mock-reachable" in result.output
+    assert "mock-not-observed" in result.output
 
 
 def test_audit_text_starts_with_problems_and_risks(first):
@@ -591,7 +571,7 @@ def test_audit_of_target_equals_audit_of_package(site, mocks):
     found = {each["module"]: each for each in document["mocks"]}
     assert set(found) == set(mocks)
     for module, mock in found.items():
-        assert mock["risk"] == mocks[module]["risk"], module
+        assert mock["risk"] == "not-observed", module
         assert _uses(mock) == _uses(mocks[module]), module
     planned = {each["module"]: each for each in document["modules"]}
     for module in DISTRIBUTIONS:
@@ -601,7 +581,7 @@ def test_audit_of_target_equals_audit_of_package(site, mocks):
 
 
 def test_gate_fires_for_audit_of_target(site):
-    done = _from_project(site, "audit", "scout.net:make", *RULES, "--fail-on", "mock-reachable")
+    done = _from_project(site, "audit", "scout.net:make", *RULES, "--fail-on", "mock-not-observed")
     assert done.returncode == 1, done.stderr
     assert "scout/net.py" in done.stdout
 
@@ -896,7 +876,7 @@ def test_sbom_lists_dependencies_of_components(bill):
     "command",
     [
         ["audit"],
-        ["audit", "--fail-on", "mock-reachable"],
+        ["audit", "--fail-on", "mock-not-observed"],
         ["why", "gridkit.cells", "--all"],
         ["diff", "OTHER"],
         ["requirements"],

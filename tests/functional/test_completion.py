@@ -74,7 +74,7 @@ def test_completion_script_is_printed():
 
 
 def test_complete_returns_finding_codes_after_comma():
-    assert "mock-reachable" in complete("audit", "--fail-on", "mock-r")
+    assert "mock-not-observed" in complete("audit", "--fail-on", "mock-n")
     assert complete("audit", "--fail-on", "self-test-missing,self-test-f") == [
         "self-test-missing,self-test-failed"
     ]

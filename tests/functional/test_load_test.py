@@ -98,7 +98,9 @@ class Part:
     model.part.names = model.names
     with pytest.warns(modpack.ModpackWarning, match=r"model.names: saved builtins.list of 1"):
         modpack.save(model, tmp_path / "net.modpack")
-    assert self_test_of(tmp_path / "net.modpack").passed
+    record = self_test_of(tmp_path / "net.modpack")
+    assert record.passed
+    assert "model.names differs from that of the live object" in record.observations.warnings
 
 
 def test_state_that_class_leaves_out_is_expected(net, tmp_path):
@@ -231,4 +233,4 @@ def test_library_that_an_extern_module_imports_is_not_hidden(boards, installed, 
     modpack.save(model, path, preset="hermetic", extern="boards")
     record = self_test_of(path)
     assert record.passed and "chalk" not in record.hidden
-    assert [each.distribution for each in record.undeclared_imports] == ["chalk"]
+    assert [each.distribution for each in record.observations.distributions] == ["chalk"]

@@ -46,7 +46,9 @@ def run(*arguments):
 
 def test_imports_of_externs_are_recorded_without_requirements(package):
     self_test = package_facts(package).self_test
-    imported = [(i.distribution, i.version, i.module, i.by) for i in self_test.undeclared_imports]
+    imported = [
+        (i.distribution, i.version, i.module, i.by) for i in self_test.observations.distributions
+    ]
     assert imported == [
         ("back", "2.1", "back", "front"),
         ("spaces-inner", "1.0", "spaces.inner", "back"),
@@ -79,4 +81,4 @@ def test_model_with_torch_only_has_no_undeclared_imports(project, tmp_path):
     from alone import Net
 
     modpack.save(Net(), tmp_path / "net.modpack", example_inputs=(torch.ones(1),))
-    assert package_facts(tmp_path / "net.modpack").self_test.undeclared_imports == ()
+    assert package_facts(tmp_path / "net.modpack").self_test.observations.distributions == ()

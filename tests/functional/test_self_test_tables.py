@@ -69,7 +69,10 @@ def test_unfilled_table_is_a_warning_if_self_test_passes(model, tmp_path):
     path = tmp_path / "net.modpack"
     with pytest.warns(ModpackWarning, match="recorders.net._RECORDED names recorders.net.Net"):
         modpack.save(model, path, example_inputs=(X,))
-    tables = [(t.module, t.name, t.kind) for t in package_facts(path).self_test.unfilled_tables]
+    tables = [
+        (t.module, t.name, t.kind)
+        for t in package_facts(path).self_test.observations.unfilled_tables
+    ]
     assert tables == [("recorders.net", "_RECORDED", "recorders.net.Net")]
     found = json.loads(CliRunner().invoke(cli, ["audit", str(path), "--json"]).output)["findings"]
     assert "self-test-unfilled-table" in [each["code"] for each in found]

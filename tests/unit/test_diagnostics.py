@@ -8,7 +8,8 @@ import pytest
 
 import modpack
 from modpack import errors
-from modpack.core.plan import MockEventKind, MockRisk, PackagingErrorReason, UseKind
+from modpack.core.observations import MockEventKind, MockRisk
+from modpack.core.plan import PackagingErrorReason, UseKind
 from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_codes
 
 ROOT = Path(__file__).parents[2]

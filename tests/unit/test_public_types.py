@@ -16,7 +16,7 @@ RECORDS = sorted(
     for name, value in PUBLIC.items()
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields")
 )
-INTERNAL = {"SelfTestRecord"}
+INTERNAL = {"Observations", "SelfTestRecord"}
 """Types with fields for the record of a package, which commands show."""
 
 

@@ -1,9 +1,10 @@
 /* The details panel of one module or of one Python package in the graph. */
 
 const RISKS = {
-  unused: "unused, or used only in functions that are never called",
-  "import-time": "used only while modules are imported, where mocks work",
-  reachable: "used in a function that can be called, which then raises NotImplementedError",
+  untouched: "No run used it.",
+  "used-at-import": "Code took names from it, at import time or in checks, where mocks work.",
+  "not-observed": "No run with example inputs is recorded.",
+  called: "A run used it, which raised NotImplementedError.",
 };
 const PROVIDERS = {
   stdlib: "Python itself", runtime: "torch or modpack", installed: "an installed distribution",
@@ -72,17 +73,17 @@ const details = (() => {
     const mock = known.mocks[index];
     if (!mock) return null;
     const use = (each) => [
-      element("code", {}, each.name), " ", element("span", { class: "kind" }, each.kind + (each.kind === "function-body" && !each.live ? ", never called" : "")),
+      element("code", {}, each.name), " ", element("span", { class: "kind" }, each.kind),
       " ", each.scope ? ["in ", element("code", {}, each.scope), " "] : null,
       indexOf.has(each.importer) ? placeLink(indexOf.get(each.importer), each.line) ?? moduleLink(indexOf.get(each.importer), each.line) : each.importer,
       each.via.length ? ` through ${each.via.join(", ")}` : null,
     ];
-    const touch = (each) => [each.kind, " ", each.name ? element("code", {}, each.name) : null, ` ${each.operation}`, each.location ? ` at ${each.location}` : null];
+    const event = (each) => [each.kind, " ", each.name ? element("code", {}, each.name) : null, ` ${each.operation}`, each.location ? ` at ${each.location}` : null];
     return part(
-      "Mocked", element("p", {}, chip(mock.risk, `risk ${mock.risk}`), ` ${RISKS[mock.risk]}`),
+      "Mocked", element("p", {}, chip(mock.observed, `risk ${mock.risk}`), ` ${RISKS[mock.risk]}`),
       mock.uses.length ? longList(mock.uses, use) : element("p", { class: "hint" }, "No uses of its names were found."),
-      element("p", {}, element("b", {}, "self-test "), mock.tried ? (mock.touches.length ? null : "did not use it") : "none"),
-      mock.touches.length ? longList(mock.touches, touch) : null,
+      mock.runs || mock.events.length ? element("p", {}, element("b", {}, "self-test "), "recorded by the package", mock.events.length ? null : ": did not use it") : null,
+      mock.events.length ? longList(mock.events, event) : null,
     );
   }
 

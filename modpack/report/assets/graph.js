@@ -71,7 +71,7 @@ const graph = (() => {
 
   function nodeData(branch) {
     const decisions = decisionsIn(branch);
-    const risk = branch.members.some((index) => known.mocks[index]?.risk === "reachable");
+    const risk = branch.members.some((index) => known.mocks[index]?.risk === "called");
     return {
       id: branch.id, label: branch.isOpen ? branch.label : labelOf(branch),
       parent: branch.parent?.id, decision: decisions[0][0],

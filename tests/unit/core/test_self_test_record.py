@@ -8,7 +8,14 @@ from typing import get_args
 
 import pytest
 
-from modpack.core.plan import MockEvent, MockEventKind
+from modpack.core.codec import record_to_json
+from modpack.core.observations import (
+    MockEvent,
+    MockEventKind,
+    Observations,
+    UndeclaredImport,
+    UnfilledTable,
+)
 from modpack.core.selftest import (
     Addition,
     AdditionKind,
@@ -31,9 +38,18 @@ RECORD = SelfTestRecord(
     ("shop::sell(Tensor x) -> Tensor",),
     "3.11.7",
     "2.13.0",
-    (
-        MockEvent("tracker", MockEventKind.LOADED),
-        MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3"),
+    (("model", "model.pkl"),),
+    Observations(
+        ("shop", "shop.net"),
+        ("shop.late",),
+        ("shop/x.txt",),
+        (UndeclaredImport("tensorboard", "2.0", "tensorboard", "torch.utils"),),
+        (
+            MockEvent("tracker", MockEventKind.LOADED),
+            MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3"),
+        ),
+        (UnfilledTable("shop.table", "KINDS", "shop.net.Net"),),
+        ("model.scale differs from that of the live object",),
     ),
 )
 
@@ -81,7 +97,7 @@ def test_self_test_from_json_rejects_duplicate_example():
 
 
 @pytest.mark.parametrize(
-    "touch",
+    "event",
     [
         3,
         {},
@@ -90,6 +106,12 @@ def test_self_test_from_json_rejects_duplicate_example():
         {"module": "m", "kind": "used", "name": "", "operation": "", "location": 3},
     ],
 )
-def test_self_test_from_json_rejects_damaged_mock_event(touch):
+def test_self_test_from_json_rejects_damaged_mock_event(event):
     with pytest.raises((TypeError, ValueError, KeyError)):
-        self_test_from_json({**RECORD.to_json(), "touches": [touch]})
+        observed = {**record_to_json(RECORD.observations), "mock_events": [event]}
+        self_test_from_json({**RECORD.to_json(), "observations": observed})
+
+
+def test_observations_name_what_imported_a_module():
+    found = [RECORD.observations.importer_of(m) for m in ("shop.net", "shop.late", "shop.never")]
+    assert found == ["loading", "an example", "nothing"]

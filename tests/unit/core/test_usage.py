@@ -4,48 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from modpack.core.plan import MockRisk, MockUse, Plan, UseKind, risk_of
+from modpack.core.observations import MockEvent, MockEventKind, MockRisk, observed_risk
+from modpack.core.plan import MockUse, Plan, UseKind
 from modpack.core.plan_json import plan_from_json, plan_to_json
 
-AT_IMPORT = {
-    *(UseKind.BASE_CLASS, UseKind.DECORATOR, UseKind.CALL, UseKind.MODULE_LEVEL, UseKind.ANNOTATION)
-}
-
-
-def use(kind: UseKind, is_live: bool = True, is_called_later: bool = False) -> MockUse:
-    return MockUse("tracker", "log", "net", 3, kind, "f", is_live, (), is_called_later)
+LOADED = MockEvent("tracker", MockEventKind.LOADED)
+NAMED = MockEvent("tracker", MockEventKind.NAMED, "tracker.log")
+USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:3")
 
 
 @pytest.mark.parametrize("kind", UseKind)
-def test_use_at_import_time_is_import_time_risk(kind):
-    assert kind.is_at_import == (kind in AT_IMPORT)
+def test_use_at_import_time_is_not_in_a_function(kind):
+    assert kind.is_at_import == (kind not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK))
 
 
-@pytest.mark.parametrize("kind", UseKind)
-def test_only_a_use_in_a_live_function_is_reachable_by_its_kind(kind):
-    assert (risk_of([use(kind)]) is MockRisk.REACHABLE) == (kind is UseKind.FUNCTION_BODY)
-
-
-def test_mock_decorator_of_callable_function_is_reachable():
-    assert risk_of([use(UseKind.DECORATOR, is_called_later=True)]) is MockRisk.REACHABLE
-    assert risk_of([use(UseKind.DECORATOR)]) is MockRisk.IMPORT_TIME
-
-
-def test_mock_without_live_uses_is_unused():
-    assert risk_of([]) is MockRisk.UNUSED
-    assert risk_of([use(UseKind.FUNCTION_BODY, is_live=False)]) is MockRisk.UNUSED
-
-
-def test_mock_risk_is_that_of_worst_use():
-    uses = [use(UseKind.FUNCTION_BODY, is_live=False), use(UseKind.TYPE_CHECK)]
-    assert risk_of(uses) is MockRisk.IMPORT_TIME
-    assert risk_of([*uses, use(UseKind.FUNCTION_BODY)]) is MockRisk.REACHABLE
+@pytest.mark.parametrize(
+    ("events", "runs", "risk", "text"),
+    [
+        ([], 0, MockRisk.NOT_OBSERVED, "not observed"),
+        ([LOADED, NAMED], 0, MockRisk.NOT_OBSERVED, "not observed"),
+        ([], 1, MockRisk.UNTOUCHED, "untouched in 1 run"),
+        ([LOADED], 3, MockRisk.UNTOUCHED, "untouched in 3 runs"),
+        ([LOADED, NAMED], 2, MockRisk.USED_AT_IMPORT, "used at import in 2 runs"),
+        ([LOADED, NAMED, USED], 2, MockRisk.CALLED, "called"),
+        ([USED], 0, MockRisk.CALLED, "called"),
+    ],
+)
+def test_risk_is_what_runs_showed(events, runs, risk, text):
+    assert observed_risk(events, runs) is risk
+    assert risk.describe(runs) == text
 
 
 def test_mock_uses_round_trip_through_json():
     uses = (
-        MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", False, ("tools",)),
-        MockUse("tracker", "", "net", 4, UseKind.DECORATOR, is_called_later=True),
+        MockUse("tracker", "log", "net", 3, UseKind.FUNCTION_BODY, "Net.f", ("tools",)),
+        MockUse("tracker", "", "net", 4, UseKind.DECORATOR),
     )
     found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses, has_mock_uses=True), {}))
     assert found.mock_uses == uses

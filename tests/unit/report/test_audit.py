@@ -11,7 +11,8 @@ import pytest
 import modpack
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
-from modpack.core.plan import MockRisk, PackagingErrorReason
+from modpack.core.observations import MockRisk
+from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
@@ -124,17 +125,17 @@ def test_mock_has_importers_uses_and_risk(audit):
     assert (mock.module, mock.rule, mock.risk) == (
         "auditspy",
         "mock('auditspy')",
-        MockRisk.REACHABLE,
+        MockRisk.NOT_OBSERVED,
     )
     assert [(i.importer, i.line) for i in mock.importers] == [("auditshop.till", 3)]
-    assert [(use.name, use.line) for use in mock.uses] == [("Base", 6), ("log", 8)]
+    assert [(use.name, use.line) for use in mock.uses] == [("log", 8), ("Base", 6)]
 
 
 def test_findings_have_code_subject_and_location(audit):
     found = {each.code: each for each in audit.findings}
-    assert {"mock-reachable", "extern-local"} <= set(found)
-    assert found["mock-reachable"].subject == "auditspy"
-    assert found["mock-reachable"].location.endswith("auditshop/till.py:8")
+    assert {"mock-not-observed", "extern-local"} <= set(found)
+    assert found["mock-not-observed"].subject == "auditspy"
+    assert found["mock-not-observed"].location.endswith("auditshop/till.py:8")
     assert found["extern-local"].subject == "auditdraft"
     assert found["extern-local"].location.endswith("auditshop/till.py:1")
 

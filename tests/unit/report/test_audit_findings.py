@@ -3,14 +3,8 @@
 import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import (
-    MockEvent,
-    MockEventKind,
-    MockRisk,
-    MockUse,
-    PackagingErrorReason,
-    UseKind,
-)
+from modpack.core.observations import MockEvent, MockEventKind, MockRisk, Observations
+from modpack.core.plan import MockUse, PackagingErrorReason, UseKind
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
@@ -49,45 +43,37 @@ def codes(**facts):
     return [each.code for each in found(**facts)]
 
 
-def mock(*uses, risk=MockRisk.UNUSED, touches=(), importers=None):
+def mock(*uses, risk=MockRisk.NOT_OBSERVED, events=(), importers=None, runs=0):
     by = (importer(),) if importers is None else importers
-    return MockFacts("spy", "mock('spy')", by, uses, risk, touches, bool(touches))
+    return MockFacts("spy", "mock('spy')", by, uses, (), risk, events, runs)
 
 
 NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
 
 
-def use(kind, name="log", line=7, scope="", is_live=True):
-    return MockUse("spy", name, "shop.net", line, kind, scope, is_live)
+def use(kind, name="log", line=7, scope=""):
+    return MockUse("spy", name, "shop.net", line, kind, scope)
 
 
-def test_reachable_mock_is_a_warning_at_its_use():
-    uses = (
-        use(UseKind.BASE_CLASS, "Base", 4),
-        use(UseKind.FUNCTION_BODY, "finish", 6, "dead", is_live=False),
-        use(UseKind.FUNCTION_BODY, "log", 7, "Net.forward"),
-    )
-    (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.REACHABLE),))
-    assert (finding.code, finding.severity) == ("mock-reachable", Severity.WARNING)
+def test_mock_without_runs_is_a_warning_at_its_first_use():
+    uses = (use(UseKind.FUNCTION_BODY, "log", 7, "Net.forward"), use(UseKind.BASE_CLASS, "Base", 4))
+    (finding,) = found(modules=(NET,), mocks=(mock(*uses),))
+    assert (finding.code, finding.severity) == ("mock-not-observed", Severity.WARNING)
     assert finding.subject == "spy"
     assert finding.location == "shop/net.py:7"
-    assert "spy.log" in finding.message
-    assert "Net.forward" in finding.message
-    assert finding.hint
+    assert finding.message == (
+        "spy.log is used in shop.net.Net.forward, and in 1 more location; spy is not observed"
+    )
+    assert "example_inputs" in finding.hint
 
 
-def test_mock_used_at_import_time_is_an_info():
-    uses = (use(UseKind.BASE_CLASS, "Base", 4), use(UseKind.DECORATOR, "wraps", 5))
-    (finding,) = found(modules=(NET,), mocks=(mock(*uses, risk=MockRisk.IMPORT_TIME),))
-    assert (finding.code, finding.severity) == ("mock-import-time", Severity.INFO)
-    assert finding.location == "shop/net.py:4"
-    assert finding.message == "spy.Base is a base class in shop.net, and in 1 more place"
-
-
-def test_unused_mock_is_an_info():
+def test_mock_without_uses_is_located_at_its_import():
     (finding,) = found(mocks=(mock(),))
-    assert (finding.code, finding.severity) == ("mock-unused", Severity.INFO)
-    assert finding.location == "shop/net.py:3"
+    assert finding.code == "mock-not-observed"
+    assert (finding.location, finding.message) == (
+        "shop/net.py:3",
+        "shop.net imports spy; spy is not observed",
+    )
 
 
 def test_mock_for_type_checking_only_is_not_a_finding():
@@ -96,20 +82,53 @@ def test_mock_for_type_checking_only_is_not_a_finding():
     assert codes(mocks=(mock(importers=(checked,)),)) == []
 
 
-def test_mock_called_in_the_self_test_is_an_error():
-    touch = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
-    errors = [each for each in found(mocks=(mock(touches=(touch,)),)) if each.code == "mock-called"]
-    assert [each.severity for each in errors] == [Severity.ERROR]
-    assert errors[0].location == "shop/net.py:7"
-    assert "spy.log was called" in errors[0].message
+HARMLESS = [
+    (MockRisk.UNTOUCHED, "mock-untouched", "untouched in 2 runs"),
+    (MockRisk.USED_AT_IMPORT, "mock-used-at-import", "used at import in 2 runs"),
+]
 
 
-def test_mock_named_in_the_self_test_is_not_an_error():
-    touches = (
-        MockEvent("spy", MockEventKind.LOADED),
-        MockEvent("spy", MockEventKind.NAMED, "spy.log"),
-    )
-    assert codes(mocks=(mock(touches=touches),)) == ["mock-unused"]
+@pytest.mark.parametrize(("risk", "code", "text"), HARMLESS)
+def test_observations_of_checked_signer_are_infos(risk, code, text):
+    mocks = (mock(use(UseKind.FUNCTION_BODY), risk=risk, runs=2),)
+    (finding,) = [
+        each
+        for each in found(mocks=mocks, package=package(self_test=self_test()), is_verified=True)
+        if each.subject == "spy"
+    ]
+    assert (finding.code, finding.severity) == (code, Severity.INFO)
+    assert finding.message.endswith(text)
+
+
+@pytest.mark.parametrize(("risk", "code", "text"), HARMLESS)
+def test_observations_of_unchecked_package_are_warnings(risk, code, text):
+    mocks = (mock(use(UseKind.FUNCTION_BODY), risk=risk, runs=2),)
+    (finding,) = [
+        each
+        for each in found(mocks=mocks, package=package(self_test=self_test()))
+        if each.subject == "spy"
+    ]
+    assert (finding.code, finding.severity) == ("mock-unverified", Severity.WARNING)
+    assert finding.message.endswith(f"{text}, recorded by the package")
+    assert "--key" in finding.hint
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_mock_called_in_the_self_test_is_an_error(is_verified):
+    event = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop/net.py:7")
+    mocks = (mock(use(UseKind.FUNCTION_BODY), risk=MockRisk.CALLED, events=(event,)),)
+    of_package = found(mocks=mocks, package=package(), is_verified=is_verified)
+    (error,) = [each for each in of_package if each.subject == "spy"]
+    assert (error.code, error.severity) == ("mock-called", Severity.ERROR)
+    assert error.location == "shop/net.py:7"
+    assert "spy.log was called" in error.message
+
+
+def test_warning_of_the_self_test_is_a_finding():
+    observed = Observations(warnings=("model.scale differs from that of the live object",))
+    (finding,) = found(package=package(self_test=self_test(observations=observed)))
+    assert finding.code == "self-test-warning"
+    assert "model.scale differs" in finding.message
 
 
 def extern(module, provided_by, distribution=None, version=None, editable=False):
@@ -308,16 +327,3 @@ def test_most_severe_finding_comes_first():
         "dynamic-import",
         "optional-import-missing",
     ]
-
-
-def test_callable_decorated_with_a_mock_is_reachable():
-    made = MockUse("spy", "traced", "shop.net", 5, UseKind.DECORATOR, is_called_later=True)
-    (finding,) = found(modules=(NET,), mocks=(mock(made, risk=MockRisk.REACHABLE),))
-    assert (finding.code, finding.location) == ("mock-reachable", "shop/net.py:5")
-    assert "a decorator of a callable" in finding.message
-
-
-def test_mock_in_a_type_check_is_an_info():
-    asked = use(UseKind.TYPE_CHECK, "Base", 8, "Net.forward")
-    (finding,) = found(modules=(NET,), mocks=(mock(asked, risk=MockRisk.IMPORT_TIME),))
-    assert (finding.code, finding.location) == ("mock-import-time", "shop/net.py:8")

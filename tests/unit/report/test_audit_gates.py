@@ -19,7 +19,7 @@ def fires(gate, *codes):
 
 
 def test_judge_without_gates_fails_on_errors_and_problems():
-    assert judge(audit("mock-reachable", "self-test-missing")).passed
+    assert judge(audit("mock-not-observed", "self-test-missing")).passed
     assert not judge(audit("mock-called")).passed
     problem = Diagnostic.from_code(PackagingErrorReason.DENIED, "shop", "shop is denied")
     assert not judge(audit(problems=(problem,))).passed
@@ -32,15 +32,16 @@ def test_gate_fires_on_its_code_only(code):
 
 
 def test_gate_fires_on_codes_that_imply_its_code():
-    ladder = ["mock-unused", "mock-import-time", "mock-reachable", "mock-called"]
+    ladder = ["mock-untouched", "mock-used-at-import", "mock-not-observed", "mock-called"]
     for place, gate in enumerate(ladder):
         assert [fires(gate, code) for code in ladder] == [n >= place for n in range(len(ladder))]
+    assert fires("mock-not-observed", "mock-unverified")
     assert fires("extern-unpinned", "extern-local")
     assert fires("self-test-missing", "self-test-failed")
 
 
 def test_severity_gate_fires_on_higher_severities():
-    each_kind = ("mock-called", "mock-reachable", "self-test-missing")
+    each_kind = ("mock-called", "mock-not-observed", "self-test-missing")
     assert [fires("error", code) for code in each_kind] == [True, False, False]
     assert [fires("warning", code) for code in each_kind] == [True, True, False]
     assert [fires("info", code) for code in each_kind] == [True, True, True]
@@ -90,11 +91,11 @@ def test_parse_gate_accepts_license_pattern():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("mock-reachible", "Did you mean 'mock-reachable'"),
+        ("mock-caled", "Did you mean 'mock-called'"),
         ("licens:GPL*", "Did you mean"),
         ("license", "license:GPL*"),
         ("license:", "license:GPL*"),
-        ("mock-reachable:spy", "only license:"),
+        ("mock-called:spy", "only license:"),
         ("zzzzzz", "modpack audit --list-codes"),
         ("", "modpack audit --list-codes"),
     ],

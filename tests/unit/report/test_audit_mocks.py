@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from modpack.core.plan import MockEvent, MockEventKind, MockRisk, MockUse, Plan, UseKind
+from dataclasses import replace
+
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.observations import MockEvent, MockEventKind, MockRisk, Observations
+from modpack.core.plan import MockUse, Plan, UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
@@ -21,29 +25,43 @@ LOG = MockUse("tracker", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward")
 BASE = MockUse("stats", "Base", "net", 7, UseKind.BASE_CLASS)
 LOADED = MockEvent("tracker", MockEventKind.LOADED)
 USED = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "net.py:4")
-PLAN = Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True)
 CASE = SelfTestCase(("net", "model.pkl"), 0)
-SELF_TEST = SelfTestRecord(True, "private", (CASE,), 1, 1.0, mock_events=(LOADED, USED))
-LOADED_ONLY = SelfTestRecord(True, "private", (), 1, 1.0, mock_events=(LOADED,))
+SELF_TEST = SelfTestRecord(
+    True, "private", (CASE,), 1, 1.0, observations=Observations(mock_events=(LOADED, USED))
+)
+LOADED_ONLY = SelfTestRecord(
+    True, "private", (), 1, 1.0, observations=Observations(mock_events=(LOADED,))
+)
 
 
-def test_mocks_are_sorted_by_risk():
-    found = mock_facts(PLAN, None, MODULES)
+def plan() -> Plan:
+    """Return a plan with a saved object whose class imports the mocks."""
+    graph = DependencyGraph()
+    graph.mark_root("<net/model.pkl>")
+    graph.add_edge(Edge("<net/model.pkl>", "shop", ImportKind.PICKLE, names=("Net",)))
+    graph.add_edge(Edge("shop", "net", ImportKind.REQUIRED, 1))
+    return Plan({}, mock_uses=(BASE, LOG), has_mock_uses=True, graph=graph)
+
+
+def test_mocks_are_sorted_by_observed_risk():
+    found = mock_facts(plan(), SELF_TEST, MODULES)
     assert [(each.module, each.risk) for each in found] == [
-        ("tracker", MockRisk.REACHABLE),
-        ("stats", MockRisk.IMPORT_TIME),
-        ("colors", MockRisk.UNUSED),
+        ("tracker", MockRisk.CALLED),
+        ("colors", MockRisk.UNTOUCHED),
+        ("stats", MockRisk.UNTOUCHED),
     ]
 
 
-def test_mock_has_rule_importers_uses_and_events():
-    tracker, stats, _ = mock_facts(PLAN, SELF_TEST, MODULES)
+def test_mock_has_rule_importers_uses_chain_and_events():
+    tracker, _, stats = mock_facts(plan(), SELF_TEST, MODULES)
     assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
-    assert (tracker.uses, tracker.touches) == ((LOG,), (LOADED, USED))
-    assert (stats.uses, stats.touches) == ((BASE,), ())
+    assert (tracker.uses, tracker.events) == ((LOG,), (LOADED, USED))
+    assert tracker.chain == ("<net/model.pkl>", "shop", "net")
+    assert (stats.uses, stats.events) == ((BASE,), ())
 
 
-def test_mock_is_tried_if_the_self_test_ran_examples():
-    assert all(each.is_tried for each in mock_facts(PLAN, SELF_TEST, MODULES))
-    assert not any(each.is_tried for each in mock_facts(PLAN, LOADED_ONLY, MODULES))
-    assert not any(each.is_tried for each in mock_facts(PLAN, None, MODULES))
+def test_mock_is_observed_only_by_successful_runs_of_examples():
+    failed = replace(SELF_TEST, passed=False, observations=Observations())
+    for record in (None, LOADED_ONLY, failed):
+        found = mock_facts(plan(), record, MODULES)
+        assert {each.risk for each in found} == {MockRisk.NOT_OBSERVED}

@@ -5,10 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from modpack.core.observations import MockEvent, MockEventKind, MockRisk
 from modpack.core.plan import (
-    MockEvent,
-    MockEventKind,
-    MockRisk,
     MockUse,
     PackagingErrorReason,
     UseKind,
@@ -19,7 +17,7 @@ from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.diagnostics import Diagnostic
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
-from modpack.report.audit_text import audit_report, describe_self_test, describe_use
+from modpack.report.audit_text import audit_report, describe_events, describe_use
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
@@ -45,20 +43,19 @@ def test_use_is_described_with_scope_and_origin():
         describe_use(use(UseKind.DECORATOR, scope="Net.forward")) == "a decorator, in Net.forward"
     )
     assert describe_use(use(UseKind.FUNCTION_BODY, scope="run")) == "in the function run"
-    dead = use(UseKind.FUNCTION_BODY, scope="run", is_live=False)
-    assert describe_use(dead) == "in the function run, which is never called"
-    assert describe_use(use(UseKind.CALL, via=("a", "b"))).endswith("; through a, b")
+    assert describe_use(use(UseKind.TYPE_CHECK, scope="f")) == "checked in the function f"
+    assert describe_use(use(UseKind.MODULE_LEVEL, via=("a", "b"))).endswith("; through a, b")
 
 
 def test_most_severe_event_of_a_mock_is_described():
-    def told(*touches, is_tried=True):
-        return describe_self_test(MockFacts("spy", None, touches=touches, is_tried=is_tried))
+    def told(*events, runs=1):
+        return describe_events(MockFacts("spy", None, events=events, runs=runs))
 
-    assert told(is_tried=False) == "the package has no self-test"
-    assert told() == "the self-test did not use it"
+    assert told(runs=0).startswith("no run with example inputs is recorded. Pass example_inputs")
+    assert told() == "the self-test did not import it"
     assert told(LOADED) == "the self-test only imported it"
     assert told(LOADED, NAMED) == "the self-test took names from it: spy.log"
-    assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called (shop.py:7)"
+    assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called at shop.py:7"
 
 
 def test_report_shows_problems_findings_and_modules_in_order():
@@ -69,7 +66,7 @@ def test_report_shows_problems_findings_and_modules_in_order():
             Diagnostic.from_code(PackagingErrorReason.NO_ACTION, "till", "no rule matches till"),
         ),
         findings=(
-            Diagnostic.from_code("mock-reachable", "spy", "spy.log is used"),
+            Diagnostic.from_code("mock-not-observed", "spy", "spy.log is used"),
             Diagnostic.from_code("self-test-missing", "m", "x"),
         ),
     )
@@ -159,8 +156,8 @@ def test_locations_are_relative_to_the_folder(tmp_path):
     place = str(tmp_path / "shop.py")
     by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
     modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
-    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.CALL),), MockRisk.IMPORT_TIME)
-    found = Diagnostic.from_code("mock-import-time", "spy", "it is called", f"{place}:7")
+    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.MODULE_LEVEL),))
+    found = Diagnostic.from_code("mock-not-observed", "spy", "it is called", f"{place}:7")
     audit = AuditFacts("m", modules, mocks=(mock,), findings=(found,))
     text = shown(audit, folder=Path(tmp_path))
     assert "imported by shop.py:3 (required)" in text
@@ -173,14 +170,14 @@ def test_report_escapes_control_characters():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
     one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))
-    touch = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
+    event = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
     audit = AuditFacts(
         evil,
         (
             ModuleFacts(evil, Action.INTERN, evil, evil, (by,)),
             ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, license=evil),
         ),
-        mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.REACHABLE, (touch,), True),),
+        mocks=(MockFacts(evil, evil, (by,), (one,), (evil,) * 3, MockRisk.CALLED, (event,), 1),),
         findings=(Diagnostic.from_code("optional-import-missing", evil, evil, evil),),
         problems=(
             Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),

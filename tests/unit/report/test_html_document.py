@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import MockRisk, MockUse, UseKind
+from modpack.core.observations import MockRisk
+from modpack.core.plan import MockUse, UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
@@ -101,19 +102,19 @@ def test_undecided_node_has_no_group():
 
 
 def test_page_document_has_mocks_and_findings():
-    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward", True, ("tools",))
+    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward", ("tools",))
     audit = AuditFacts(
         "x",
         (ModuleFacts("spy", Action.MOCK),),
-        mocks=(MockFacts("spy", None, uses=(use,), risk=MockRisk.REACHABLE),),
-        findings=(Diagnostic.from_code("mock-reachable", "spy", "used", "net.py:4", hint="Do."),),
+        mocks=(MockFacts("spy", None, uses=(use,), risk=MockRisk.CALLED),),
+        findings=(Diagnostic.from_code("mock-called", "spy", "used", "net.py:4", hint="Do."),),
     )
     document = page_document(audit)
     mock = document["mocks"]["0"]
-    assert mock["risk"] == "reachable"
+    assert (mock["risk"], mock["observed"]) == ("called", "called")
     assert mock["uses"][0]["name"] == "spy.log"
     assert mock["uses"][0]["via"] == ["tools"]
-    assert document["findings"][0]["code"] == "mock-reachable"
+    assert document["findings"][0]["code"] == "mock-called"
 
 
 def test_page_document_texts_are_safe():

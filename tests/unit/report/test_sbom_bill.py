@@ -10,7 +10,7 @@ from cyclonedx.model.component import ComponentScope
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
-from modpack.core.plan import MockRisk
+from modpack.core.observations import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.report.audit_facts import AuditFacts, MockFacts
@@ -103,12 +103,12 @@ def test_externs_are_required_without_recorded_imports():
 def test_mocked_modules_are_excluded_with_risk():
     modules = [ModuleFacts("spy", Action.MOCK), ModuleFacts("spy.sub", Action.MOCK)]
     mocks = (
-        MockFacts("spy", None, risk=MockRisk.UNUSED),
-        MockFacts("spy.sub", None, risk=MockRisk.REACHABLE),
+        MockFacts("spy", None, risk=MockRisk.UNTOUCHED),
+        MockFacts("spy.sub", None, risk=MockRisk.CALLED),
     )
     spy = items(drawn_up(*modules, mocks=mocks))["mocked:spy"]
     assert (spy.need, spy.origins) == (ComponentScope.EXCLUDED, ("mock",))
-    assert (spy.facts["mock:risk"], spy.facts["modules"]) == ("reachable", "2")
+    assert (spy.facts["mock:risk"], spy.facts["modules"]) == ("called", "2")
 
 
 def test_components_depend_on_their_imports():

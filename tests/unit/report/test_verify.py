@@ -513,3 +513,12 @@ def test_invalid_archive_is_reported_with_the_record(tmp_path):
         open_archive(tmp_path / "twice.modpack")
     facts = verify_package(tmp_path / "twice.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
+
+
+def test_observations_of_other_modules_and_files_are_reported(good, forge):
+    self_test = document(good, layout.SELF_TEST)
+    event = {"module": "stranger", "kind": "loaded", "name": "", "operation": "", "location": None}
+    self_test["observations"] |= {"mock_events": [event], "files": ["shop/nowhere.txt"]}
+    text = "\n".join(told(verify_package(forge({layout.SELF_TEST: encoded(self_test)}))))
+    assert "the self-test observed a mock of 'stranger', which is not mocked" in text
+    assert "the self-test opened 'shop/nowhere.txt', which is missing" in text

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 from modpack.core.codec import from_json, record_to_json
-from modpack.core.plan import MockEvent, MockEventKind
+from modpack.core.observations import MockEvent, MockEventKind, Observations, UnfilledTable
 from modpack.core.policy import TrustPolicy
-from modpack.core.selftest import SelfTestCase, UnfilledTable
+from modpack.core.selftest import SelfTestCase
 from modpack.selftest import process
 from modpack.selftest.process import (
     Difference,
@@ -39,11 +39,12 @@ def test_job_sent_to_the_child_is_the_same():
 
 
 def test_result_sent_to_the_parent_is_the_same():
-    touch = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3")
+    event = MockEvent("tracker", MockEventKind.USED, "tracker.log", "was called", "shop/net.py:3")
     difference = (3, Difference("output", "expected 1, found 2", True))
     failure = Failure("it failed", ("shop/net.py:3, in f",))
+    observed = Observations(("shop",), ("shop.late",), ("shop/x.txt",), mock_events=(event,))
     verdict = RunResult(
-        failure, (difference,), (("a", "b"),), ("o",), True, (touch,), (("c", None),)
+        failure, (difference,), (("a", "b"),), ("o",), True, (("c", None),), observed
     )
     assert sent(verdict) == verdict
 
