@@ -80,16 +80,30 @@ class Explanation(NamedTuple):
     log: str = ""
 
 
-def explain_failure(
-    result: RunResult, differences: Sequence[Difference], changed: Sequence[StateDifference] = ()
-) -> Explanation:
+class Outcome(NamedTuple):
+    """The outcome of a self-test in the namespace that the package is written for.
+
+    Attributes:
+        namespace: The namespace.
+        result: The deciding run.
+        failure: The reason why the self-test did not pass, or None.
+        private_failure: Why the package cannot use the private namespace, if it cannot.
+    """
+
+    namespace: str
+    result: RunResult
+    failure: Explanation | None = None
+    private_failure: str | None = None
+
+
+def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Explanation:
     """Explain why a self-test did not pass.
 
     Args:
         result: The result of the run.
         differences: The differences between outputs that count as failures.
-        changed: The differences between objects that count as failures.
     """
+    changed = [each for each in result.changed if each.is_error]
     details = [*_first(changed), *_first(differences), *map(str, result.unfilled)]
     if result.failure is None:
         places = [
@@ -115,10 +129,6 @@ def _first(differences: Sequence[object]) -> list[str]:
     """Return the first differences, and the number of the others."""
     left = len(differences) - _MAX_DIFFERENCES
     return [*map(str, differences[:_MAX_DIFFERENCES]), *([f"and {left} more"] if left > 0 else [])]
-
-
-def _text_of(why: Explanation) -> str:
-    return "\n".join((why.reason, *why.details))
 
 
 class SelfTest:
@@ -173,9 +183,6 @@ class SelfTest:
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
-        self._changed: list[StateDifference] = []
-        self._needs_settings = False
-        self._uncopyable = ""
         self._visible: set[str] = set()
         self._hidden = HiddenModules()
         self._path: list[str] = []
@@ -198,67 +205,62 @@ class SelfTest:
         """
         prefix, source = "modpack-self-test-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
-            record, why = self._run_namespaces()
-        failure: SelfTestError | None = None
+            outcome = self._run_namespaces()
+        failure, result, why = None, outcome.result, outcome.failure
         if why is not None:
             failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        if self._cases and not self._needs_settings and self._builder.torch_settings:
+        self._write(outcome.namespace)
+        if self._cases and not result.needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
-            self._builder.write(self._plan, record.namespace)
+            self._builder.write(self._plan, outcome.namespace)
+        record = self._make_record(outcome)
         write_record(self._writer, layout.SELF_TEST, record)
-        changed = [each for each in self._changed if not each.is_error]
+        changed = [each for each in result.changed if not each.is_error]
         runs = counted(record.rounds, "run")
-        outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
+        summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
-            *_failed_copies(self._uncopyable),
+            *(_failed_copies(result.copy_failure) if failure is None else ()),
         )
-        return replace(self._plan, self_test_summary=outcome), warnings
+        return replace(self._plan, self_test_summary=summary), warnings
 
-    def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
-        """Return the record, and the reason of a failure. The package is written as last tested."""
+    def _run_namespaces(self) -> Outcome:
+        """Find the namespace in which the package passes."""
         if self._namespace == "process" and not self._cases:
             process = self._run_rounds("process")
-            if self._passes(process):
-                return self._make_record(process, "process"), None
-            why = self._explain(process)
-            return self._make_record(process, "process", failure=_text_of(why)), why
+            return Outcome("process", process, self._explain(process))
         private = self._run_rounds("private")
-        if self._passes(private):
-            return self._choose_by_copies(private), None
-        is_hung = private.failure is not None and private.failure.is_timeout
-        process = private if is_hung else self._run_rounds("process", private)
         why = self._explain(private)
-        if self._passes(process):
-            return self._make_record(process, "process", private_failure=why.reason), None
-        self._write("private")
+        if why is None:
+            return self._choose_by_copies(private)
+        is_hung = private.failure is not None and private.failure.is_timeout
+        details = list(why.details)
         notes = (note for note in self._plan.notes if note.code in _LIVE)
-        details = [*why.details, *(f"possible cause: {note.message}" for note in notes)]
-        if process is not private:
-            other = self._explain(process).reason
-            also = "" if other == why.reason else f": {other}"
+        details += [f"possible cause: {note.message}" for note in notes]
+        if not is_hung:
+            process = self._run_rounds("process", private)
+            other = self._explain(process)
+            if other is None:
+                return Outcome("process", process, private_failure=why.reason)
+            also = "" if other.reason == why.reason else f": {other.reason}"
             details.append(f"the self-test also fails with namespace='process'{also}")
-        why = why._replace(details=tuple(details))
-        return self._make_record(private, "private", failure=_text_of(why)), why
+        return Outcome("private", private, why._replace(details=tuple(details)))
 
-    def _choose_by_copies(self, private: RunResult) -> SelfTestRecord:
-        """Return the record of the namespace in which loaded objects can be copied and pickled.
+    def _choose_by_copies(self, private: RunResult) -> Outcome:
+        """Choose the namespace in which loaded objects can be copied and pickled.
 
         A library may look classes up by the path of their module, as it is in its own name.
         """
-        if private.copy_failure and not any(map(why_not_copyable, self._roots)):
-            process = self._run_rounds("process")
+        if private.copy_failure:
+            process = self._run_round("process")  # only adds to a package that has failed
             if self._passes(process) and not process.copy_failure:
                 why = f"for the loaded object, {private.copy_failure}"
-                return self._make_record(process, "process", private_failure=why)
-            self._uncopyable = private.copy_failure
-            self._changed = self._changed_parts(private)
-            self._write("private")
-        return self._make_record(private, "private")
+                return Outcome("process", process, private_failure=why)
+        return Outcome("private", private)
 
     def _show_hidden(self, result: RunResult) -> bool:
         """Show hidden modules that an extern module failed without; return whether any is new.
@@ -283,9 +285,11 @@ class SelfTest:
             self._written = None
         return bool(new)
 
-    def _explain(self, result: RunResult) -> Explanation:
-        changed = [each for each in self._changed_parts(result) if each.is_error]
-        return explain_failure(result, self._unexplained(result), changed)
+    def _explain(self, result: RunResult) -> Explanation | None:
+        """Return the reason why a run did not pass, or None."""
+        if self._passes(result):
+            return None
+        return explain_failure(result, self._unexplained(result))
 
     def _run_rounds(self, namespace: str, before: RunResult | None = None) -> RunResult:
         """Run rounds in one namespace until the package works with its own contents or fails.
@@ -349,18 +353,19 @@ class SelfTest:
                 objects=tuple(self._objects),
             )
             result = run_job(job, self._resolver.respond, self._timeout)
-            result = result.rename_package(package, self._writer.path)
-        passes = self._passes(result)
-        self._changed = self._changed_parts(result)
-        self._needs_settings = result.needs_settings
-        if passes and result.varied.call_signatures:
+        result = result.rename_package(package, self._writer.path)
+        result = result._replace(changed=tuple(self._changed_parts(result)))
+        if result.copy_failure and any(map(why_not_copyable, self._roots)):
+            result = result._replace(copy_failure="")  # as the live object
+        why = self._explain(result)
+        if why is None and result.varied.call_signatures:
             self.call_signatures, self._call_failures = result.varied
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
             self._writer.path,
             namespace,
-            "passed" if passes else self._explain(result).reason,
+            "passed" if why is None else why.reason,
             result.seconds,
         )
         return result
@@ -379,17 +384,14 @@ class SelfTest:
             self._written = namespace
 
     def _passes(self, result: RunResult) -> bool:
-        wrong = any(each.is_error for each in self._changed_parts(result))
+        wrong = any(each.is_error for each in result.changed)
         return result.failure is None and not wrong and not self._unexplained(result)
 
-    def _changed_parts(self, result: RunResult) -> list[StateDifference]:
-        """Return the parts of loaded objects that differ from those of the live ones."""
+    def _changed_parts(self, result: RunResult) -> Iterator[StateDifference]:
+        """Yield the parts of loaded objects that differ from those of the live ones."""
         pairs = zip(self._objects.values(), result.descriptions, strict=False)  # it may have failed
-        return [
-            each
-            for live, loaded in pairs
-            for each in compare_objects(live, loaded, self._is_changed_by_rule)
-        ]
+        for live, loaded in pairs:
+            yield from compare_objects(live, loaded, self._is_changed_by_rule)
 
     def _is_changed_by_rule(self, row: Row) -> bool:
         decision = self._plan.decisions.get(row.module)
@@ -402,23 +404,17 @@ class SelfTest:
                 self._reruns[number] = self._cases[number].compare_with_rerun()
         return result.unexplained_differences(self._case_records())
 
-    def _make_record(
-        self,
-        result: RunResult,
-        namespace: str,
-        *,
-        private_failure: str | None = None,
-        failure: str | None = None,
-    ) -> SelfTestRecord:
+    def _make_record(self, outcome: Outcome) -> SelfTestRecord:
+        result, why = outcome.result, outcome.failure
         return SelfTestRecord(
-            failure is None,
-            namespace,
+            why is None,
+            outcome.namespace,
             self._case_records(),
             self._rounds,
             time.monotonic() - self._started,
             tuple(self._resolver.added.values()),
-            private_failure,
-            failure,
+            outcome.private_failure,
+            None if why is None else "\n".join((why.reason, *why.details)),
             self._hidden.modules,
             self._hidden.distributions,
             tuple(self._operators),

@@ -316,6 +316,20 @@ def test_differing_output_is_reported_with_path(make, target):
     )
 
 
+def test_changed_attributes_are_those_of_the_recorded_namespace(make, target):
+    more = """
+class Part:
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.names.extend(["process"] * 2 if __name__ == "shop.net" else ["private"])
+"""
+    init = "self.names = ['live']\nself.part = Part()\nself.part.names = self.names"
+    model = make(net("return self.layer(x) + len(sys.argv[0])", more, init))
+    with pytest.warns(ModpackWarning, match=r"names: saved .*list of 1, loaded .*list of 2"):
+        modpack.save(model, target, example_inputs=(ONE,), self_test="warn")
+    assert self_test_of(target).namespace == "private"
+
+
 def test_crashed_interpreter_is_reported(make, target):
     forward = "import os\nif not sys.argv[0]: print('bye', flush=True); os._exit(7)\nreturn x"
     with pytest.raises(SelfTestError, match="the interpreter exited with status 7") as caught:
