@@ -266,20 +266,32 @@ class SelfTest:
         """Show hidden modules that an extern module failed without; return whether any is new.
 
         The package contains them for its own code. An extern module imports those of the loading
-        environment, which must therefore have them as well: they can be installed there. If the
-        failure names none of them, a module may have caught the ImportError: all are shown.
+        environment, which must therefore have them as well: they can be installed there, with
+        everything that they require. If the failure names none of them, a module may have caught
+        the ImportError: all are shown.
         """
         if result.failure is None:
             return False
         interned = set(self._plan.modules(Action.INTERN))
+        owners = {
+            name: self._installed.distribution_of(name, self._locate(name))
+            for name in (*self._hidden.modules, *dict(result.blocked))
+        }
         missed = {
-            name
+            name: owner
             for name, by in result.blocked
             if by not in interned and root_of(name) not in self._visible
-            if self._installed.distribution_of(name, self._locate(name)) is not None
+            if (owner := owners[name]) is not None
         }
-        named = {name for name in missed if f"'{name}'" in result.failure.text}
-        new = set(map(root_of, named or missed))
+        named = {name: missed[name] for name in missed if f"'{name}'" in result.failure.text}
+        shown = named or missed
+        required = set[str]().union(*map(self._installed.required_closure, shown.values()))
+        new = set(map(root_of, shown))
+        for root in self._hidden.modules:
+            owner = owners[root]
+            if owner is not None and normalized(owner.name) in required:
+                new.add(root)
+        new -= self._visible
         self._visible |= new
         if new:
             self._written = None
@@ -302,36 +314,57 @@ class SelfTest:
         result = self._run_round(namespace)
         if before is not None and result.failure == before.failure is not None:
             return result
-        while not self._passes(result) and result.is_complete and self._rounds < _MAX_ROUNDS:
-            if not (
-                self._declare_operators(result)
-                or self._show_hidden(result)
-                or self._find_missing(namespace)
-            ):
-                break
+        while self._can_continue(result) and (self._adapt(result) or self._collect(namespace)):
             result = self._run_round(namespace)
         return result
 
-    def _find_missing(self, namespace: str) -> bool:
-        """Let the child request missing resources. Return whether any was added."""
-        before = len(self._resolver.added)
-        for probe_level in (ProbeLevel.USES, ProbeLevel.PROBES):
-            result = self._run_round(namespace, probe_level)
-            if len(self._resolver.added) > before:
-                return True
-            if not result.has_skipped_probes and result.is_complete:
-                return False
-        return False
+    def _can_continue(self, result: RunResult) -> bool:
+        """Return whether another run may pass."""
+        is_limited = self._rounds >= _MAX_ROUNDS
+        return result.is_complete and not is_limited and not self._passes(result)
+
+    def _adapt(self, result: RunResult) -> bool:
+        """Declare operators or show modules that a failure names; return whether any is new."""
+        return self._declare_operators(result) or self._show_hidden(result)
+
+    def _collect(self, namespace: str) -> bool:
+        """Let the child request everything that is missing; return whether anything has changed.
+
+        Tests for resources are only answered if the package does not pass without: code also tests
+        for libraries that it can do without.
+        """
+        before = self._extent
+        result = self._run_round(namespace, ProbeLevel.USES)
+        while self._can_continue(result):
+            if self._adapt(result):
+                result = self._run_round(namespace, ProbeLevel.USES)
+            elif result.has_skipped_probes:
+                result = self._run_round(namespace, ProbeLevel.PROBES)
+            else:
+                break
+        return self._extent != before
+
+    @property
+    def _extent(self) -> tuple[int, int, int]:
+        """The number of resources, operators, and hidden modules that runs have added."""
+        return len(self._resolver.added), len(self._operators), len(self._visible)
 
     def _declare_operators(self, result: RunResult) -> bool:
-        """Declare the operators of this process that a failure names; return whether any is new."""
+        """Declare the operators of this process that a failure names; return whether any is new.
+
+        A failure names the first one that is missing. The others of the same library are declared
+        with it, unless the package declares operators of that library itself.
+        """
         if result.failure is None:
             return False
         text = "\n".join((result.failure.text, *result.failure.trace))
         missing = declared_operators().difference(result.operators)
-        named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(text)}
-        wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(text))))
-        schemas = [each for each in operator_schemas(wanted) if each not in self._operators]
+        absent = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(text)}
+        named = missing.intersection(absent.union(_OPERATOR.findall(text)))
+        libraries = {name.partition("::")[0] for name in named}
+        libraries -= {name.partition("::")[0] for name in result.operators}
+        wanted = named.union(name for name in missing if name.partition("::")[0] in libraries)
+        schemas = [s for s in operator_schemas(sorted(wanted)) if s not in self._operators]
         self._operators += schemas
         return bool(schemas)
 
