@@ -220,6 +220,71 @@ _FIRST_LOADS = {
 }
 
 
+def first_save(times: int) -> Figures:
+    """Measure a first save with its load test, less an import of torch in a new process.
+
+    The clean interpreter of the test imports torch while the model is saved.
+    """
+    small = "import torch, benched; model = benched.Small()"
+    save = "import modpack; modpack.save(model, 'first.modpack', self_test=True)"
+    taken: dict[str, list[float]] = {"modpack": [], "import torch": []}
+    for number in range(times + 1):
+        for how, code, after in (
+            ("modpack", save, f"import sys; sys.path.insert(0, ''); {small}"),
+            ("import torch", "import torch", "pass"),
+        ):
+            seconds = seconds_of(code, after)
+            if number:  # the first run compiles modules and fills the cache
+                taken[how].append(seconds)
+    ours, theirs = (statistics.median(each) for each in taken.values())
+    return {"over `import torch`": ours - theirs, "modpack": ours, "import torch": theirs}
+
+
+def repeated_save(times: int) -> Figures:
+    """Measure what the load test adds to later saves of a small model with changing weights."""
+    import torch
+
+    import modpack
+
+    model = _create(["small"])
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(times + 1):
+        for is_tested in taken:
+            torch.nn.init.constant_(model.layers[0].bias, number)
+            os.sync()  # flush earlier writes
+            with clock(warming_up=not number) as seconds:
+                modpack.save(model, "repeated.modpack", self_test=is_tested)
+            if number:  # the first save starts the interpreter
+                taken[is_tested].append(seconds())
+    tested, untested = map(statistics.median, taken.values())
+    return {"added by the test": tested - untested, "tested": tested, "untested": untested}
+
+
+def save_library(how: str, model: str) -> Figures:
+    """Save a model with the code of its library. modpack also loads it and compares its output.
+
+    The first call of the model runs before the measurement.
+    """
+    import libraries
+    import torch
+
+    built, inputs, library = libraries.MODELS[model]()
+    with torch.no_grad():
+        built.eval()(*inputs)
+    if how == "modpack":
+        import modpack
+
+        with clock() as seconds:
+            options: dict[str, Any] = {"preset": "hermetic", "example_inputs": inputs}
+            modpack.save(built, "library.modpack", **options, self_test=True)
+    else:
+        with clock() as seconds, exporter_of(how)("library.pt") as exporter:
+            exporter.intern([library, f"{library}.**"])
+            exporter.extern("**")
+            exporter.save_pickle("model", "model.pkl", built)
+    return {"saving": seconds()}
+
+
 def cpu_of_import(module: str, times: int) -> Figures:
     """Measure the CPU time of an import, less that of an empty interpreter."""
     cpu_of(f"import {module}")
@@ -260,6 +325,9 @@ JOBS: dict[str, Callable[..., Figures]] = {
         import_plainly,
         open_package,
         first_load,
+        first_save,
+        repeated_save,
+        save_library,
         cpu_of_import,
         process,
         build_large,

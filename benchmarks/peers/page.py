@@ -313,6 +313,8 @@ differs from the measured ratio by more than the goal does.
 - `modpack.save` returns when the disk has the file, and computes SHA-256 and CRC-32 of everything.
   The other tools leave their output in the page cache.
 - `modpack.save` runs with `self_test=False`, because the other tools do not load what they saved.
+  Rows whose titles name the load test include it. Those of transformers, diffusers, and timm are
+  measured if these libraries are installed.
 - "load and read" is loading, followed by the sum of every tensor.
 - safetensors stores only tensors. The benchmark creates the model on the meta device and assigns
   the tensors.

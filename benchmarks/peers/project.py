@@ -31,6 +31,19 @@ def step_{number}(values, weight={number}, *, scale=1.0):
 '''
 
 
+_MODEL = '''"""A model that imports all modules."""
+
+import torch
+
+import app.main
+
+
+class Net(torch.nn.Linear):
+    """A layer."""
+
+    def __init__(self):
+        super().__init__(4, 4)
+'''
 _TRACKED = '''
 import tracker
 
@@ -70,6 +83,7 @@ def write_project(folder: Path, count: int, tracked: int = 0) -> None:
         (package / f"{name}.py").write_text(_source(used) + tracking)
     imports = "".join(f"import app.{name}\n" for name in names)
     (package / "main.py").write_text(f'"""Generated."""\n{imports}')
+    (package / "model.py").write_text(_MODEL)
 
 
 def _source(used: list[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from figures import Absolute, Goal, Side
 from measuring import Job, Row
@@ -46,6 +47,12 @@ _READ = "limit: read and hash"
 _COMPILED = "limit: all sources in one file"
 _UNMARSHALLED = "limit: all bytecode in one file"
 _BARE_PYTHON = "limit: Python, click and rich"
+_TESTED = {
+    "transformers": ("bert", "BERT of transformers"),
+    "diffusers": ("unet", "UNet2DConditionModel of diffusers"),
+    "timm": ("vit", "a ViT of timm"),
+}
+"""Models whose tested saves are measured if their libraries are installed."""
 
 
 def rows(share: int = 1) -> list[Row]:
@@ -62,6 +69,9 @@ def rows(share: int = 1) -> list[Row]:
         opening(20_000 // share),
         starting(),
         first_loading(),
+        first_saving(),
+        repeated_saving(),
+        *testing(share),
         inspecting(),
         round_trip(),
         _machine(),
@@ -332,6 +342,61 @@ def first_loading() -> Row:
         (),
         {"modpack": Job("first_load", {"times": 15})},
         (under("over torch.package", 0.015, "s"),),
+    )
+
+
+def first_saving() -> Row:
+    """Return a row for the first save of a small model in a process, with its load test."""
+    return Row(
+        "first-save",
+        "first save in a new process, with the load test",
+        (),
+        {"modpack": Job("first_save", {"times": 3})},
+        (under("over `import torch`", 0.3, "s"),),
+    )
+
+
+def repeated_saving() -> Row:
+    """Return a row for what the load test adds to later saves of a small model."""
+    return Row(
+        "repeated-save",
+        "later save of a small model, with the load test",
+        (),
+        {"modpack": Job("repeated_save", {"times": 15})},
+        (under("added by the test", 0.150, "s"),),
+    )
+
+
+def testing(share: int) -> Iterator[Row]:
+    """Yield rows that save a model with all code of its library, and test the package.
+
+    The libraries are optional. A generated one is always measured; its import takes less time than
+    that of torch, which the test needs, so there is no goal.
+    """
+    count = 1000 // share
+    yield _test(
+        "generated",
+        f"a model of {count:,} generated modules",
+        Job("write_projects", {"counts": {"generated": count}}),
+    )
+    goals = tuple(no_more("saving", "torch.package", 1.5, how) for how in ("modpack", _WARM))
+    for library, (model, title) in _TESTED.items():
+        if find_spec(library) is not None:
+            yield replace(_test(model, title), goals=goals)
+
+
+def _test(model: str, title: str, *prepare: Job) -> Row:
+    ours = {"how": "modpack", "model": model}
+    return Row(
+        f"test-{model}",
+        f"hermetic save with the load test, {title}",
+        (*prepare, Job("save_library", ours, cache="scans")),
+        {
+            "modpack": Job("save_library", ours),
+            _WARM: Job("save_library", ours, cache="scans"),
+            "torch.package": Job("save_library", {**ours, "how": "torch.package"}),
+        },
+        (),
     )
 
 

@@ -50,7 +50,7 @@ class VisibleDistributions:
         if wanted not in held:
             only = {} if name is None else {"name": name}
             for found in self._module.distributions(**only):
-                if _name_of(found) not in held and self._is_visible(found):
+                if distribution_name(found) not in held and self._is_visible(found):
                     yield found
 
     def entry_points(self, group: str | None = None) -> Iterator[Any]:
@@ -61,7 +61,7 @@ class VisibleDistributions:
         """
         seen: set[str] = set()
         for found in self.all():
-            name = _name_of(found)
+            name = distribution_name(found)
             if name not in seen:
                 seen.add(name)
                 yield from map(self._loading, found.entry_points)
@@ -79,7 +79,7 @@ class VisibleDistributions:
         index = self._index()
         if not index.hides_distributions:
             return True
-        name = _name_of(found)
+        name = distribution_name(found)
         if name not in self._importable:
             roots = _roots_of(found)
             self._importable[name] = not roots or any(map(index.allows_host_import, roots))
@@ -199,7 +199,7 @@ def _distribution_class(
     return Distribution
 
 
-def _name_of(found: Any) -> str:
+def distribution_name(found: Any) -> str:
     """Return a distribution's normalized name, from its folder's name if possible."""
     name = getattr(found, "_normalized_name", None) or found.metadata["Name"] or ""
     return normalized(str(name))

@@ -27,10 +27,9 @@ from modpack.archive.layout import is_internal
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within, namespace_of
-from modpack.core.names import normalized_distribution as normalized
 from modpack.core.policy import TrustPolicy
 from modpack.importer import PackageImporter
-from modpack.loading.metadata import VisibleDistributions
+from modpack.loading.metadata import VisibleDistributions, distribution_name
 from modpack.loading.namespace import Namespace
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
@@ -90,11 +89,8 @@ class HostIsolation:
         return True
 
     def visible_distributions(self, distributions: Iterable[Any]) -> Iterable[Any]:
-        """Yield the distributions that are not hidden."""
-        for each in distributions:
-            name = each.metadata["Name"]
-            if name is None or normalized(name) not in self._distributions:
-                yield each
+        """Return the distributions that are not hidden."""
+        return (d for d in distributions if distribution_name(d) not in self._distributions)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         path = _absolute_path(arguments[0]) if event in _READ_EVENTS else None

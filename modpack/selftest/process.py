@@ -42,7 +42,7 @@ from modpack.selftest.interpreters import (
     script_folder,
     start_interpreter,
 )
-from modpack.selftest.object_rows import Row
+from modpack.selftest.object_rows import Row, StateDifference
 
 if TYPE_CHECKING:
     from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
@@ -208,6 +208,7 @@ class RunResult(NamedTuple):
         descriptions: The rows of each object to describe.
         needs_settings: Whether an output differs with torch's default settings.
         copy_failure: Why a loaded object cannot be copied or pickled; empty if all can.
+        changed: Parts of loaded objects that differ from those of the live ones.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
         log: The end of stdout and stderr.
@@ -224,6 +225,7 @@ class RunResult(NamedTuple):
     descriptions: tuple[tuple[Row, ...], ...] = ()
     needs_settings: bool = False
     copy_failure: str = ""
+    changed: tuple[StateDifference, ...] = ()
     varied: VariedCalls = VariedCalls()
     log: str = ""
     seconds: float = 0.0

@@ -51,6 +51,7 @@ class MissingResourceResolver:
         if is_stdlib(name) or self._planner.walker.locate(name) is None:
             return ResolvedResources()
         before = self._planner.decisions()
+        files = self._planned_files(before)
         after = (
             before if _is_included(before.get(name)) else self._add_import(before, name, by, line)
         )
@@ -64,7 +65,11 @@ class MissingResourceResolver:
         if decision.action is Action.EXTERN:
             return ResolvedResources(externs=tuple(sorted({name, *externs})))
         new = _modules_with(after, Action.INTERN) - _modules_with(before, Action.INTERN)
-        return ResolvedResources(self._sources({name, *new}), tuple(sorted(externs)))
+        contents = self._sources({name, *new})
+        # The plan has the files that new modules read, which they may only test for.
+        added = self._planned_files(after).items() - files.items() if new else ()
+        contents.update((record, file.read_bytes()) for record, file in added)
+        return ResolvedResources(contents, tuple(sorted(externs)))
 
     def _add_import(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
@@ -139,9 +144,9 @@ class MissingResourceResolver:
             if walker.has_source(module)
         }
 
-    def _planned_files(self) -> dict[str, Path]:
+    def _planned_files(self, decisions: Mapping[str, Decision] | None = None) -> dict[str, Path]:
         """Return the data files and metadata that the plan includes, by record."""
-        files = self._planner.package_data.find(self._planner.decisions()).files
+        files = self._planner.package_data.find(decisions or self._planner.decisions()).files
         return {file.record: Path(file.source) for file in files}
 
     def _read_planned(self, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:

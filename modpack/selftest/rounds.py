@@ -79,16 +79,30 @@ class Explanation(NamedTuple):
     log: str = ""
 
 
-def explain_failure(
-    result: RunResult, differences: Sequence[Difference], changed: Sequence[StateDifference] = ()
-) -> Explanation:
+class Outcome(NamedTuple):
+    """The outcome of a self-test in the namespace that the package is written for.
+
+    Attributes:
+        namespace: The namespace.
+        result: The deciding run.
+        failure: The reason why the self-test did not pass, or None.
+        private_failure: Why the package cannot use the private namespace, if it cannot.
+    """
+
+    namespace: str
+    result: RunResult
+    failure: Explanation | None = None
+    private_failure: str | None = None
+
+
+def explain_failure(result: RunResult, differences: Sequence[Difference]) -> Explanation:
     """Explain why a self-test did not pass.
 
     Args:
         result: The result of the run.
         differences: The differences between outputs that count as failures.
-        changed: The differences between objects that count as failures.
     """
+    changed = [each for each in result.changed if each.is_error]
     details = [
         *_first(changed),
         *_first(differences),
@@ -118,10 +132,6 @@ def _first(differences: Sequence[object]) -> list[str]:
     """Return the first differences, and the number of the others."""
     left = len(differences) - _MAX_DIFFERENCES
     return [*map(str, differences[:_MAX_DIFFERENCES]), *([f"and {left} more"] if left > 0 else [])]
-
-
-def _text_of(why: Explanation) -> str:
-    return "\n".join((why.reason, *why.details))
 
 
 class SelfTest:
@@ -176,9 +186,6 @@ class SelfTest:
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
-        self._changed: list[StateDifference] = []
-        self._needs_settings = False
-        self._uncopyable = ""
         self._visible: set[str] = set()
         self._hidden = HiddenModules()
         self._path: list[str] = []
@@ -201,103 +208,111 @@ class SelfTest:
         """
         prefix, source = "modpack-self-test-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
-            record, why = self._run_namespaces()
-        failure: SelfTestError | None = None
+            outcome = self._run_namespaces()
+        failure, result, why = None, outcome.result, outcome.failure
         if why is not None:
             failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        if self._cases and not self._needs_settings and self._builder.torch_settings:
+        self._write(outcome.namespace)
+        if self._cases and not result.needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
-            self._builder.write(self._plan, record.namespace)
-        changed = [each for each in self._changed if not each.is_error]
-        observed = record.observations._replace(warnings=tuple(self._lasting_warnings(changed)))
-        record = replace(record, observations=observed)
+            self._builder.write(self._plan, outcome.namespace)
+        changed = [each for each in result.changed if not each.is_error]
+        record = self._make_record(outcome, tuple(self._lasting_warnings(result, changed)))
         write_record(self._writer, layout.SELF_TEST, record)
         runs = counted(record.rounds, "run")
-        outcome = f"{record.outcome}, namespace {record.namespace}, {runs}"
+        summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
-            *_failed_copies(self._uncopyable),
+            *(_failed_copies(result.copy_failure) if failure is None else ()),
         )
-        return replace(self._plan, self_test_summary=outcome), warnings
+        return replace(self._plan, self_test_summary=summary), warnings
 
-    def _lasting_warnings(self, changed: Sequence[StateDifference]) -> Iterator[str]:
+    def _lasting_warnings(
+        self, result: RunResult, changed: Sequence[StateDifference]
+    ) -> Iterator[str]:
         """Yield what the package records of the warnings. Values may differ in the next export."""
         yield from (f"{each.path} differs from that of the live object" for each in changed)
-        if self._uncopyable:
-            yield f"for the loaded object, {self._uncopyable.partition(':')[0]}"
+        if result.copy_failure:
+            yield f"for the loaded object, {result.copy_failure.partition(':')[0]}"
         for failure in self._call_failures:
             yield portable_text(f"with another size, {failure}", local_folders())
 
-    def _run_namespaces(self) -> tuple[SelfTestRecord, Explanation | None]:
-        """Return the record, and the reason of a failure. The package is written as last tested."""
+    def _run_namespaces(self) -> Outcome:
+        """Find the namespace in which the package passes."""
         if self._namespace == "process" and not self._cases:
             process = self._run_rounds("process")
-            if self._passes(process):
-                return self._make_record(process, "process"), None
-            why = self._explain(process)
-            return self._make_record(process, "process", failure=_text_of(why)), why
+            return Outcome("process", process, self._explain(process))
         private = self._run_rounds("private")
-        if self._passes(private):
-            return self._choose_by_copies(private), None
-        is_hung = private.failure is not None and private.failure.is_timeout
-        process = private if is_hung else self._run_rounds("process", private)
         why = self._explain(private)
-        if self._passes(process):
-            return self._make_record(process, "process", private_failure=why.reason), None
-        self._write("private")
+        if why is None:
+            return self._choose_by_copies(private)
+        is_hung = private.failure is not None and private.failure.is_timeout
         details = list(why.details)
-        if process is not private:
-            other = self._explain(process).reason
-            also = "" if other == why.reason else f": {other}"
+        if not is_hung:
+            process = self._run_rounds("process", private)
+            other = self._explain(process)
+            if other is None:
+                return Outcome("process", process, private_failure=why.reason)
+            also = "" if other.reason == why.reason else f": {other.reason}"
             details.append(f"the self-test also fails with namespace='process'{also}")
-        why = why._replace(details=tuple(details))
-        return self._make_record(private, "private", failure=_text_of(why)), why
+        return Outcome("private", private, why._replace(details=tuple(details)))
 
-    def _choose_by_copies(self, private: RunResult) -> SelfTestRecord:
-        """Return the record of the namespace in which loaded objects can be copied and pickled.
+    def _choose_by_copies(self, private: RunResult) -> Outcome:
+        """Choose the namespace in which loaded objects can be copied and pickled.
 
         A library may look classes up by the path of their module, as it is in its own name.
         """
-        if private.copy_failure and not any(map(why_not_copyable, self._roots)):
-            process = self._run_rounds("process")
+        if private.copy_failure:
+            process = self._run_round("process")  # only adds to a package that has failed
             if self._passes(process) and not process.copy_failure:
                 why = f"for the loaded object, {private.copy_failure}"
-                return self._make_record(process, "process", private_failure=why)
-            self._uncopyable = private.copy_failure
-            self._changed = self._changed_parts(private)
-            self._write("private")
-        return self._make_record(private, "private")
+                return Outcome("process", process, private_failure=why)
+        return Outcome("private", private)
 
     def _show_hidden(self, result: RunResult) -> bool:
         """Show hidden modules that an extern module failed without; return whether any is new.
 
         The package contains them for its own code. An extern module imports those of the loading
-        environment, which must therefore have them as well: they can be installed there. If the
-        failure names none of them, a module may have caught the ImportError: all are shown.
+        environment, which must therefore have them as well: they can be installed there, with
+        everything that they require. If the failure names none of them, a module may have caught
+        the ImportError: all are shown.
         """
         if result.failure is None:
             return False
         interned = set(self._plan.modules(Action.INTERN))
+        owners = {
+            name: self._installed.distribution_of(name, self._locate(name))
+            for name in (*self._hidden.modules, *dict(result.blocked))
+        }
         missed = {
-            name
+            name: owner
             for name, by in result.blocked
             if by not in interned and root_of(name) not in self._visible
-            if self._installed.distribution_of(name, self._locate(name)) is not None
+            if (owner := owners[name]) is not None
         }
-        named = {name for name in missed if f"'{name}'" in result.failure.text}
-        new = set(map(root_of, named or missed))
+        named = {name: missed[name] for name in missed if f"'{name}'" in result.failure.text}
+        shown = named or missed
+        required = set[str]().union(*map(self._installed.required_closure, shown.values()))
+        new = set(map(root_of, shown))
+        for root in self._hidden.modules:
+            owner = owners[root]
+            if owner is not None and normalized(owner.name) in required:
+                new.add(root)
+        new -= self._visible
         self._visible |= new
         if new:
             self._written = None
         return bool(new)
 
-    def _explain(self, result: RunResult) -> Explanation:
-        changed = [each for each in self._changed_parts(result) if each.is_error]
-        return explain_failure(result, self._unexplained(result), changed)
+    def _explain(self, result: RunResult) -> Explanation | None:
+        """Return the reason why a run did not pass, or None."""
+        if self._passes(result):
+            return None
+        return explain_failure(result, self._unexplained(result))
 
     def _run_rounds(self, namespace: str, before: RunResult | None = None) -> RunResult:
         """Run rounds in one namespace until the package works with its own contents or fails.
@@ -310,36 +325,57 @@ class SelfTest:
         result = self._run_round(namespace)
         if before is not None and result.failure == before.failure is not None:
             return result
-        while not self._passes(result) and result.is_complete and self._rounds < _MAX_ROUNDS:
-            if not (
-                self._declare_operators(result)
-                or self._show_hidden(result)
-                or self._find_missing(namespace)
-            ):
-                break
+        while self._can_continue(result) and (self._adapt(result) or self._collect(namespace)):
             result = self._run_round(namespace)
         return result
 
-    def _find_missing(self, namespace: str) -> bool:
-        """Let the child request missing resources. Return whether any was added."""
-        before = len(self._resolver.added)
-        for probe_level in (ProbeLevel.USES, ProbeLevel.PROBES):
-            result = self._run_round(namespace, probe_level)
-            if len(self._resolver.added) > before:
-                return True
-            if not result.has_skipped_probes and result.is_complete:
-                return False
-        return False
+    def _can_continue(self, result: RunResult) -> bool:
+        """Return whether another run may pass."""
+        is_limited = self._rounds >= _MAX_ROUNDS
+        return result.is_complete and not is_limited and not self._passes(result)
+
+    def _adapt(self, result: RunResult) -> bool:
+        """Declare operators or show modules that a failure names; return whether any is new."""
+        return self._declare_operators(result) or self._show_hidden(result)
+
+    def _collect(self, namespace: str) -> bool:
+        """Let the child request everything that is missing; return whether anything has changed.
+
+        Tests for resources are only answered if the package does not pass without: code also tests
+        for libraries that it can do without.
+        """
+        before = self._extent
+        result = self._run_round(namespace, ProbeLevel.USES)
+        while self._can_continue(result):
+            if self._adapt(result):
+                result = self._run_round(namespace, ProbeLevel.USES)
+            elif result.has_skipped_probes:
+                result = self._run_round(namespace, ProbeLevel.PROBES)
+            else:
+                break
+        return self._extent != before
+
+    @property
+    def _extent(self) -> tuple[int, int, int]:
+        """The number of resources, operators, and hidden modules that runs have added."""
+        return len(self._resolver.added), len(self._operators), len(self._visible)
 
     def _declare_operators(self, result: RunResult) -> bool:
-        """Declare the operators of this process that a failure names; return whether any is new."""
+        """Declare the operators of this process that a failure names; return whether any is new.
+
+        A failure names the first one that is missing. The others of the same library are declared
+        with it, unless the package declares operators of that library itself.
+        """
         if result.failure is None:
             return False
         text = "\n".join((result.failure.text, *result.failure.trace))
         missing = declared_operators().difference(result.operators)
-        named = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(text)}
-        wanted = sorted(missing.intersection(named.union(_OPERATOR.findall(text))))
-        schemas = [each for each in operator_schemas(wanted) if each not in self._operators]
+        absent = {f"{space}::{name}" for space, name in _ABSENT_OPERATOR.findall(text)}
+        named = missing.intersection(absent.union(_OPERATOR.findall(text)))
+        libraries = {name.partition("::")[0] for name in named}
+        libraries -= {name.partition("::")[0] for name in result.operators}
+        wanted = named.union(name for name in missing if name.partition("::")[0] in libraries)
+        schemas = [s for s in operator_schemas(sorted(wanted)) if s not in self._operators]
         self._operators += schemas
         return bool(schemas)
 
@@ -361,18 +397,19 @@ class SelfTest:
                 objects=tuple(self._objects),
             )
             result = run_job(job, self._resolver.respond, self._timeout)
-            result = result.rename_package(package, self._writer.path)
-        passes = self._passes(result)
-        self._changed = self._changed_parts(result)
-        self._needs_settings = result.needs_settings
-        if passes and result.varied.call_signatures:
+        result = result.rename_package(package, self._writer.path)
+        result = result._replace(changed=tuple(self._changed_parts(result)))
+        if result.copy_failure and any(map(why_not_copyable, self._roots)):
+            result = result._replace(copy_failure="")  # as the live object
+        why = self._explain(result)
+        if why is None and result.varied.call_signatures:
             self.call_signatures, self._call_failures = result.varied
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
             self._writer.path,
             namespace,
-            "passed" if passes else self._explain(result).reason,
+            "passed" if why is None else why.reason,
             result.seconds,
         )
         return result
@@ -391,17 +428,14 @@ class SelfTest:
             self._written = namespace
 
     def _passes(self, result: RunResult) -> bool:
-        wrong = any(each.is_error for each in self._changed_parts(result))
+        wrong = any(each.is_error for each in result.changed)
         return result.failure is None and not wrong and not self._unexplained(result)
 
-    def _changed_parts(self, result: RunResult) -> list[StateDifference]:
-        """Return the parts of loaded objects that differ from those of the live ones."""
+    def _changed_parts(self, result: RunResult) -> Iterator[StateDifference]:
+        """Yield the parts of loaded objects that differ from those of the live ones."""
         pairs = zip(self._objects.values(), result.descriptions, strict=False)  # it may have failed
-        return [
-            each
-            for live, loaded in pairs
-            for each in compare_objects(live, loaded, self._is_changed_by_rule)
-        ]
+        for live, loaded in pairs:
+            yield from compare_objects(live, loaded, self._is_changed_by_rule)
 
     def _is_changed_by_rule(self, row: Row) -> bool:
         decision = self._plan.decisions.get(row.module)
@@ -414,23 +448,17 @@ class SelfTest:
                 self._reruns[number] = self._cases[number].compare_with_rerun()
         return result.unexplained_differences(self._case_records())
 
-    def _make_record(
-        self,
-        result: RunResult,
-        namespace: str,
-        *,
-        private_failure: str | None = None,
-        failure: str | None = None,
-    ) -> SelfTestRecord:
+    def _make_record(self, outcome: Outcome, warnings: tuple[str, ...]) -> SelfTestRecord:
+        result, why = outcome.result, outcome.failure
         return SelfTestRecord(
-            failure is None,
-            namespace,
+            why is None,
+            outcome.namespace,
             self._case_records(),
             self._rounds,
             time.monotonic() - self._started,
             tuple(self._resolver.added.values()),
-            private_failure,
-            failure,
+            outcome.private_failure,
+            None if why is None else "\n".join((why.reason, *why.details)),
             self._hidden.modules,
             self._hidden.distributions,
             tuple(self._operators),
@@ -438,7 +466,7 @@ class SelfTest:
             str(torch.__version__),
             objects=tuple(self._objects),
             observations=result.observations._replace(
-                distributions=self._undeclared_imports(result.imported)
+                distributions=self._undeclared_imports(result.imported), warnings=warnings
             ),
         )
 

@@ -234,3 +234,21 @@ def test_library_that_an_extern_module_imports_is_not_hidden(boards, installed, 
     record = self_test_of(path)
     assert record.passed and "chalk" not in record.hidden
     assert [each.distribution for each in record.observations.distributions] == ["chalk"]
+
+
+def test_requirements_of_a_library_that_is_not_hidden_are_not_hidden(installed, tmp_path):
+    installed("pigment", {"pigment.py": "hue = 1\n"})
+    installed("chalk", {"chalk.py": "import pigment\nwidth = 2\n"}, requires=["pigment"])
+    installed("boards", {"boards.py": "from chalk import width\n"})
+    net = """
+        import torch, boards, chalk, pigment
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return x * boards.width * chalk.width * pigment.hue
+        """
+    installed("schools", {"schools.py": net})
+    path = tmp_path / "net.modpack"
+    modpack.save(importlib.import_module("schools").Net(), path, preset="hermetic", extern="boards")
+    record = self_test_of(path)
+    assert record.passed and record.hidden == ("schools",)
+    assert record.rounds == 2

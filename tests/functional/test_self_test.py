@@ -190,6 +190,41 @@ return self.layer(x)"""
         assert {"shop/parts/one.py", "shop/parts/two.py"} <= set(archive.names())
 
 
+def test_tests_for_resources_are_answered_in_one_run(make, target):
+    step = """
+import importlib, importlib.util
+def f(x):
+    name = "".join(["shop.step", "{}"])
+    if importlib.util.find_spec(name) is None:
+        raise RuntimeError("no module")
+    return importlib.import_module(name).f(x)
+"""
+    files = net("return importlib.import_module('shop.' + self.name).f(x)", name="step0")
+    files.update({f"shop/step{number}.py": step.format(number + 1) for number in range(3)})
+    model = make({**files, "shop/step3.py": "def f(x): return x"})
+    modpack.save(model, target, example_inputs=(ONE,))
+    added = {each.name for each in self_test_of(target).additions}
+    assert added == {"shop.step0", "shop.step1", "shop.step2", "shop.step3"}
+    # One run fails, two run with requests (of uses, then also of tests), and the last one decides.
+    assert self_test_of(target).rounds == 4
+
+
+def test_files_of_a_requested_module_come_with_it(make, target):
+    reader = """
+import os
+FILE = os.path.join(os.path.dirname(__file__), "table.txt")
+def f(x): return x if os.path.exists(FILE) else None
+def read(): return open(FILE).read()
+"""
+    files = net(
+        "return self.layer(importlib.import_module('shop.' + self.name).f(x))", name="reader"
+    )
+    model = make({**files, "shop/reader.py": reader, "shop/table.txt": "1"})
+    modpack.save(model, target, example_inputs=(ONE,))
+    assert [each.name for each in self_test_of(target).additions] == ["shop.reader"]
+    assert self_test_of(target).rounds == 3
+
+
 def test_classes_of_inputs_and_outputs_are_included(make, target):
     more = """\
 from dataclasses import dataclass
@@ -314,6 +349,20 @@ def test_differing_output_is_reported_with_path(make, target):
         line.startswith("output['scores'][0]: 1 of 3 elements differ, the first at [0, 1]")
         for line in caught.value.details
     )
+
+
+def test_changed_attributes_are_those_of_the_recorded_namespace(make, target):
+    more = """
+class Part:
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self.names.extend(["process"] * 2 if __name__ == "shop.net" else ["private"])
+"""
+    init = "self.names = ['live']\nself.part = Part()\nself.part.names = self.names"
+    model = make(net("return self.layer(x) + len(sys.argv[0])", more, init))
+    with pytest.warns(ModpackWarning, match=r"names: saved .*list of 1, loaded .*list of 2"):
+        modpack.save(model, target, example_inputs=(ONE,), self_test="warn")
+    assert self_test_of(target).namespace == "private"
 
 
 def test_crashed_interpreter_is_reported(make, target):
@@ -491,6 +540,37 @@ torch.library.impl("testshop::twice", "CPU")(lambda x: x * 2)"""
     assert self_test_of(target).operators == ("testshop::twice(Tensor x) -> Tensor",)
     assert modpack.self_test(target).passed
     assert "testshop" in sys.modules["torch"].ops.testshop.name or library
+
+
+def test_operators_of_a_library_are_declared_together(make, target):
+    library = torch.library.Library("testpair", "DEF")
+    library.define("one(Tensor x) -> Tensor")
+    library.define("two(Tensor x) -> Tensor")
+    more = "\n".join(
+        f'@torch.library.register_fake("testpair::{name}")\ndef {name}(x): return x'
+        for name in ("one", "two")
+    )
+    with pytest.warns(ModpackWarning, match="testpair::one.*testpair::two"):
+        modpack.save(make(net("return self.layer(x)", more=more)), target, example_inputs=(ONE,))
+    assert self_test_of(target).rounds == 2
+    assert library
+
+
+def test_operators_that_the_package_declares_are_not_declared_for_it(make, target):
+    script = torch.library.Library("testown", "FRAGMENT")
+    script.define("given(Tensor x) -> Tensor")
+    more = """\
+library = torch.library.Library("testown", "FRAGMENT")
+if "testown::early" not in torch.library._defs:
+    library.define("early(Tensor x) -> Tensor")
+torch.library.register_fake("testown::given")(lambda x: x)
+if "testown::late" not in torch.library._defs:
+    library.define("late(Tensor x) -> Tensor")
+"""
+    with pytest.warns(ModpackWarning, match="Declare them before loading: testown::given"):
+        modpack.save(make(net("return self.layer(x)", more=more)), target, example_inputs=(ONE,))
+    assert self_test_of(target).operators == ("testown::given(Tensor x) -> Tensor",)
+    assert script
 
 
 def test_missing_operators_are_reported_before_loading(make, target, clean_python):
