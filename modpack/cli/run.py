@@ -31,8 +31,8 @@ from modpack.report.progress import working
 
 if TYPE_CHECKING:
     from modpack.options import OnMismatch, VerifyLevel
-    from modpack.running.batches import OnError
     from modpack.running.job import RunResult
+    from modpack.running.rows import OnError
 
 _LISTED_ROWS = 10
 _TERMINATED = 143

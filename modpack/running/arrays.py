@@ -12,9 +12,9 @@ import torch
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
-from modpack.running.batches import BadRow, Chunk, Layout, Place
 from modpack.running.decoding import decode_value, dtype_of, parse_json
 from modpack.running.inputs import join_problems, reading, require_library
+from modpack.running.rows import BadRow, Chunk, Layout, Place
 from modpack.running.values import can_convert, check_inputs, convert, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"

@@ -17,11 +17,11 @@ from modpack.running.arrays import (
     open_safetensors,
     read_plain,
 )
-from modpack.running.batches import BadRow, Chunk, Layout, Source, merge
 from modpack.running.decoding import parse_json
 from modpack.running.images import ImageSource
 from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
-from modpack.running.rows import CsvSource, JsonlSource, ListSource
+from modpack.running.row_files import CsvSource, JsonlSource, ListSource
+from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
 from modpack.running.tables import ParquetSource
 
 _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {

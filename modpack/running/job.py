@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 from modpack.core.process import ProgressUnit, phase
 from modpack.errors import DataError
 from modpack.report.json_output import RunDocument, SkippedRow
-from modpack.running.batches import (
+from modpack.running.formats import open_source
+from modpack.running.inputs import InputFile, describe_inputs
+from modpack.running.outputs import OutputFile
+from modpack.running.predictor import Predictor
+from modpack.running.rows import (
     BadRow,
     Chunk,
     Layout,
@@ -18,10 +22,6 @@ from modpack.running.batches import (
     merge,
     run_rows,
 )
-from modpack.running.formats import open_source
-from modpack.running.inputs import InputFile, describe_inputs
-from modpack.running.outputs import OutputFile
-from modpack.running.predictor import Predictor
 from modpack.running.summary import OutputSummary
 
 

@@ -14,9 +14,9 @@ import torch
 from modpack.archive.target import Sink, open_sink
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
-from modpack.running.batches import Outputs
 from modpack.running.decoding import encode_value
 from modpack.running.inputs import require_library
+from modpack.running.rows import Outputs
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""

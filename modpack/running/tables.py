@@ -14,9 +14,9 @@ import torch
 from modpack.core.call_signature import ValueSpec
 from modpack.core.names import did_you_mean
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
-from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import join_problems, reading, require_library
+from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.values import check_inputs, convert
 
 _ROWS_READ: Final = 1024
@@ -181,9 +181,10 @@ class ParquetSource:
                 for row in range(batch.num_rows)
             ]
             if values is not None:
-                whole = Chunk(values, places)
                 for start in range(0, len(places), size):
-                    yield take(whole, start, start + size, self._layout)
+                    stop = start + size
+                    part = take(values, start, stop, self._layout.rows)
+                    yield Chunk(part, places[start:stop])
             else:
                 for row, place in enumerate(places):
                     yield self._row(batch.slice(row, 1), place)

@@ -14,10 +14,10 @@ import torch
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
-from modpack.running.batches import layout_of
 from modpack.running.decoding import decode_value, encode_value, parse_json
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
+from modpack.running.rows import layout_of
 from modpack.serving.infer_requests import (
     MAX_DEPTH,
     InferRequest,
@@ -71,7 +71,7 @@ class Answerer:
         """Return the answers to requests, in their order."""
         read = [self._read(each) for each in received]
         calls = [_values_of(each) for each in read if not isinstance(each, Answer)]
-        results: Iterator[Any] = iter(self._predictor.predict_many(calls, sys.maxsize))
+        results: Iterator[Any] = iter(self._predictor.predict_many(calls, _report))
         return [
             one if isinstance(one, Answer) else self._write(each, one, next(results))
             for each, one in zip(received, read, strict=True)
@@ -124,6 +124,12 @@ class Answerer:
         if len(shown) > _MAX_MESSAGE:
             shown = f"{shown[:_MAX_MESSAGE]}..."
         return error_answer(shown, status, received.kind == "infer")
+
+
+def _report(problem: str) -> None:
+    """Write the problem of a joint call to stderr, which the server logs."""
+    text = f"{problem}. They were computed one by one, without this exception."
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _values_of(request: InferRequest | dict[str, object]) -> Mapping[str, object]:

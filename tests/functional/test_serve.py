@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -262,6 +263,22 @@ def test_failing_model_is_an_error_of_its_request_only(served):
     assert bad.result().status_code == ends.result().status_code == 500
     assert bad.result().json()["error"] == "the model failed: ValueError: no such number"
     assert ends.result().json()["error"] == "the model failed: RuntimeError: it called sys.exit(3)"
+
+
+def test_failure_of_requests_together_is_logged_and_each_is_answered(served):
+    start = len(served.lines)
+    with ThreadPoolExecutor(6) as pool:
+        occupy(served, pool, 1.0)
+        answers = [pool.submit(served.predict, [[555.0, i, 0, 0]]) for i in range(3)]
+        assert [each.result().json()["output"] for each in answers] == [
+            [[555 + i, 555 + i]] for i in range(3)
+        ]
+    logged = served.wait_for("output", start, model="net")["message"]
+    assert re.fullmatch(
+        r"\d requests computed together failed: the model raised MemoryError: too many rows "
+        r"\(net, line \d+\)\. They were computed one by one, without this exception\.",
+        logged,
+    )
 
 
 # -- load ------------------------------------------------------------------------------------
