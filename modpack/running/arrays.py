@@ -12,7 +12,7 @@ import torch
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
-from modpack.running.decoding import decode_value, dtype_of, parse_json
+from modpack.running.decoding import decode_value, dtype_of, parse_document
 from modpack.running.inputs import join_problems, reading, require_library
 from modpack.running.rows import BadRow, Chunk, Layout, Place
 from modpack.running.values import can_convert, check_inputs, convert, describe
@@ -274,7 +274,7 @@ def open_arguments(file: str, layout: Layout, data: object) -> ArraySource:
 def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
     """Return a plain value from the JSON document that contains it."""
     try:
-        return decode_value(layout.specs[name], parse_json(content))
+        return decode_value(layout.specs[name], parse_document(content))
     except InputMismatchError as failure:
         raise DataError(file, join_problems(failure)) from failure
 

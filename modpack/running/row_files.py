@@ -16,7 +16,7 @@ import torch
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import DataError, InputMismatchError
 from modpack.running.arrays import decode_named, name_json
-from modpack.running.decoding import decode_value, dtype_of, parse_json
+from modpack.running.decoding import decode_value, dtype_of, parse_document
 from modpack.running.inputs import join_problems, reading
 from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.running.tables import Assignment, assign_columns, fold, open_sizes
@@ -135,10 +135,10 @@ class JsonlSource(RowSource[bytes]):
                     yield Place(self._file, number, line), row
 
     def _decode(self, row: bytes) -> dict[str, object]:
-        return decode_named(self._layout.signature, self._row_specs, parse_json(row))
+        return decode_named(self._layout.signature, self._row_specs, parse_document(row))
 
     def _decode_all(self, rows: Sequence[bytes]) -> dict[str, object] | None:
-        return _decode_rows(self._layout, [parse_json(row) for row in rows])
+        return _decode_rows(self._layout, [parse_document(row) for row in rows])
 
 
 def _decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
-from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.decoding import decode_value, encode_named, parse_document
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
 from modpack.running.rows import layout_of
@@ -110,7 +107,7 @@ class Answerer:
                 raise result
             if isinstance(request, InferRequest):
                 return write_infer_answer(request, result, self._name, self._predictor.digest)
-            return Answer(200, JSON, write_named_values(result))
+            return Answer(200, JSON, encode_named(result))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -143,7 +140,7 @@ def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, o
         RequestError: If the body is not an object.
         InputMismatchError: If it is not valid JSON, or a value does not fit.
     """
-    document = parse_json(bytes(body), MAX_DEPTH)
+    document = parse_document(bytes(body), MAX_DEPTH)
     specs = {spec.name: spec for spec in signature.inputs}
     if not isinstance(document, dict):
         example = next(iter(specs), "x")
@@ -180,18 +177,3 @@ def read_image_values(body: memoryview, signature: CallSignature) -> dict[str, o
         reason = failure.reason if isinstance(failure, DataError) else str(failure).rstrip(".")
         raise RequestError(f"{reason}. The model accepts application/json.", 415) from failure
     return {picture.name: value[None] if picture.name in layout.rows else value}
-
-
-def write_named_values(values: Mapping[str, object]) -> bytes:
-    """Return outputs as a JSON object. Numbers that are not finite become null."""
-    lists = {name: _as_list(value) for name, value in values.items()}
-    try:
-        return json.dumps(lists, allow_nan=False).encode()
-    except ValueError:  # NaN and infinities are rare, and looking for them takes time
-        document = {name: encode_value(value) for name, value in values.items()}
-        return json.dumps(document, allow_nan=False).encode()
-
-
-def _as_list(value: object) -> object:
-    is_real = isinstance(value, torch.Tensor) and not value.is_complex()
-    return value.tolist() if is_real else encode_value(value)  # type: ignore[attr-defined]

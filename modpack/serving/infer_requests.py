@@ -14,7 +14,7 @@ import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
-from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.decoding import decode_value, encode_value, parse_document
 from modpack.serving.open_inference import (
     ALL_DATATYPES,
     BINARY,
@@ -74,7 +74,7 @@ def read_infer_request(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
     end = len(body) if json_length is None else json_length
-    document = parse_json(bytes(body[:end]), MAX_DEPTH)
+    document = parse_document(bytes(body[:end]), MAX_DEPTH)
     if not isinstance(document, dict):
         raise RequestError("the body must be a JSON object with the key 'inputs'")
     identifier = document.get("id")
