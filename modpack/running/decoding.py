@@ -32,7 +32,8 @@ def parse_document(data: bytes, max_depth: int = 100) -> Json:
     try:
         return parse_json(data, max_depth=max_depth)
     except ValueError as failure:
-        raise InputMismatchError((f"the document is not valid JSON: {failure}",)) from None
+        form = "UTF-8" if isinstance(failure, UnicodeDecodeError) else "JSON"
+        raise InputMismatchError((f"the document is not valid {form}: {failure}",)) from None
 
 
 def decode_value(spec: ValueSpec, data: object) -> object:

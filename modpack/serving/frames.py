@@ -9,15 +9,50 @@ import json
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from modpack.core.call_signature import CallSignature
+from modpack.core.policy import TrustPolicy
+from modpack.serving.settings import ServerSettings
 
 Header = Mapping[str, Any]
 
-FORK: Final = b"f"
-SERVE: Final = b"s"
-"""The commands to a zygote, which are bytes with a descriptor instead of frames."""
 _LENGTHS: Final = struct.Struct(">IQ")
 _CHUNK: Final = 1 << 20
+
+
+class LoadOrder(NamedTuple):
+    """An order to load a package in a process of its own.
+
+    Attributes:
+        name: Name of the model.
+        path: The package.
+        settings: The settings of the server.
+        policy: The trust policy. None allows everything.
+        digest: The digest that the package must have, or "" for any.
+    """
+
+    name: str
+    path: str
+    settings: ServerSettings = ServerSettings()
+    policy: TrustPolicy | None = None
+    digest: str = ""
+
+
+class LoadedPackage(NamedTuple):
+    """The description of a loaded package.
+
+    Attributes:
+        digest: Digest of the package, in hexadecimal.
+        signature: Its call signature.
+        can_fork: Whether workers can be forks of the process that loaded the package.
+        warnings: Warnings of loading.
+    """
+
+    digest: str
+    signature: CallSignature
+    can_fork: bool
+    warnings: tuple[str, ...]
 
 
 def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> list[bytes]:

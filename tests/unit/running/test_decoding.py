@@ -139,20 +139,20 @@ def test_decode_value_of_unknown_type_keeps_other_values(data):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        (b"[NaN]", "NaN is not a JSON number"),
-        (b"[-Infinity]", "-Infinity is not a JSON number"),
-        (b'{"x": [1, 2', ""),
-        (b"", ""),
-        (b"\xff", "'utf-8' codec can't decode"),
-        (b"[" * 100_000, "the values are nested more than 100 levels deep"),
-        (b"[" * 101 + b"]" * 101, "the values are nested more than 100 levels deep"),
-        (b"1" * 5000, ""),
+        (b"[NaN]", "JSON: NaN is not a JSON number"),
+        (b"[-Infinity]", "JSON: -Infinity is not a JSON number"),
+        (b'{"x": [1, 2', "JSON: "),
+        (b"", "JSON: "),
+        (b"\xff", "UTF-8: 'utf-8' codec can't decode"),
+        (b"[" * 100_000, "JSON: the values are nested more than 100 levels deep"),
+        (b"[" * 101 + b"]" * 101, "JSON: the values are nested more than 100 levels deep"),
+        (b"1" * 5000, "JSON: "),
     ],
 )
 def test_parse_document_rejects_invalid_json_in_one_line(text, problem):
     with pytest.raises(InputMismatchError) as raised:
         parse_document(text)
-    assert str(raised.value).startswith(f"the document is not valid JSON: {problem}")
+    assert str(raised.value).startswith(f"the document is not valid {problem}")
     assert "\n" not in str(raised.value)
 
 
