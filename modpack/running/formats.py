@@ -20,9 +20,9 @@ from modpack.running.arrays import (
 from modpack.running.decoding import parse_document
 from modpack.running.images import ImageSource
 from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
-from modpack.running.row_files import CsvSource, JsonlSource, ListSource
+from modpack.running.row_files import JsonlSource, ListSource
 from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
-from modpack.running.tables import ParquetSource
+from modpack.running.tables import CsvSource, ParquetSource
 
 _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
     ".csv": CsvSource,

@@ -1,31 +1,24 @@
-"""Inputs row by row: lists in .json files, .jsonl files, and .csv files."""
+"""Inputs row by row: the common part of tables too, lists in .json files, and .jsonl files."""
 
 from __future__ import annotations
 
-import csv
-import sys
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-import torch
-
-from modpack.core.call_signature import ValueSpec
-from modpack.errors import DataError, InputMismatchError
+from modpack.errors import InputMismatchError
 from modpack.running.arrays import decode_named, name_json
-from modpack.running.decoding import decode_value, dtype_of, parse_document
+from modpack.running.decoding import decode_value, parse_document
 from modpack.running.inputs import join_problems, reading
-from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
-from modpack.running.tables import Assignment, assign_columns, fold, open_sizes
-from modpack.running.values import check_inputs, convert
+from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
+from modpack.running.values import check_inputs
 
 _BLOCK_BYTES: Final = 1 << 20
-_ROWS_READ: Final = 1024
-"""Rows that are converted at once if all rows form one batch."""
-
+ROWS_READ: Final = 1024
+"""Rows that are converted at once if all rows form one batch, and rows of a .parquet file that are
+read at once: reading a batch of 32 rows with 784 columns takes as long."""
 
 _Row = TypeVar("_Row")
 
@@ -45,22 +38,39 @@ class RowSource(ABC, Generic[_Row]):
 
     def __init__(self, file: str, layout: Layout, total: int | None) -> None:
         self._file, self._layout, self.total = file, layout, total
+        self._size = layout.size or ROWS_READ
         self._row_specs = {name: row_spec(layout, name) for name in layout.specs}
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
-        rows = self._rows()
-        while block := list(islice(rows, self._layout.size or _ROWS_READ)):
-            values = self._joint_values([row for _, row in block]) if self._layout.rows else None
+        for places, rows in self._blocks():
+            values = self._joint_values(rows) if self._layout.rows else None
             if values is not None:
-                yield Chunk(values, [place for place, _ in block])
+                for start in range(0, len(places), self._size):
+                    stop = start + self._size
+                    part = take(values, start, stop, self._layout.rows)
+                    yield Chunk(part, places[start:stop])
                 continue
-            for place, row in block:
+            for place, row in zip(places, self._each(rows), strict=True):
                 try:
                     yield row_chunk(self._layout, self._decode(row), place)
                 except InputMismatchError as failure:
                     yield BadRow(place, join_problems(failure))
 
-    def _joint_values(self, rows: Sequence[_Row]) -> dict[str, object] | None:
+    def _blocks(self) -> Iterator[tuple[Sequence[Place], Any]]:
+        """Yield rows that are converted together, with their places."""
+        rows = self._rows()
+        while block := list(islice(rows, self._size)):
+            yield [place for place, _ in block], [row for _, row in block]
+
+    def _rows(self) -> Iterator[tuple[Place, _Row]]:
+        """Yield the rows with their places."""
+        raise NotImplementedError
+
+    def _each(self, rows: Any) -> Iterable[_Row]:
+        """Return the rows of a block one by one."""
+        return rows  # type: ignore[no-any-return]
+
+    def _joint_values(self, rows: Any) -> dict[str, object] | None:
         """Return the values of all rows at once, or None if they must be converted one by one."""
         try:
             values = self._decode_all(rows)
@@ -71,10 +81,6 @@ class RowSource(ABC, Generic[_Row]):
         return values
 
     @abstractmethod
-    def _rows(self) -> Iterator[tuple[Place, _Row]]:
-        """Yield the rows with their places."""
-
-    @abstractmethod
     def _decode(self, row: _Row) -> dict[str, object]:
         """Return the values of one row, without a dimension of rows.
 
@@ -83,7 +89,7 @@ class RowSource(ABC, Generic[_Row]):
         """
 
     @abstractmethod
-    def _decode_all(self, rows: Sequence[_Row]) -> dict[str, object] | None:
+    def _decode_all(self, rows: Any) -> dict[str, object] | None:
         """Return the values of several rows, or None if that is not possible at once.
 
         Raises:
@@ -124,7 +130,7 @@ class JsonlSource(RowSource[bytes]):
     """
 
     def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, _count_lines(file))
+        super().__init__(file, layout, count_lines(file))
 
     def _rows(self) -> Iterator[tuple[Place, bytes]]:
         number = 0
@@ -152,129 +158,7 @@ def _decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | 
     return {n: decode_value(specs[n], [each[n] for each in named]) for n in names}
 
 
-class CsvSource(RowSource[list[str]]):
-    """Rows of a CSV file whose first line names the columns.
-
-    Args:
-        file: The file.
-        layout: The layout of the call.
-    """
-
-    def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, max(_count_lines(file) - 1, 0))
-        with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
-            header = next(csv.reader(stream), None)
-        if not header:
-            raise DataError(file, "the file has no header line with column names", line=1)
-        self._header = header
-        self._assigned = assign_columns(file, layout, header)
-        self._kept = [header.index(column) for column in layout.keep]
-        csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
-
-    def _rows(self) -> Iterator[tuple[Place, list[str]]]:
-        with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
-            rows = csv.reader(stream, strict=True)
-            line, number = 1, 0
-            try:
-                for row in rows:
-                    if row and line > 1:
-                        number += 1
-                        is_complete = len(row) == len(self._header)
-                        kept = tuple(row[index] for index in self._kept) if is_complete else ()
-                        yield Place(self._file, number, line, kept), row
-                    line = rows.line_num + 1
-            except csv.Error as failure:
-                raise DataError(
-                    self._file, f"the file is not valid CSV: {failure}", line=line
-                ) from failure
-
-    def _decode(self, row: list[str]) -> dict[str, object]:
-        return _decode_cells(self._row_specs, self._assigned, self._header, row)
-
-    def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
-        if any(len(row) != len(self._header) for row in rows):
-            return None
-        values: dict[str, object] = {}
-        for each in self._assigned:
-            spec = self._layout.specs[each.name]
-            if each.name not in self._layout.rows or spec.dtype is None:
-                return None
-            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
-            if tensor is None:
-                return None
-            values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
-        return values
-
-
-def _parse_numbers(
-    rows: Sequence[Sequence[str]], columns: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor | None:
-    """Return some cells of all rows as numbers, or None if one is not a number that fits."""
-    if dtype is torch.bool or dtype.is_complex:
-        return None
-    if list(columns) == list(range(len(rows[0]))):
-        cells: Iterable[str] = chain.from_iterable(rows)
-    else:
-        cells = (row[index] for row in rows for index in columns)
-    try:
-        if dtype.is_floating_point:
-            numbers = torch.frombuffer(array("d", map(float, cells)), dtype=torch.float64)
-        else:
-            numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
-    except (OverflowError, ValueError):
-        return None
-    if not bool(numbers.isfinite().all()):
-        return None
-    return convert(numbers, dtype)
-
-
-def _decode_cells(
-    specs: Mapping[str, ValueSpec],
-    assigned: Iterable[Assignment],
-    header: Sequence[str],
-    row: Sequence[str],
-) -> dict[str, object]:
-    if len(row) != len(header):
-        text = f"expected {len(header)} columns as in the first line, got {len(row)}"
-        raise InputMismatchError((text,))
-    values: dict[str, object] = {}
-    for each in assigned:
-        spec = specs[each.name]
-        cells = [_parse(row[index], spec, header[index]) for index in each.columns]
-        if each.is_vector:
-            values[each.name] = fold(decode_value(spec, cells), spec)
-        else:
-            values[each.name] = decode_value(spec, cells[0])
-    return values
-
-
-_TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
-
-
-def _parse(cell: str, spec: ValueSpec, column: str) -> object:
-    """Return the value of a cell as JSON would have it.
-
-    Raises:
-        InputMismatchError: If it is not of the type of the input.
-    """
-    text = cell.strip()
-    kind = spec.dtype or spec.type
-    try:
-        if kind in ("str", "bytes"):
-            return cell
-        if kind == "none":
-            return text or None
-        if kind == "bool":
-            return _TRUTHS[text.lower()]
-        return int(text) if kind.startswith(("int", "uint")) else float(text)
-    except (KeyError, ValueError):
-        expected = {"bool": "true or false"}.get(kind, "a number")
-        shown = f"{text[:40]!r}" if text else "an empty cell"
-        reason = f"column {column!r}: expected {expected} for {kind}, got {shown}"
-        raise InputMismatchError((reason,)) from None
-
-
-def _count_lines(file: str) -> int:
+def count_lines(file: str) -> int:
     """Return the number of lines, for the progress display only. Takes 0.3 s per GB."""
     count, last = 0, b"\n"
     with reading(file), Path(file).open("rb") as stream:

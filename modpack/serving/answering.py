@@ -6,7 +6,7 @@ import io
 import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modpack.core.text import printable
@@ -67,21 +67,21 @@ class Answerer:
     def answer(self, received: Sequence[Received]) -> list[Answer]:
         """Return the answers to requests, in their order."""
         read = [self._read(each) for each in received]
-        calls = [_values_of(each) for each in read if not isinstance(each, Answer)]
+        calls = [each.values for each in read if not isinstance(each, Answer)]
         results: Iterator[Any] = iter(self._predictor.predict_many(calls, _report))
         return [
             one if isinstance(one, Answer) else self._write(each, one, next(results))
             for each, one in zip(received, read, strict=True)
         ]
 
-    def _read(self, received: Received) -> InferRequest | dict[str, object] | Answer:
+    def _read(self, received: Received) -> InferRequest | Answer:
+        signature = self._predictor.signature
         try:
             body = self._decompress(received)
             if received.kind == "infer":
-                return read_infer_request(body, received.json_length, self._predictor.signature)
-            if received.kind == "image":
-                return read_image_values(body, self._predictor.signature)
-            return read_named_values(body, self._predictor.signature)
+                return read_infer_request(body, received.json_length, signature)
+            read = read_image_values if received.kind == "image" else read_named_values
+            return InferRequest(read(body, signature))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -99,13 +99,11 @@ class Answerer:
             raise RequestError(f"the {received.encoding} body is cut off")
         return memoryview(body)
 
-    def _write(
-        self, received: Received, request: InferRequest | dict[str, object], result: Any
-    ) -> Answer:
+    def _write(self, received: Received, request: InferRequest, result: Any) -> Answer:
         try:
             if isinstance(result, Exception):
                 raise result
-            if isinstance(request, InferRequest):
+            if received.kind == "infer":
                 return write_infer_answer(request, result, self._name, self._predictor.digest)
             return Answer(200, JSON, encode_named(result))
         except Exception as failure:
@@ -127,10 +125,6 @@ def _report(problem: str) -> None:
     """Write the problem of a joint call to stderr, which the server logs."""
     text = f"{problem}. They were computed one by one, without this exception."
     print(printable(text), file=sys.stderr, flush=True)
-
-
-def _values_of(request: InferRequest | dict[str, object]) -> Mapping[str, object]:
-    return request.values if isinstance(request, InferRequest) else request
 
 
 def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, object]:

@@ -40,19 +40,19 @@ _Elements: TypeAlias = torch.Tensor | list[Any]
 
 
 class InferRequest(NamedTuple):
-    """An infer request.
+    """A request that is read. Only ``values`` applies to those in plain JSON and to images.
 
     Attributes:
-        id: The client's name of the request, or None.
         values: The inputs by name.
+        id: The client's name of the request, or None.
         outputs: Whether each requested output is binary, by name; None requests all.
         is_binary: Whether outputs that ``outputs`` does not name are binary.
     """
 
-    id: str | None
     values: dict[str, object]
-    outputs: dict[str, bool] | None
-    is_binary: bool
+    id: str | None = None
+    outputs: dict[str, bool] | None = None
+    is_binary: bool = False
 
 
 def read_infer_request(
@@ -91,7 +91,7 @@ def read_infer_request(
     values = dict(
         _read_inputs(_named(document, "inputs", len(signature.inputs)), body[end:], signature)
     )
-    return InferRequest(identifier, values, outputs, is_binary)
+    return InferRequest(values, identifier, outputs, is_binary)
 
 
 def require_few(count: int, known: int, what: str) -> None:
