@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -76,55 +77,31 @@ def run_package(
         DataError: If an input or output cannot be used.
         ModpackError: If the package cannot be loaded.
     """
-    written = OutputFile(*output) if output is not None else None  # fails before a long load
-    try:
-        with Predictor(path, **options) as predictor:
-            layout = layout_of(predictor.signature, batch_size)
-            layout = layout._replace(columns=columns, keep=keep)
-            return _run(predictor, files, written, layout, on_error, resize)
-    finally:
-        if written is not None:
-            written.discard()
-
-
-def _run(
-    predictor: Predictor,
-    files: Sequence[InputFile],
-    written: OutputFile | None,
-    layout: Layout,
-    on_error: OnError,
-    resize: bool,
-) -> RunResult:
-    source = open_source(files, layout, resize=resize)
-    is_single = source.is_whole and not layout.rows
     summary = OutputSummary()
+    with ExitStack() as stack:
+        written = None
+        if output is not None:
+            written = OutputFile(*output)  # fails before a long load
+            stack.callback(written.discard)
+        predictor = stack.enter_context(Predictor(path, **options))
+        layout = layout_of(predictor.signature, batch_size)
+        layout = layout._replace(columns=columns, keep=keep)
+        source = open_source(files, layout, resize=resize)
+        is_single = source.is_whole and not layout.rows
 
-    def write(outputs: Outputs) -> None:
-        summary.add(outputs)
-        if written is not None:
-            written.write(outputs)
+        def write(outputs: Outputs) -> None:
+            summary.add(outputs)
+            if written is not None:
+                written.write(outputs)
 
-    with phase("rows", ProgressUnit.ROWS, source.total, is_major=True):
-        items = _not_empty(merge(source.chunks(), layout), files)
-        skipped = run_rows(predictor.predict, items, layout, write, on_error)
-    if written is not None and summary.rows:
-        written.finish(is_single)
-    return RunResult(summary, skipped, is_single, predictor.device)
-
-
-def _not_empty(
-    items: Iterator[Chunk | BadRow], files: Sequence[InputFile]
-) -> Iterator[Chunk | BadRow]:
-    """Yield the items.
-
-    Raises:
-        DataError: If there are none.
-    """
-    first = next(items, None)
-    if first is None:
-        raise DataError(describe_inputs(files), "there are no rows")
-    yield first
-    yield from items
+        with phase("rows", ProgressUnit.ROWS, source.total, is_major=True):
+            items = merge(source.chunks(), layout)
+            skipped = run_rows(predictor.predict, items, layout, write, on_error)
+        if not summary.rows and not skipped:
+            raise DataError(describe_inputs(files), "there are no rows")
+        if written is not None and summary.rows:
+            written.finish(is_single)
+        return RunResult(summary, skipped, is_single, predictor.device)
 
 
 def run_rows(
