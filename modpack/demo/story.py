@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.text import Text
 
 from modpack import Action, PackageExporter, PackageImporter, self_test
@@ -160,29 +160,23 @@ def _train(console: Console, training: Digits, epochs: int) -> Any:
     project = importlib.import_module("digits_cnn")
     hooks = importlib.import_module("digits_cnn.hooks")
     fit = importlib.import_module("digits_cnn.train").fit
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("epochs, loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
-    history = []
     started = time.perf_counter()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("training", total=epochs, loss=float("nan"))
-        model = project.DigitsNet(project.Settings(), hooks.Normalize(training.images))
-        for loss, accuracy in fit(model, *training, epochs):
-            history.append((loss, accuracy))
-            bar.update(task, advance=1, loss=loss)
+    model = project.DigitsNet(project.Settings(), hooks.Normalize(training.images))
+    history = track(
+        fit(model, *training, epochs),
+        "training",
+        total=epochs,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    losses, accuracies = zip(*history, strict=True)
     seconds = time.perf_counter() - started
     console.print(
         f"{epochs} epochs over {len(training.images)} handwritten digits in {seconds:.1f} s.",
         highlight=False,
     )
-    _draw(console, model.report(*zip(*history, strict=True)))
+    _draw(console, model.report(losses, accuracies))
     return model
 
 

@@ -147,7 +147,7 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder, threads: int)
     channel.send({"worker": os.getpid()})
     max_batch = order.settings.max_batch
     while (message := channel.receive()) is not None:
-        header, payload = message
+        header, payload = message[0], memoryview(message[1])
         received, start = [], 0
         for kind, encoding, json_length, size in header["jobs"]:
             body = payload[start : start + size]
