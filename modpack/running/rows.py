@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, Type
 
 import torch
 
+from modpack.core.text import counted
 from modpack.errors import DataError, InputMismatchError, ModpackError
 from modpack.loading.objects import packaged_location
 from modpack.running.inputs import join_problems
@@ -331,7 +332,8 @@ def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> 
             rows[name] = value  # type: ignore[assignment]
         elif is_described and layout.signature.batching == "independent":
             raise ModpackError(
-                f"the output {name!r} is {describe(value)}, although the call has {count} rows"
+                f"the output {name!r} is {describe(value)}, although the call has "
+                f"{counted(count, 'row')}"
             )
         else:
             whole[name] = value

@@ -110,3 +110,27 @@ def test_output_that_does_not_belong_to_rows_is_whole(layout):
     run_rows(model, [chunk(1, 2)], layout, written.append, "stop")
     assert list(written[0].rows) == ["output"]
     assert list(written[0].whole) == ["loss", "word"]
+
+
+@pytest.fixture
+def described(calls):
+    outputs = [calls.spec("output", shape=("batch",))]
+    return calls.layout(calls.spec("x", shape=("batch",)), outputs=outputs)
+
+
+def test_batch_whose_output_has_other_rows_runs_row_by_row(described):
+    with pytest.warns(ModpackWarning) as caught:
+        found = run(lambda values: {"output": values["x"][:1]}, [chunk(1, 2)], described)
+    assert found == ([1, 2], [])
+    assert [str(each.message) for each in caught] == [
+        "a.npy: the batch of 2 rows from row 1 failed: the output 'output' is float32 (1,), although "
+        "the call has 2 rows. Its rows were run one by one, without this exception."
+    ]
+
+
+def test_row_whose_output_has_other_rows_is_bad(described):
+    with pytest.raises(DataError) as failure:
+        run(lambda values: {"output": values["x"].repeat(2)}, [chunk(1)], described)
+    assert str(failure.value) == (
+        "a.npy: row 1: the output 'output' is float32 (2,), although the call has 1 row"
+    )
