@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from modpack.core.call_signature import PLAIN_TYPES, ValueSpec
+from modpack.core.call_signature import PLAIN_TYPES, CallSignature, ValueSpec
 from modpack.core.json_values import Json, parse_json
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError
@@ -76,6 +76,73 @@ def decode_value(spec: ValueSpec, data: object) -> object:
     if isinstance(data, float) and not math.isfinite(data):
         raise _wrong(spec.name, "the number is too large for float64")
     return data
+
+
+def decode_named(
+    signature: CallSignature, specs: Mapping[str, ValueSpec], data: object
+) -> dict[str, object]:
+    """Return the values of parsed JSON by name. Unknown names keep their JSON.
+
+    Args:
+        signature: The call signature.
+        specs: The specs of the inputs by name, with or without the dimension of rows.
+        data: The parsed JSON.
+
+    Raises:
+        InputMismatchError: If a value cannot be converted. The error lists all such values.
+    """
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for name, item in name_json(signature, data).items():
+        try:
+            values[name] = decode_value(specs[name], item) if name in specs else item
+        except InputMismatchError as failure:
+            problems += failure.problems
+    if problems:
+        raise InputMismatchError(tuple(problems))
+    return values
+
+
+def name_json(signature: CallSignature, data: object) -> dict[str, object]:
+    """Return parsed JSON by the names of inputs.
+
+    An object has the inputs, or the containers of several, by name. Another value is that of the
+    only input.
+    """
+    single = only_input(signature)
+    if not isinstance(data, dict):
+        return {single or "": data}
+    known = {spec.name for spec in signature.inputs}
+    if single is not None and single not in data and signature.inputs[0].type == "any":
+        return data
+    return flatten_named(signature, data) if not known.issuperset(data) else data
+
+
+def flatten_named(signature: CallSignature, data: Mapping[str, object]) -> dict[str, object]:
+    """Return values by name, with the parts of containers as values of their own."""
+    containers = {".".join(map(str, each.path)) for each in signature.containers}
+    known = {spec.name for spec in signature.inputs} - containers
+    found: dict[str, object] = {}
+
+    def add(name: str, value: object) -> None:
+        if name in containers and name not in known and isinstance(value, (dict, list, tuple)):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in parts:
+                add(f"{name}.{key}", part)
+        else:
+            found[name] = value
+
+    for name, value in data.items():
+        add(str(name), value)
+    return found
+
+
+def only_input(signature: CallSignature) -> str | None:
+    """Return the name of the only input, or of the only required one. None if there are several."""
+    required = [spec.name for spec in signature.inputs if spec.required]
+    if len(signature.inputs) == 1:
+        return signature.inputs[0].name
+    return required[0] if len(required) == 1 else None
 
 
 def dtype_of(spec: ValueSpec) -> torch.dtype:

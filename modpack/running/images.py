@@ -8,8 +8,7 @@ from typing import IO, Any, Final, NamedTuple
 import torch
 
 from modpack.errors import DataError, InputMismatchError
-from modpack.running.arrays import only_input
-from modpack.running.decoding import dtype_of
+from modpack.running.decoding import dtype_of, only_input
 from modpack.running.inputs import join_problems, require_library
 from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 

@@ -1,4 +1,4 @@
-"""Inputs row by row: the common part of tables too, lists in .json files, and .jsonl files."""
+"""Inputs row by row: what all files have in common, lists in .json files, and .jsonl files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from modpack.errors import InputMismatchError
-from modpack.running.arrays import decode_named, name_json
-from modpack.running.decoding import decode_value, parse_document
+from modpack.running.decoding import decode_named, decode_value, name_json, parse_document
 from modpack.running.inputs import join_problems, reading
 from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.values import check_inputs
@@ -34,7 +33,7 @@ class RowSource(ABC, Generic[_Row]):
         total: Number of rows, for the progress display only.
     """
 
-    is_whole = False
+    is_whole: bool = False
 
     def __init__(self, file: str, layout: Layout, total: int | None) -> None:
         self._file, self._layout, self.total = file, layout, total

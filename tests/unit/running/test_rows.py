@@ -123,8 +123,8 @@ def test_batch_whose_output_has_other_rows_runs_row_by_row(described):
         found = run(lambda values: {"output": values["x"][:1]}, [chunk(1, 2)], described)
     assert found == ([1, 2], [])
     assert [str(each.message) for each in caught] == [
-        "a.npy: the batch of 2 rows from row 1 failed: the output 'output' is float32 (1,), although "
-        "the call has 2 rows. Its rows were run one by one, without this exception."
+        "a.npy: the batch of 2 rows from row 1 failed: the output 'output' is float32 (1,), "
+        "although the call has 2 rows. Its rows were run one by one, without this exception."
     ]
 
 
