@@ -335,10 +335,11 @@ class WorkerPool:
             return self._spare
         if self._spare is not None:
             self._log("loading process lost", model=self._order.name)
+            self._spare = None
         for ended in [each for each in self._zygotes if each.has_ended]:
             ended.close()
             self._zygotes.remove(ended)
-        zygote = self._spare = self._load(self._order, self._log)
+        zygote = self._load(self._order, self._log)
         self._zygotes.append(zygote)
         self._can_fork = (await zygote.loaded()).can_fork
         return zygote

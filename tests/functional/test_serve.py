@@ -490,6 +490,12 @@ def test_several_packages_with_and_without_threads_are_served(folder, package):
         serving.wait_for("worker lost", model="threaded")
         answer = serving.client.post("/models/threaded/predict", json={"x": [[1, 1, 1, 1]]})
         assert answer.json() == {"output": [[4, 4]]}
+        # Forks end with their zygote, which is replaced for all of them.
+        forked = next(line for line in serving.lines if line.get("model") == "net")
+        os.kill(_state_and_parent(forked["workers"][0])[1], signal.SIGKILL)
+        serving.wait_for("loading process lost", model="net")
+        answer = serving.client.post("/models/net/predict", json={"x": [[1, 1, 1, 1]]})
+        assert answer.json() == {"output": [[4, 4]]}
         processes = [*_children(serving.process.pid), *_workers(serving)]
         serving.process.kill()
         serving.process.wait()
