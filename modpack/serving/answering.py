@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import sys
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
@@ -22,6 +21,7 @@ from modpack.serving.infer_requests import (
     require_few,
     write_infer_answer,
 )
+from modpack.serving.log import write_line
 from modpack.serving.problems import JSON, RequestError, error_answer
 from modpack.serving.settings import Answer, JobKind
 
@@ -122,9 +122,7 @@ class Answerer:
 
 
 def _report(problem: str) -> None:
-    """Write the problem of a joint call to stderr, which the server logs."""
-    text = f"{problem}. They were computed one by one, without this exception."
-    print(printable(text), file=sys.stderr, flush=True)
+    write_line(f"{problem}. They were computed one by one, without this exception.")
 
 
 def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, object]:
