@@ -86,7 +86,9 @@ class ArraySource(RowSource[int]):
         if len(counts) > 1:
             listed = ", ".join(f"{count} in {name!r}" for count, name in counts.items())
             raise DataError(file, f"the inputs have different numbers of rows: {listed}")
-        super().__init__(file, layout, next(iter(counts), 1))
+        total = next(iter(counts), 1)
+        super().__init__(file, layout, total)
+        self._size = layout.size or max(total, 1)
 
     def _converted(self, values: Mapping[str, object]) -> dict[str, object]:
         """Return values whose arrays get the dtypes of the call when they are read."""
@@ -130,9 +132,8 @@ class ArraySource(RowSource[int]):
         except InputMismatchError as failure:
             raise DataError(self._file, join_problems(failure)) from failure
         total = self.total or 0
-        size = self._layout.size or max(total, 1)
-        for start in range(0, total, size):
-            rows = range(start, min(start + size, total))
+        for start in range(0, total, self._size):
+            rows = range(start, min(start + self._size, total))
             yield [Place(self._file, row + 1) for row in rows], rows
 
     def _decode_all(self, rows: range) -> dict[str, object]:

@@ -50,9 +50,11 @@ def main() -> None:
         with suppress(OSError):  # the server has ended
             control.send({"failed": _describe(order, failure)})
         return
-    with suppress(OSError):
+    try:
         control.send({"loaded": record_to_json(loaded)})
-        _start_workers(control.connection, predictor, order, loaded.can_fork, threads)
+    except OSError:
+        return
+    _start_workers(control.connection, predictor, order, loaded.can_fork, threads)
 
 
 def _describe(order: LoadOrder, failure: Exception) -> str:
