@@ -22,7 +22,7 @@ NET = """
 
     import torch
 
-    CRASH, SLEEP, FAIL, EXIT = 666.0, 777.0, 888.0, 999.0
+    TOGETHER, CRASH, SLEEP, FAIL, EXIT = 555.0, 666.0, 777.0, 888.0, 999.0
 
 
     class Net(torch.nn.Module):
@@ -34,6 +34,8 @@ NET = """
 
         def forward(self, x):
             commands = x[:, 0]
+            if (commands == TOGETHER).any() and len(x) > 1:
+                raise MemoryError("too many rows")
             if (commands == CRASH).any():
                 os.kill(os.getpid(), signal.SIGKILL)
             if (commands == SLEEP).any():

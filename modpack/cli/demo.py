@@ -29,8 +29,8 @@ from modpack.cli._common import command, make_console
 def demo_command(keep: Path | None, epochs: int | None) -> bool:
     """Train, package, reload, and serve a small example model.
 
-    modpack reloads the model in a clean interpreter that cannot import the project, and compares
-    predictions, hooks, and gradients with the trained model's.
+    modpack tests the package in a clean interpreter that cannot import the project, reloads the
+    model, and compares predictions, hooks, and gradients with the trained model's.
 
     \b
     Examples:

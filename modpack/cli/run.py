@@ -7,7 +7,7 @@ import csv
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
@@ -30,8 +30,6 @@ from modpack.core.process import handle_sigterm
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.options import OnMismatch, VerifyLevel
-    from modpack.running.batches import OnError
     from modpack.running.job import RunResult
 
 _LISTED_ROWS = 10
@@ -60,7 +58,7 @@ _TERMINATED = 143
     help="Run at most N rows in one call.  [default: 32, or all if rows influence each other]",
 )
 @click.option("--device", metavar="DEVICE", help="Run on DEVICE, for example cuda:0 or cpu.")
-@click.option("--compile", "compiled", is_flag=True, help="Compile the model with torch.compile.")
+@click.option("--compile", is_flag=True, help="Compile the model with torch.compile.")
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
@@ -103,21 +101,15 @@ def run_command(
     package: str,
     inputs: tuple[str, ...],
     output: str | None,
-    batch_size: int | None,
-    device: str | None,
-    compiled: bool,
-    on_error: OnError,
-    resize: bool,
     columns: tuple[str, ...],
     keep: tuple[str, ...],
     isolated: bool,
     module: str | None,
     resource: str | None,
-    on_mismatch: OnMismatch,
     keys: tuple[str, ...],
     policy: str | None,
-    verify: VerifyLevel,
     as_json: bool,
+    **options: Any,
 ) -> bool:
     """Run a package's model on files of inputs.
 
@@ -150,7 +142,7 @@ def run_command(
         formats = [each.format for each in files]
         if target is not None:
             formats.append(target[1])
-        raise Exit(repeat_isolated(package, trusted, verify, formats))
+        raise Exit(repeat_isolated(package, trusted, options["verify"], formats))
     started = time.monotonic()
     with (
         handle_sigterm(_terminate),
@@ -164,18 +156,12 @@ def run_command(
                 package,
                 files,
                 target,
-                batch_size=batch_size,
-                device=device,
-                compile=compiled,
-                on_error=on_error,
-                resize=resize,
                 columns=chosen,
                 keep=tuple(dict.fromkeys(keep)),
                 package=module,
                 resource=resource,
-                on_mismatch=on_mismatch,
                 policy=trusted,
-                verify=verify,
+                **options,
             )
     for text in collected:
         warn(text)

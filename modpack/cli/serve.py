@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import click
 
@@ -21,11 +22,26 @@ from modpack.cli._common import (
 )
 from modpack.cli._running import read_trust
 from modpack.errors import ModpackError, PackageNotFoundError
+from modpack.serving.settings import ServerSettings
 
-if TYPE_CHECKING:
-    from modpack.options import OnMismatch, VerifyLevel
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_DEFAULTS: Final = ServerSettings()
+
+
+def _setting(
+    name: str, metavar: str, kind: Any, text: str, default: object = None
+) -> Callable[[_Function], _Function]:
+    """Return the option of a server setting."""
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        metavar=metavar,
+        type=kind,
+        default=getattr(_DEFAULTS, name) if default is None else default,
+        show_default=True,
+        help=text,
+    )
 
 
 @command(
@@ -35,28 +51,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     json_help=None,
 )
 @click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=FILE)
-@click.option(
-    "--host",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Listen on this address.",
-)
-@click.option(
-    "--port",
-    metavar="PORT",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="Listen on this port; 0 chooses a free one.",
-)
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(1, 512),
-    default=1,
-    show_default=True,
-    help="Run each model in N processes, which share the weights.",
+@_setting("host", "ADDRESS", click.STRING, "Listen on this address.")
+@_setting("port", "PORT", click.IntRange(0, 65535), "Listen on this port; 0 chooses a free one.")
+@_setting(
+    "workers",
+    "N",
+    click.IntRange(1, 512),
+    "Run each model in N processes, which share the weights.",
 )
 @click.option(
     "--threads",
@@ -67,52 +68,43 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @click.option(
     "--device", metavar="DEVICE", help="Run the models on DEVICE.  [default: the recorded one]"
 )
-@click.option(
-    "--max-batch",
-    metavar="N",
-    type=click.IntRange(1, 4096),
-    default=8,
-    show_default=True,
-    help="Compute up to N requests together, if the call signature says that rows are independent.",
+@_setting(
+    "max_batch",
+    "N",
+    click.IntRange(1, 4096),
+    "Compute up to N requests together, if the call signature says that rows are independent.",
 )
-@click.option(
-    "--max-wait-ms",
-    metavar="MS",
-    type=click.FloatRange(0, 10_000),
-    default=5.0,
-    show_default=True,
-    help="Wait up to MS milliseconds for the requests of a batch. A lone client never waits.",
+@_setting(
+    "max_wait_ms",
+    "MS",
+    click.FloatRange(0, 10_000),
+    "Wait up to MS milliseconds for the requests of a batch. A lone client never waits.",
+    _DEFAULTS.max_wait * 1000,
 )
-@click.option(
-    "--max-queue",
-    metavar="N",
-    type=click.IntRange(1, 100_000),
-    default=256,
-    show_default=True,
-    help="Answer 429 if N requests already wait for the model.",
+@_setting(
+    "max_queue",
+    "N",
+    click.IntRange(1, 100_000),
+    "Answer 429 if N requests already wait for the model.",
 )
-@click.option(
-    "--max-body",
-    type=Size(least=1),
-    default="32M",
-    show_default=True,
-    help="Answer 413 if a request's body is larger.",
+@_setting(
+    "max_body",
+    "SIZE",
+    Size(least=1),
+    "Answer 413 if a request's body is larger.",
+    f"{_DEFAULTS.max_body >> 20}M",
 )
-@click.option(
-    "--timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(0.1, 86_400),
-    default=60.0,
-    show_default=True,
-    help="Answer 504 if a request takes more than SECONDS.",
+@_setting(
+    "timeout",
+    "SECONDS",
+    click.FloatRange(0.1, 86_400),
+    "Answer 504 if a request takes more than SECONDS.",
 )
-@click.option(
-    "--shutdown-timeout",
-    metavar="SECONDS",
-    type=click.FloatRange(1, 3600),
-    default=30.0,
-    show_default=True,
-    help="Finish accepted requests for up to SECONDS after SIGTERM.",
+@_setting(
+    "shutdown_timeout",
+    "SECONDS",
+    click.FloatRange(1, 3600),
+    "Finish accepted requests for up to SECONDS after SIGTERM.",
 )
 @policy_option
 @key_option
@@ -125,22 +117,11 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 )
 def serve_command(
     packages: tuple[str, ...],
-    host: str,
-    port: int,
-    workers: int,
-    threads: int | None,
-    device: str | None,
-    max_batch: int,
     max_wait_ms: float,
-    max_queue: int,
-    max_body: int,
-    timeout: float,
-    shutdown_timeout: float,
     policy: str | None,
     keys: tuple[str, ...],
-    on_mismatch: OnMismatch,
-    verify: VerifyLevel,
     log_format: Literal["json", "text"] | None,
+    **settings: Any,
 ) -> None:
     """Answer HTTP requests with packages.
 
@@ -164,46 +145,21 @@ def serve_command(
         raise ModpackError("modpack serve requires Linux or macOS")
     named = _named(packages)
     trusted = read_trust(policy, keys)
-    from modpack.core.codec import record_to_json
-    from modpack.serving.settings import LoadOrder, ServerSettings
-
     libraries = "FastAPI 0.115, uvicorn 0.36, and prometheus-client 0.20"
     with require_extra("serve", libraries, _MODULES):
         _require_installed()
-    settings = ServerSettings(
-        host=host,
-        port=port,
-        workers=workers,
-        max_batch=max_batch,
+    chosen = ServerSettings(
         max_wait=max_wait_ms / 1000,
-        max_queue=max_queue,
-        max_body=max_body,
-        timeout=timeout,
-        shutdown_timeout=shutdown_timeout,
         log_format=log_format or ("text" if sys.stderr.isatty() else "json"),
+        **settings,
     )
-    orders = [
-        LoadOrder(
-            name=name,
-            path=path,
-            policy=None if trusted is None else record_to_json(trusted),
-            on_mismatch=on_mismatch,
-            verify=verify,
-            device=device,
-            threads=threads,
-            workers=workers,
-            max_batch=max_batch,
-            max_body=max_body,
-        )
-        for name, path in named.items()
-    ]
     from modpack.integrations.prometheus import PrometheusMetrics
     from modpack.serving.log import make_log
     from modpack.serving.server import ModelServer
 
     metrics = PrometheusMetrics()
     # The packages load while this process imports the web framework.
-    server = ModelServer(orders, settings, metrics, make_log(settings.log_format))
+    server = ModelServer(named, chosen, trusted, metrics, make_log(chosen.log_format))
     try:
         from modpack.integrations.fastapi import make_app
         from modpack.integrations.uvicorn import run

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 from modpack.core.names import did_you_mean
 
@@ -22,34 +22,58 @@ _PAIR_BYTES: Final = 120
 """Additional bytes for a key and its value while they are a pair."""
 
 
-def parse_json(content: bytes, most_bytes: int, *, unique_keys: bool = False) -> Json:
+def parse_json(
+    content: bytes,
+    max_bytes: int | None = None,
+    *,
+    unique_keys: bool = False,
+    max_depth: int | None = None,
+) -> Json:
     """Parse a JSON document in UTF-8, without NaN or infinities (RFC 8259).
 
     Args:
         content: The document.
-        most_bytes: Limit of the memory for its values, in bytes. Estimated before parsing.
+        max_bytes: Limit of the memory for its values, in bytes. Estimated before parsing.
         unique_keys: Whether to reject an object with a duplicate key. Otherwise, the last value
             counts.
+        max_depth: Maximum nesting of lists and objects. Python's own limit remains in any case.
 
     Raises:
-        ValueError: If the document is invalid, is nested too deeply, or exceeds ``most_bytes``.
+        ValueError: If the document is invalid, is nested too deeply, or exceeds ``max_bytes``.
 
     >>> parse_json(b'{"a": [1, null]}', 10_000)
     {'a': [1, None]}
     """
     text = content.decode("utf-8")
-    colons = content.count(b":")
-    needed = sum(content.count(sign) * cost for sign, cost in _BYTES_OF)
-    needed += colons * _PAIR_BYTES if unique_keys else 0
-    if needed > most_bytes:
-        raise ValueError(f"the values need {needed} bytes of memory, and the limit is {most_bytes}")
+    if max_bytes is not None:
+        needed = sum(content.count(sign) * cost for sign, cost in _BYTES_OF)
+        needed += content.count(b":") * _PAIR_BYTES if unique_keys else 0
+        if needed > max_bytes:
+            raise ValueError(
+                f"the values need {needed} bytes of memory, and the limit is {max_bytes}"
+            )
+    is_too_deep = False
     try:
         parsed = cast("Json", _decode(text))
-        if unique_keys and not _has_keys(parsed, colons):
+        if unique_keys and not _has_keys(parsed, content.count(b":")):
             json.loads(text, object_pairs_hook=_refuse_duplicates)
-    except RecursionError as failure:
-        raise ValueError("the values are nested too deeply") from failure
+        # Without so many brackets, the values cannot be nested so deeply.
+        if max_depth is not None and text.count("[") + text.count("{") > max_depth:
+            is_too_deep = _is_deeper(parsed, max_depth)
+    except RecursionError:
+        is_too_deep = True
+    if is_too_deep:
+        limit = "too deeply" if max_depth is None else f"more than {max_depth} levels deep"
+        raise ValueError(f"the values are nested {limit}")
     return parsed
+
+
+def _is_deeper(document: Json, depth: int) -> bool:
+    level: list[Any] = [document]
+    for _ in range(depth):
+        parts = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [part for part in chain.from_iterable(parts) if isinstance(part, (list, dict))]
+    return bool(level)
 
 
 def _has_keys(document: Json, colons: int) -> bool:
@@ -75,7 +99,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Json]]) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not valid JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)

@@ -1,1 +1,1 @@
-"""The demo: train and package a small model, and reload it without its project."""
+"""The demo: train and package a small model, test it, and reload it without its project."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from modpack import ModpackError
-from modpack.demo.clean_room import clean_python
 
 _SECONDS = 60
 
@@ -33,9 +34,15 @@ def serve(package: Path, folder: Path) -> Iterator[str]:
     Raises:
         ModpackError: If the server ends before it listens. The message includes its stderr.
     """
-    options = ("--port", "0", "--log-format", "json")
-    command = clean_python("from modpack.cli import main; main()", "serve", str(package), *options)
-    server = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "modpack", "serve", str(package), "--port", "0"]
+    server = subprocess.Popen(
+        [*command, "--log-format", "json"],
+        cwd=folder,
+        # Only a modpack that runs from its source tree needs this entry.
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert server.stderr is not None
     try:
         read = []

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,35 +16,23 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import track
 from rich.text import Text
 
-from modpack import Action, PackageExporter
+from modpack import Action, PackageExporter, PackageImporter, self_test
 from modpack.demo import render
-from modpack.demo.clean_room import (
-    SHOWN,
-    THREADS,
-    Digits,
-    Observation,
-    Reloaded,
-    load_digits,
-    observe,
-    reload_package,
-)
-from modpack.demo.render import Check
+from modpack.demo.behavior import Check, Digits, compare, error_message, load_digits, observe
 from modpack.demo.served import can_serve, post, serve
+from modpack.report.package_info import package_facts
+from modpack.report.text import package_report
 
 EPOCHS = 16
 """Takes a few seconds on two cores and reaches a test accuracy of about 99%."""
-MIN_ACCURACY = 0.95
-"""The lowest test accuracy of a model worth packaging."""
-CLIP = 0.0625
-"""The gradient clip of the sample project."""
 
 _PROJECT = Path(__file__).parent / "project"
 _SEED = 8
-_INTERN = "digits_cnn.**"
-_MOCK = "labplot.**"
+_SHOWN = 8
+"""The number of test images to draw."""
 
 
 def run(console: Console, keep: Path | None = None, epochs: int = EPOCHS) -> int:
@@ -64,7 +52,7 @@ def run(console: Console, keep: Path | None = None, epochs: int = EPOCHS) -> int
     """
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, not {epochs}")
-    with _folder(keep) as folder, _deterministic():
+    with _folder(keep) as folder, _reproducible():
         checks = _run_steps(console, folder, epochs)
     failed = sum(not check.passed for check in checks)
     if failed:
@@ -89,16 +77,16 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _deterministic() -> Iterator[None]:
-    """Fix torch's seed and number of threads, and restore both."""
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+def _reproducible() -> Iterator[None]:
+    """Set torch's seed and number of threads: with one, busy cores do not slow the training."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             yield
     finally:
-        torch.set_num_threads(threads_before)
+        torch.set_num_threads(threads)
 
 
 @contextmanager
@@ -131,28 +119,38 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
         model = _train(console, training, epochs)
         before = observe(model, test)
         console.print(
-            f"Test accuracy on {before.images} images: {before.accuracy:.1%}.\n"
+            f"Test accuracy on {len(test.images)} images: {before.accuracy:.1%}.\n"
             f"Hook calls: {before.hooks}.",
             highlight=False,
         )
         console.print(render.heading(3, "Package"))
-        decided, announced = _package(console, model, file, project, test.images[:2].clone())
-    console.print(render.heading(4, "Reload in a clean interpreter"))
+        decided, announced = _package(console, model, file, test.images[:2].clone())
     elsewhere.mkdir(exist_ok=True)
+    console.print(render.heading(4, "Test in a clean interpreter"))
     with console.status("Starting a clean interpreter ..."):
-        reloaded = reload_package(file, elsewhere)
+        tested = self_test(file)
+    outcome = "passed" if tested.passed else f"failed: {tested.reason}"
     console.print(
-        f"python -I: {reloaded.seconds:.1f} s in total, {reloaded.load_seconds:.2f} s to load the "
-        f"package.\nThe model's module there is\n{reloaded.module}.\nIts predictions:\n",
+        f"modpack.self_test({file.name!r}): {outcome} in {tested.seconds:.1f} s.\n"
+        f"The interpreter cannot import {', '.join(tested.recorded.hidden)}.",
         highlight=False,
     )
-    strip = render.digits_strip(test.images[:SHOWN].tolist(), reloaded.observed.predictions)
-    _draw(console, strip)
-    console.print(render.heading(5, "Compare"))
-    checks = compare(before, decided, announced, reloaded)
-    console.print(render.checks_table(checks))
+    console.print(render.heading(5, "Reload without the project"))
+    with PackageImporter(file) as importer:
+        reloaded = importer.load_model("model", "model.pkl")
+        after = observe(reloaded, test)
+        mocked = error_message(NotImplementedError, lambda: reloaded.report([1.0], [0.5]))
+    console.print(
+        f"The model's module is\n{type(reloaded).__module__}.\nIts predictions:\n",
+        highlight=False,
+    )
+    predicted = after.logits[:_SHOWN].argmax(dim=1).tolist()
+    _draw(console, render.digits_strip(test.images[:_SHOWN].tolist(), predicted))
+    clean = Check("the self-test passes in a clean interpreter", tested.passed, outcome)
+    checks = (clean, *compare(before, after, mocked, decided, announced))
+    console.print("", render.checks_table(checks))
     console.print(render.heading(6, "Serve"))
-    answered = _serve(console, file, elsewhere, test, reloaded.observed.predictions[0])
+    answered = _serve(console, file, elsewhere, test, predicted[0])
     console.print()
     return *checks, *answered
 
@@ -162,29 +160,23 @@ def _train(console: Console, training: Digits, epochs: int) -> Any:
     project = importlib.import_module("digits_cnn")
     hooks = importlib.import_module("digits_cnn.hooks")
     fit = importlib.import_module("digits_cnn.train").fit
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("epochs, loss {task.fields[loss]:.3f}"),
-        TimeRemainingColumn(),
-    )
-    history = []
     started = time.perf_counter()
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("training", total=epochs, loss=float("nan"))
-        model = project.DigitsNet(project.Settings(), hooks.Normalize(training.images))
-        for loss, accuracy in fit(model, *training, epochs):
-            history.append((loss, accuracy))
-            bar.update(task, advance=1, loss=loss)
+    model = project.DigitsNet(project.Settings(), hooks.Normalize(training.images))
+    history = track(
+        fit(model, *training, epochs),
+        "training",
+        total=epochs,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    losses, accuracies = zip(*history, strict=True)
     seconds = time.perf_counter() - started
     console.print(
         f"{epochs} epochs over {len(training.images)} handwritten digits in {seconds:.1f} s.",
         highlight=False,
     )
-    _draw(console, model.report(*zip(*history, strict=True)))
+    _draw(console, model.report(losses, accuracies))
     return model
 
 
@@ -194,35 +186,32 @@ def _draw(console: Console, text: str) -> None:
 
 
 def _package(
-    console: Console, model: Any, file: Path, project: Path, images: torch.Tensor
+    console: Console, model: Any, file: Path, images: torch.Tensor
 ) -> tuple[dict[str, Action], list[tuple[Action, str]]]:
     """Package the model.
 
     Returns:
         The decision about each module, and the calls of the match hooks, in order.
     """
-    console.print(f'exporter.intern("{_INTERN}")', f'exporter.mock("{_MOCK}")', sep="\n")
+    console.print('exporter.intern("digits_cnn.**")', 'exporter.mock("labplot.**")', sep="\n")
     console.print('exporter.save_model("model", "model.pkl", model, example_inputs=images)')
     model.feature_maps.reset()
     announced: list[tuple[Action, str]] = []
     started = time.perf_counter()
     with PackageExporter(file) as exporter:
-        exporter.intern(_INTERN)
-        exporter.mock(_MOCK)
+        exporter.intern("digits_cnn.**")
+        exporter.mock("labplot.**")
         exporter.register_intern_hook(lambda _, module: announced.append((Action.INTERN, module)))
         exporter.register_extern_hook(lambda _, module: announced.append((Action.EXTERN, module)))
         exporter.register_mock_hook(lambda _, module: announced.append((Action.MOCK, module)))
         exporter.save_model("model", "model.pkl", model, example_inputs=images)
         plan = exporter.plan()
-        hooks = [hook.spec for hook in exporter.hook_report() if hook.spec is not None]
     seconds = time.perf_counter() - started
     size = decimal(file.stat().st_size)
-    console.print(f"\n{file.name}: {size}, {seconds:.2f} s.", highlight=False)
-    console.print(render.modules_table(plan, project))
-    console.print(render.hooks_table(hooks))
-    console.print(f"\nnot required: {render.unused_sources(plan, project)}", highlight=False)
-    for warning in plan.warnings():
-        console.print(Text(f"Warning: {warning}", "yellow"))
+    console.print(
+        f"\n{file.name}: {size}, {seconds:.2f} s.\n\n$ modpack inspect {file.name}", highlight=False
+    )
+    console.print(package_report(package_facts(str(file))))
     return {module: each.action for module, each in plan.decisions.items()}, announced
 
 
@@ -253,71 +242,3 @@ def _serve(
     check = Check("the server's answer is the reloaded model's", answer == predicted, evidence)
     console.print(render.checks_table([check]))
     return (check,)
-
-
-def compare(
-    trained: Observation,
-    decided: Mapping[str, Action],
-    announced: Sequence[tuple[Action, str]],
-    reloaded: Reloaded,
-) -> tuple[Check, ...]:
-    """Compare the reloaded model with the trained one.
-
-    Args:
-        trained: The observation of the trained model.
-        decided: The decision about each module.
-        announced: The calls of the match hooks.
-        reloaded: The report of the clean interpreter.
-    """
-    again = reloaded.observed
-    own = (Action.INTERN, Action.MOCK)
-    roots = {module.partition(".")[0] for module, action in decided.items() if action in own}
-    fired = again.normalize_calls and again.feature_map_calls and again.rejection
-    return (
-        Check(
-            f"test accuracy is above {MIN_ACCURACY:.0%}",
-            again.accuracy > MIN_ACCURACY,
-            f"{again.accuracy:.1%} of {again.images}",
-        ),
-        Check(
-            "the clean interpreter cannot import the project",
-            set(reloaded.unknown) == roots,
-            f"not importable: {', '.join(reloaded.unknown) or 'none'}",
-        ),
-        Check(
-            "predictions are bit-identical",
-            again.logits == trained.logits,
-            _compare_digests(again.logits, trained.logits, "SHA-256 of the logits"),
-        ),
-        Check(
-            "the hooks fire and collect the same values",
-            _hook_results(again) == _hook_results(trained) and bool(fired),
-            again.hooks,
-        ),
-        Check(
-            "gradients are clipped and bit-identical",
-            again.gradients == trained.gradients and again.largest_gradient <= CLIP,
-            f"largest {again.largest_gradient:.3f}, "
-            + _compare_digests(again.gradients, trained.gradients, "SHA-256"),
-        ),
-        Check(
-            "the mock raises an error only when used",
-            bool(reloaded.mocked),
-            reloaded.mocked or "no error",
-        ),
-        Check(
-            "each module is announced once to its match hook",
-            sorted(announced) == sorted((action, module) for module, action in decided.items()),
-            f"{len(announced)} calls for {len(decided)} modules",
-        ),
-    )
-
-
-def _hook_results(observed: Observation) -> tuple[object, ...]:
-    calls = observed.normalize_calls, observed.feature_map_calls
-    return *calls, observed.feature_maps, observed.rejection
-
-
-def _compare_digests(found: str, expected: str, label: str) -> str:
-    difference = "" if found == expected else f", expected {expected[:16]}..."
-    return f"{label}: {found[:16]}...{difference}"

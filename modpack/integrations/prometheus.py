@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -51,25 +52,25 @@ class PrometheusMetrics:
         self._replacements = Counter(
             "modpack_replacements", "Replaced packages", ["model", "result"], registry=registry
         )
-        self._waiting = self._gauge("modpack_queue_requests", "Requests that wait")
-        self._running = self._gauge("modpack_busy_workers", "Workers that compute")
-        self._ready = self._gauge("modpack_ready", "Whether the model is ready")
         # Finding a child by its labels takes longer than counting.
         self._request_counter = lru_cache(1000)(self._requests.labels)
         self._request_timer = lru_cache(1000)(self._seconds.labels)
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(name, text, ["model"], registry=self._registry)
-
     def observe(self, server: ModelServer) -> None:
         """Add the gauges of a server's models."""
-        for name, model in server.models.items():
+        gauges: tuple[tuple[str, str, Callable[[ServedModel], float]], ...] = (
+            ("modpack_queue_requests", "Requests that wait", lambda m: m.dispatcher.waiting),
+            ("modpack_busy_workers", "Workers that compute", lambda m: m.dispatcher.running),
+            ("modpack_ready", "Whether the model is ready", lambda m: m.is_ready),
+        )
+        for title, text, value in gauges:
+            gauge = Gauge(title, text, ["model"], registry=self._registry)
+            for name, model in server.models.items():
+                gauge.labels(name).set_function(partial(value, model))
+        for name in server.models:
             self._lost.labels(name)
             for result in ("succeeded", "failed"):
                 self._replacements.labels(name, result)
-            self._waiting.labels(name).set_function(partial(_waiting, model))
-            self._running.labels(name).set_function(partial(_running, model))
-            self._ready.labels(name).set_function(partial(_ready, model))
 
     def answered(self, model: str, kind: str, status: int, seconds: float) -> None:
         """Count an answered request."""
@@ -92,15 +93,3 @@ class PrometheusMetrics:
     def render(self) -> tuple[bytes, str]:
         """Return all metrics in the text format, and its media type."""
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
-
-
-def _waiting(model: ServedModel) -> float:
-    return model.dispatcher.waiting
-
-
-def _running(model: ServedModel) -> float:
-    return model.dispatcher.running
-
-
-def _ready(model: ServedModel) -> float:
-    return model.is_ready

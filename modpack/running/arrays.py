@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
-from modpack.running.batches import BadRow, Chunk, Layout, Place
-from modpack.running.decoding import decode_value, dtype_of, parse_json
+from modpack.running.decoding import (
+    decode_named,
+    decode_value,
+    dtype_of,
+    flatten_named,
+    only_input,
+    parse_document,
+)
 from modpack.running.inputs import join_problems, reading, require_library
+from modpack.running.row_files import RowSource
+from modpack.running.rows import Layout, Place
 from modpack.running.values import can_convert, check_inputs, convert, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
@@ -46,7 +53,7 @@ def _stored(tensor: torch.Tensor) -> StoredArray:
     return StoredArray(tensor.dtype, tuple(tensor.shape), read)
 
 
-class ArraySource:
+class ArraySource(RowSource[int]):
     """Values that are stored as a whole, with a first dimension of rows or without.
 
     Args:
@@ -66,7 +73,6 @@ class ArraySource:
             name: value.outline if isinstance(value, StoredArray) else value
             for name, value in values.items()
         }
-        self.is_whole = False
         try:
             check_inputs(layout.signature, outlines)
             rows = {n: a for n, a in self._arrays.items() if n in layout.rows and a.shape}
@@ -75,12 +81,14 @@ class ArraySource:
             rows = {} if layout.rows else self._arrays
             if not self._are_single_calls(outlines):
                 raise DataError(file, join_problems(failure)) from failure
-        self._rows = rows
+        self._row_arrays = rows
         counts = {array.shape[0]: name for name, array in rows.items()}
         if len(counts) > 1:
             listed = ", ".join(f"{count} in {name!r}" for count, name in counts.items())
             raise DataError(file, f"the inputs have different numbers of rows: {listed}")
-        self.total: int | None = next(iter(counts), 1)
+        total = next(iter(counts), 1)
+        super().__init__(file, layout, total)
+        self._size = layout.size or max(total, 1)
 
     def _converted(self, values: Mapping[str, object]) -> dict[str, object]:
         """Return values whose arrays get the dtypes of the call when they are read."""
@@ -114,39 +122,31 @@ class ArraySource:
             return False
         return True
 
-    def chunks(self) -> Iterator[Chunk | BadRow]:
-        total, size = self.total or 0, self._layout.size or max(self.total or 0, 1)
-        if not self._layout.rows:
-            size = 1
+    def _blocks(self) -> Iterator[tuple[Sequence[Place], range]]:
         try:
-            fixed = {
+            self._fixed = {
                 name: value.read() if isinstance(value, StoredArray) else value
                 for name, value in self._values.items()
-                if name not in self._rows
+                if name not in self._row_arrays
             }
         except InputMismatchError as failure:
             raise DataError(self._file, join_problems(failure)) from failure
-        for start in range(0, total, size):
-            stop = min(start + size, total)
-            try:
-                found: list[Chunk | BadRow] = [self._chunk(fixed, start, stop)]
-            except InputMismatchError:  # a number that does not fit
-                found = [self._single(fixed, row) for row in range(start, stop)]
-            yield from found
+        total = self.total or 0
+        for start in range(0, total, self._size):
+            rows = range(start, min(start + self._size, total))
+            yield [Place(self._file, row + 1) for row in rows], rows
 
-    def _chunk(self, fixed: Mapping[str, object], start: int, stop: int) -> Chunk:
-        values = dict(fixed)
-        for name, array in self._rows.items():
-            part = array.read(start, stop)
-            values[name] = part if self._layout.rows else part[0]
-        named = {name: values[name] for name in self._values}
-        return Chunk(named, [Place(self._file, row + 1) for row in range(start, stop)])
+    def _decode_all(self, rows: range) -> dict[str, object]:
+        return {
+            name: self._row_arrays[name].read(rows.start, rows.stop)
+            if name in self._row_arrays
+            else self._fixed[name]
+            for name in self._values
+        }
 
-    def _single(self, fixed: Mapping[str, object], row: int) -> Chunk | BadRow:
-        try:
-            return self._chunk(fixed, row, row + 1)
-        except InputMismatchError as failure:
-            return BadRow(Place(self._file, row + 1), join_problems(failure))
+    def _decode(self, row: int) -> dict[str, object]:
+        values = self._decode_all(range(row, row + 1))
+        return {n: v[0] if n in self._row_arrays else v for n, v in values.items()}  # type: ignore[index]
 
 
 def _converting(name: str, array: StoredArray, dtype: torch.dtype) -> StoredArray:
@@ -274,76 +274,9 @@ def open_arguments(file: str, layout: Layout, data: object) -> ArraySource:
 def read_plain(file: str, content: bytes, layout: Layout, name: str) -> object:
     """Return a plain value from the JSON document that contains it."""
     try:
-        return decode_value(layout.specs[name], parse_json(content))
+        return decode_value(layout.specs[name], parse_document(content))
     except InputMismatchError as failure:
         raise DataError(file, join_problems(failure)) from failure
-
-
-def decode_named(
-    signature: CallSignature, specs: Mapping[str, ValueSpec], data: object
-) -> dict[str, object]:
-    """Return the values of parsed JSON by name. Unknown names keep their JSON.
-
-    Args:
-        signature: The call signature.
-        specs: The specs of the inputs by name, with or without the dimension of rows.
-        data: The parsed JSON.
-
-    Raises:
-        InputMismatchError: If a value cannot be converted. The error lists all such values.
-    """
-    values: dict[str, object] = {}
-    problems: list[str] = []
-    for name, item in name_json(signature, data).items():
-        try:
-            values[name] = decode_value(specs[name], item) if name in specs else item
-        except InputMismatchError as failure:
-            problems += failure.problems
-    if problems:
-        raise InputMismatchError(tuple(problems))
-    return values
-
-
-def name_json(signature: CallSignature, data: object) -> dict[str, object]:
-    """Return parsed JSON by the names of inputs.
-
-    An object has the inputs, or the containers of several, by name. Another value is that of the
-    only input.
-    """
-    single = only_input(signature)
-    if not isinstance(data, dict):
-        return {single or "": data}
-    known = {spec.name for spec in signature.inputs}
-    if single is not None and single not in data and signature.inputs[0].type == "any":
-        return data
-    return flatten_named(signature, data) if not known.issuperset(data) else data
-
-
-def flatten_named(signature: CallSignature, data: Mapping[str, object]) -> dict[str, object]:
-    """Return values by name, with the parts of containers as values of their own."""
-    containers = {".".join(map(str, each.path)) for each in signature.containers}
-    known = {spec.name for spec in signature.inputs} - containers
-    found: dict[str, object] = {}
-
-    def add(name: str, value: object) -> None:
-        if name in containers and name not in known and isinstance(value, (dict, list, tuple)):
-            parts = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, part in parts:
-                add(f"{name}.{key}", part)
-        else:
-            found[name] = value
-
-    for name, value in data.items():
-        add(str(name), value)
-    return found
-
-
-def only_input(signature: CallSignature) -> str | None:
-    """Return the name of the only input, or of the only required one. None if there are several."""
-    required = [spec.name for spec in signature.inputs if spec.required]
-    if len(signature.inputs) == 1:
-        return signature.inputs[0].name
-    return required[0] if len(required) == 1 else None
 
 
 def _named(file: str, layout: Layout, values: Mapping[str, object]) -> ArraySource:

@@ -5,64 +5,35 @@ from __future__ import annotations
 import base64
 import json
 import math
-from typing import Final, NoReturn
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
 
 import torch
 
-from modpack.core.call_signature import ValueSpec
+from modpack.core.call_signature import PLAIN_TYPES, CallSignature, ValueSpec
+from modpack.core.json_values import Json, parse_json
 from modpack.core.text import dtype_name
 from modpack.errors import InputMismatchError
 
 _NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 _NAMES_OF_ELEMENTS: Final = {bool: "true and false", int: "integers", float: "numbers"}
+_encode = json.JSONEncoder(allow_nan=False).encode  # json.dumps would create it for each call
 _MAX_NESTING = 64
 """More dimensions than torch supports."""
 
 
-def parse_json(data: bytes | str, limit_depth: int = 100) -> object:
-    """Parse a JSON document without NaN and infinities (RFC 8259).
-
-    Args:
-        data: The document, in UTF-8.
-        limit_depth: Maximum nesting of lists and objects.
+def parse_document(data: bytes, max_depth: int = 100) -> Json:
+    """Parse a JSON document of values; see :func:`modpack.core.json_values.parse_json`.
 
     Raises:
         InputMismatchError: If the document is not valid JSON, or is nested too deeply.
     """
     try:
-        text = data.decode("utf-8") if isinstance(data, bytes) else data
-        parsed: object = _DECODER.decode(text)
-    except RecursionError:
-        raise _too_deep(limit_depth) from None
-    except UnicodeDecodeError as failure:
-        raise InputMismatchError((f"the document is not valid UTF-8: {failure}",)) from None
+        return parse_json(data, max_depth=max_depth)
     except ValueError as failure:
-        raise InputMismatchError((f"the document is not valid JSON: {failure}",)) from None
-    if text.count("[") + text.count("{") > limit_depth:  # otherwise it cannot be deeper
-        level, depth = [parsed], 0
-        while level:
-            depth += 1
-            if depth > limit_depth:
-                raise _too_deep(limit_depth)
-            level = [part for each in level for part in _containers(each)]
-    return parsed
-
-
-def _containers(value: object) -> list[object]:
-    """Return the lists and objects in a list or object."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [each for each in parts if isinstance(each, (list, dict))]
-
-
-def _too_deep(limit: int) -> InputMismatchError:
-    return InputMismatchError((f"the document is nested more than {limit} levels deep",))
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
+        form = "UTF-8" if isinstance(failure, UnicodeDecodeError) else "JSON"
+        raise InputMismatchError((f"the document is not valid {form}: {failure}",)) from None
 
 
 def decode_value(spec: ValueSpec, data: object) -> object:
@@ -93,11 +64,11 @@ def decode_value(spec: ValueSpec, data: object) -> object:
             raise _wrong(spec.name, f"expected null, got {_show(data)}")
         return None
     if spec.type == "bytes":
-        try:
-            return base64.b64decode(str(data), validate=True) if type(data) is str else _fail()
-        except ValueError:
-            raise _wrong(spec.name, f"expected bytes in base64, got {_show(data)}") from None
-    kind = {"bool": bool, "int": int, "float": float, "str": str}[spec.type]
+        with suppress(ValueError):
+            if isinstance(data, str):
+                return base64.b64decode(data, validate=True)
+        raise _wrong(spec.name, f"expected bytes in base64, got {_show(data)}")
+    kind = PLAIN_TYPES[spec.type]
     if type(data) is int and kind is float:
         data = _to_float(spec.name, data)
     if type(data) is not kind:
@@ -105,6 +76,73 @@ def decode_value(spec: ValueSpec, data: object) -> object:
     if isinstance(data, float) and not math.isfinite(data):
         raise _wrong(spec.name, "the number is too large for float64")
     return data
+
+
+def decode_named(
+    signature: CallSignature, specs: Mapping[str, ValueSpec], data: object
+) -> dict[str, object]:
+    """Return the values of parsed JSON by name. Unknown names keep their JSON.
+
+    Args:
+        signature: The call signature.
+        specs: The specs of the inputs by name, with or without the dimension of rows.
+        data: The parsed JSON.
+
+    Raises:
+        InputMismatchError: If a value cannot be converted. The error lists all such values.
+    """
+    values: dict[str, object] = {}
+    problems: list[str] = []
+    for name, item in name_json(signature, data).items():
+        try:
+            values[name] = decode_value(specs[name], item) if name in specs else item
+        except InputMismatchError as failure:
+            problems += failure.problems
+    if problems:
+        raise InputMismatchError(tuple(problems))
+    return values
+
+
+def name_json(signature: CallSignature, data: object) -> dict[str, object]:
+    """Return parsed JSON by the names of inputs.
+
+    An object has the inputs, or the containers of several, by name. Another value is that of the
+    only input.
+    """
+    single = only_input(signature)
+    if not isinstance(data, dict):
+        return {single or "": data}
+    known = {spec.name for spec in signature.inputs}
+    if single is not None and single not in data and signature.inputs[0].type == "any":
+        return data
+    return flatten_named(signature, data) if not known.issuperset(data) else data
+
+
+def flatten_named(signature: CallSignature, data: Mapping[str, object]) -> dict[str, object]:
+    """Return values by name, with the parts of containers as values of their own."""
+    containers = {".".join(map(str, each.path)) for each in signature.containers}
+    known = {spec.name for spec in signature.inputs} - containers
+    found: dict[str, object] = {}
+
+    def add(name: str, value: object) -> None:
+        if name in containers and name not in known and isinstance(value, (dict, list, tuple)):
+            parts = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, part in parts:
+                add(f"{name}.{key}", part)
+        else:
+            found[name] = value
+
+    for name, value in data.items():
+        add(str(name), value)
+    return found
+
+
+def only_input(signature: CallSignature) -> str | None:
+    """Return the name of the only input, or of the only required one. None if there are several."""
+    required = [spec.name for spec in signature.inputs if spec.required]
+    if len(signature.inputs) == 1:
+        return signature.inputs[0].name
+    return required[0] if len(required) == 1 else None
 
 
 def dtype_of(spec: ValueSpec) -> torch.dtype:
@@ -117,10 +155,6 @@ def dtype_of(spec: ValueSpec) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise _wrong(spec.name, f"torch has no dtype {spec.dtype!r:.60}")
     return dtype
-
-
-def _fail() -> NoReturn:
-    raise ValueError
 
 
 def _wrong(position: str, problem: str) -> InputMismatchError:
@@ -237,10 +271,14 @@ def _elements(data: list[object]) -> list[object]:
     return level
 
 
-def encode_value(value: object) -> object:
+def encode_value(value: object, *, is_finite: bool = False) -> object:
     """Convert an output to JSON. Numbers that are not finite become null, as in JavaScript.
 
     Bytes become strings in base64. An object becomes the name of its type, in angle brackets.
+
+    Args:
+        value: The output.
+        is_finite: Whether to convert a tensor without looking for numbers that are not finite.
 
     >>> encode_value(torch.tensor([[1.5], [float("nan")]]))
     [[1.5], [None]]
@@ -248,8 +286,9 @@ def encode_value(value: object) -> object:
     if isinstance(value, torch.Tensor):
         tensor = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         items = tensor.tolist()
-        is_exact = not tensor.is_floating_point() or bool(tensor.double().isfinite().all())
-        return items if is_exact else _without_infinities(items)
+        if is_finite or not tensor.is_floating_point() or tensor.double().isfinite().all():
+            return items
+        return _without_infinities(items)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
@@ -257,6 +296,15 @@ def encode_value(value: object) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return f"<{type(value).__qualname__}>"
+
+
+def encode_named(values: Mapping[str, object]) -> bytes:
+    """Return outputs as a JSON object; see :func:`encode_value`."""
+    try:
+        named = {name: encode_value(value, is_finite=True) for name, value in values.items()}
+        return _encode(named).encode()
+    except ValueError:  # NaN and infinities are rare, and looking for them takes time
+        return _encode({name: encode_value(value) for name, value in values.items()}).encode()
 
 
 def _without_infinities(items: object) -> object:

@@ -17,12 +17,12 @@ from modpack.running.arrays import (
     open_safetensors,
     read_plain,
 )
-from modpack.running.batches import BadRow, Chunk, Layout, Source, merge
-from modpack.running.decoding import parse_json
+from modpack.running.decoding import parse_document
 from modpack.running.images import ImageSource
 from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
-from modpack.running.rows import CsvSource, JsonlSource, ListSource
-from modpack.running.tables import ParquetSource
+from modpack.running.row_files import JsonlSource, ListSource
+from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
+from modpack.running.tables import CsvSource, ParquetSource
 
 _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
     ".csv": CsvSource,
@@ -112,7 +112,7 @@ def _open(file: InputFile, layout: Layout) -> Source:
     if file.format != ".json":
         return _OPENERS[file.format](file.path, layout)
     try:
-        data = parse_json(_content(file))
+        data = parse_document(_content(file))
     except InputMismatchError as failure:
         reason = join_problems(failure)
         is_nan = reason.endswith("is not a JSON number")

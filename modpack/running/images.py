@@ -8,10 +8,9 @@ from typing import IO, Any, Final, NamedTuple
 import torch
 
 from modpack.errors import DataError, InputMismatchError
-from modpack.running.arrays import only_input
-from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
-from modpack.running.decoding import dtype_of
+from modpack.running.decoding import dtype_of, only_input
 from modpack.running.inputs import join_problems, require_library
+from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""

@@ -6,29 +6,39 @@ import csv
 import io
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 
 from modpack.archive.target import Sink, open_sink
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
-from modpack.running.batches import Outputs
 from modpack.running.decoding import encode_value
 from modpack.running.inputs import require_library
+from modpack.running.rows import Outputs
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""
 
 
-class Writer(Protocol):
-    """Writes outputs in one format."""
+class Writer(ABC):
+    """Writes outputs in one format.
 
+    Args:
+        path: The file.
+        sink: Receives the contents.
+    """
+
+    def __init__(self, path: str, sink: Sink) -> None:
+        self._path, self._sink = path, sink
+
+    @abstractmethod
     def write(self, outputs: Outputs) -> None:
         """Add the outputs of the next rows."""
 
-    def finish(self, is_single: bool) -> None:
+    def finish(self, is_single: bool) -> None:  # noqa: B027  # nothing remains of rows
         """Write what remains.
 
         Args:
@@ -51,10 +61,7 @@ class OutputFile:
     def __init__(self, path: str, kind: str) -> None:
         self._sink = open_sink(path)
         self._writer = _WRITERS[kind](path, self._sink)
-
-    def write(self, outputs: Outputs) -> None:
-        """Add the outputs of the next rows."""
-        self._writer.write(outputs)
+        self.write = self._writer.write
 
     def finish(self, is_single: bool) -> None:
         """Complete the file and replace the target.
@@ -90,12 +97,12 @@ class _SinkStream(io.RawIOBase):
         return self._size
 
 
-class _NpyWriter:
+class _NpyWriter(Writer):
     """Rows of one output, as they come; the header is written last."""
 
     def __init__(self, path: str, sink: Sink) -> None:
+        super().__init__(path, sink)
         require_library("numpy", ".npy files")
-        self._path, self._sink = path, sink
         self._dtype, self._shape, self._rows = "", (0,), 0
 
     def write(self, outputs: Outputs) -> None:
@@ -120,16 +127,11 @@ class _NpyWriter:
         self._sink.patch(0, b"\x93NUMPY\x01\x00" + size + header)
 
 
-class _WholeWriter:
-    """All outputs in one document, kept in memory until the end.
-
-    Args:
-        path: The file.
-        sink: Receives the document.
-    """
+class _WholeWriter(Writer):
+    """All outputs in one document, kept in memory until the end."""
 
     def __init__(self, path: str, sink: Sink) -> None:
-        self._path, self._sink = path, sink
+        super().__init__(path, sink)
         self._parts: dict[str, list[torch.Tensor | list[object]]] = {}
         self._whole: dict[str, object] = {}
 
@@ -160,9 +162,9 @@ class _WholeWriter:
         """
         raise _differing_shapes(self._path, name)
 
+    @abstractmethod
     def write_values(self, values: Mapping[str, object]) -> None:
         """Write all outputs."""
-        raise NotImplementedError
 
 
 class _JsonWriter(_WholeWriter):
@@ -206,11 +208,8 @@ class _SafetensorsWriter(_WholeWriter):
         self._sink.write(library.save(tensors))
 
 
-class _JsonlWriter:
+class _JsonlWriter(Writer):
     """A JSON object for each row."""
-
-    def __init__(self, path: str, sink: Sink) -> None:
-        self._path, self._sink = path, sink
 
     def write(self, outputs: Outputs) -> None:
         _refuse_whole(self._path, outputs)
@@ -219,15 +218,12 @@ class _JsonlWriter:
             document = dict(zip(outputs.rows, row, strict=True))
             self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
 
-    def finish(self, is_single: bool) -> None:
-        pass
 
-
-class _CsvWriter:
+class _CsvWriter(Writer):
     """A line for each row. Elements of a vector have columns of their own."""
 
     def __init__(self, path: str, sink: Sink) -> None:
-        self._path, self._sink = path, sink
+        super().__init__(path, sink)
         self._header: list[str] = []
 
     def write(self, outputs: Outputs) -> None:
@@ -259,17 +255,15 @@ class _CsvWriter:
         lines.writerows(zip(*columns, strict=True))
         self._sink.write(text.getvalue().encode())
 
-    def finish(self, is_single: bool) -> None:
-        pass
 
-
-class _ParquetWriter:
+class _ParquetWriter(Writer):
     """A row group for each batch. Dimensions of a tensor become nested lists."""
 
     def __init__(self, path: str, sink: Sink) -> None:
+        super().__init__(path, sink)
         self._arrow = require_library("pyarrow", ".parquet files")
         self._library = require_library("pyarrow.parquet", ".parquet files")
-        self._path, self._stream = path, _SinkStream(sink)
+        self._stream = _SinkStream(sink)
         self._opened: Any = None
 
     def write(self, outputs: Outputs) -> None:

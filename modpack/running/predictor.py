@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,15 @@ from modpack.options import (
     PredictorOptions,
     select_options,
     takes_options,
+)
+from modpack.running.rows import (
+    count_rows,
+    join,
+    joint_key,
+    layout_of,
+    run_together,
+    split,
+    split_outputs,
 )
 from modpack.running.values import check_inputs, flatten_result, signature_of
 
@@ -90,6 +99,8 @@ class Predictor:
         self._importer = importer
         self._device = location or _device_of(self.model)
         self.device = str(self._device)
+        self._layout = layout_of(self.signature, None)
+        self._rows = self._layout.rows if self.signature.batching == "independent" else frozenset()
         self._call = torch.compile(self.model) if compile else self.model
 
     def predict(self, values: Mapping[str, object]) -> dict[str, object]:
@@ -108,32 +119,39 @@ class Predictor:
         return self._run(self._checked(values))
 
     def predict_many(
-        self, calls: Sequence[Mapping[str, object]], max_rows: int
+        self, calls: Sequence[Mapping[str, object]], report: Callable[[str], None]
     ) -> list[dict[str, object] | Exception]:
         """Call the object for several sets of values, jointly where possible.
 
         If the rows of a batch are independent, calls whose other dimensions and plain values agree
-        are concatenated, and larger ones are split.
+        are one call of the object. If that call fails, each is a call of its own.
 
         Args:
             calls: The values of each call, as for :meth:`predict`.
-            max_rows: Maximum number of rows of a joint call.
+            report: Receives the problem of a joint call that none of its calls has alone.
 
         Returns:
             The outputs of each call, or its exception.
         """
         results: dict[int, dict[str, object] | Exception] = {}
-        groups: dict[object, list[tuple[int, dict[str, object]]]] = {}
+        can_join = bool(self._rows) and len(calls) > 1
+        groups: dict[object, list[tuple[int, dict[str, object], int]]] = {}
         for index, call in enumerate(calls):
             try:
                 values = self._checked(call)
-                key = self._group_key(values)
+                rows = count_rows(values, self._rows) if can_join else None
+                key = index if rows is None else joint_key(values, self._rows)
             except Exception as failure:
                 results[index] = failure
                 continue
-            groups.setdefault(index if key is None else key, []).append((index, values))
-        for shared, group in groups.items():
-            results.update(self._run_group(group, max_rows, can_join=isinstance(shared, tuple)))
+            groups.setdefault(key, []).append((index, values, rows or 0))
+        for group in groups.values():
+            indexes, parts, sizes = zip(*group, strict=True)
+            joint, name = join(parts, self._rows), f"{len(group)} requests computed together"
+            found: list[dict[str, object] | Exception] = []
+            for each, _ in run_together(self._run_parts, joint, sizes, self._rows, name, report):
+                found += [each] if isinstance(each, Exception) else each
+            results.update(zip(indexes, found, strict=True))
         return [results[index] for index in range(len(calls))]
 
     def close(self) -> None:
@@ -165,53 +183,22 @@ class Predictor:
                 raise ended.with_traceback(failure.__traceback__) from failure
             return flatten_result(self.signature, result)
 
-    def _group_key(self, values: Mapping[str, object]) -> tuple[object, ...] | None:
-        """Return a key that is equal for calls that can be joined, or None if none can."""
-        if self.signature.batch is None or self.signature.batching != "independent":
-            return None
-        return tuple(
-            (name, *value.shape[1:]) if isinstance(value, torch.Tensor) else (name, repr(value))
-            for name, value in sorted(values.items())
-        )
+    def _run_parts(
+        self, values: Mapping[str, object], sizes: Sequence[int]
+    ) -> list[dict[str, object]]:
+        """Return the outputs of each part of a joint call.
 
-    def _run_group(
-        self, group: Sequence[tuple[int, dict[str, object]]], max_rows: int, can_join: bool
-    ) -> Iterable[tuple[int, dict[str, object] | Exception]]:
-        if can_join:
-            rows = [_count_rows(values) for _, values in group]
-            if len(group) > 1 or rows[0] > max_rows:
-                try:
-                    joint = self._run_chunks([values for _, values in group], sum(rows), max_rows)
-                    parts = _split_rows(joint, rows)
-                    return [(i, part) for (i, _), part in zip(group, parts, strict=True)]
-                except Exception:
-                    if len(group) > 1:  # find the calls that fail
-                        return [
-                            each
-                            for one in group
-                            for each in self._run_group([one], max_rows, can_join)
-                        ]
-        results: list[tuple[int, dict[str, object] | Exception]] = []
-        for index, values in group:
-            try:
-                results.append((index, self._run(values)))
-            except Exception as failure:
-                results.append((index, failure))
-        return results
-
-    def _run_chunks(
-        self, calls: Sequence[dict[str, object]], rows: int, max_rows: int
-    ) -> dict[str, object]:
-        """Return the outputs for the rows of all calls, from calls of at most ``max_rows``."""
-        joint = _concatenate(calls)
-        outputs: list[dict[str, object]] = []
-        for start in range(0, rows, max_rows):
-            size = min(max_rows, rows - start)
-            chunk = self._run(_slice_rows(joint, start, size))
-            if any(each.shape[:1] != (size,) for each in _tensors(chunk)):
-                raise ValueError(f"an output does not have {size} rows, although the inputs do")
-            outputs.append(chunk)
-        return _concatenate(outputs)
+        Raises:
+            ModpackError: If an output cannot be split.
+        """
+        outputs = self._run(values)
+        if len(sizes) == 1:
+            return [outputs]
+        found = split_outputs(outputs, sum(sizes), self._layout)
+        for name, value in found.whole.items():
+            if isinstance(value, torch.Tensor):
+                raise ModpackError(f"the output {name!r} does not have one value per row")
+        return list(split(outputs, sizes, found.rows))
 
 
 def _find_device(device: str | None) -> torch.device | None:
@@ -247,49 +234,3 @@ def _as_tensor(value: object) -> object:
         except (TypeError, ValueError):  # an array of objects or strings
             return value
     return value
-
-
-def _tensors(values: Mapping[str, object]) -> list[torch.Tensor]:
-    return [value for value in values.values() if isinstance(value, torch.Tensor)]
-
-
-def _count_rows(values: Mapping[str, object]) -> int:
-    return _tensors(values)[0].shape[0]
-
-
-def _concatenate(calls: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return the values of all calls with the rows of their tensors concatenated.
-
-    Raises:
-        ValueError: If plain values differ.
-    """
-    first = calls[0]
-    if len(calls) == 1:
-        return dict(first)
-    joint: dict[str, object] = {}
-    for name, value in first.items():
-        parts = [call[name] for call in calls]
-        tensors = [part for part in parts if isinstance(part, torch.Tensor)]
-        if len(tensors) == len(parts):
-            joint[name] = torch.cat(tensors)
-        elif any(repr(part) != repr(value) for part in parts):
-            raise ValueError(f"the values of {name!r} differ between batches")
-        else:
-            joint[name] = value
-    return joint
-
-
-def _slice_rows(values: Mapping[str, object], start: int, size: int) -> dict[str, object]:
-    return {
-        name: value[start : start + size] if isinstance(value, torch.Tensor) else value
-        for name, value in values.items()
-    }
-
-
-def _split_rows(values: Mapping[str, object], rows: Sequence[int]) -> list[dict[str, object]]:
-    parts: list[dict[str, object]] = []
-    start = 0
-    for size in rows:
-        parts.append(_slice_rows(values, start, size))
-        start += size
-    return parts

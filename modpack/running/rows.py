@@ -1,283 +1,352 @@
-"""Inputs row by row: lists in .json files, .jsonl files, and .csv files."""
+"""Rows of inputs and requests: joined, run together, split, and run alone if that fails."""
 
 from __future__ import annotations
 
-import csv
-import sys
-from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
-from pathlib import Path
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from modpack.core.call_signature import ValueSpec
-from modpack.errors import DataError, InputMismatchError
-from modpack.running.arrays import decode_named, name_json
-from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec
-from modpack.running.decoding import decode_value, dtype_of, parse_json
-from modpack.running.inputs import join_problems, reading
-from modpack.running.tables import Assignment, assign_columns, fold, open_sizes
-from modpack.running.values import check_inputs, convert
+from modpack.core.text import counted
+from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.loading.objects import packaged_location
+from modpack.running.inputs import join_problems
+from modpack.running.values import check_inputs, describe
 
-_BLOCK_BYTES: Final = 1 << 20
-_ROWS_READ: Final = 1024
-"""Rows that are converted at once if all rows form one batch."""
+if TYPE_CHECKING:
+    from modpack.core.call_signature import CallSignature, ValueSpec
 
-
-_Row = TypeVar("_Row")
+OnError: TypeAlias = Literal["stop", "skip"]
+DEFAULT_ROWS = 32
+"""Rows of a batch unless the user chooses another number."""
 
 
-class RowSource(ABC, Generic[_Row]):
-    """Rows that are converted together if all of them are good, and otherwise one by one.
+class Place(NamedTuple):
+    """The place of a row.
 
-    Together is about 10 times faster.
-
-    Args:
-        file: The file, for messages.
-        layout: The layout of the call.
-        total: Number of rows, for the progress display only.
+    Attributes:
+        file: File of the row, as the user named it.
+        row: Number of the row in the file, from 1.
+        line: Line of a text file where the row starts, from 1. None for other files.
+        kept: Its values of the columns :attr:`Layout.keep`.
     """
 
-    is_whole = False
+    file: str
+    row: int
+    line: int | None = None
+    kept: tuple[object, ...] = ()
 
-    def __init__(self, file: str, layout: Layout, total: int | None) -> None:
-        self._file, self._layout, self.total = file, layout, total
-        self._row_specs = {name: row_spec(layout, name) for name in layout.specs}
+    def error(self, reason: str) -> DataError:
+        """Return the error of this row."""
+        return DataError(self.file, reason, row=self.row, line=self.line)
+
+
+class Chunk(NamedTuple):
+    """Consecutive rows.
+
+    Attributes:
+        values: The values of the call. Values of :attr:`Layout.rows` have a first dimension of
+            rows; the others belong to all rows.
+        places: Places of the rows.
+    """
+
+    values: Mapping[str, object]
+    places: Sequence[Place]
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be used.
+
+    Attributes:
+        place: Its place.
+        reason: The problem.
+    """
+
+    place: Place
+    reason: str
+
+
+class Layout(NamedTuple):
+    """The relation of rows to the values of a call.
+
+    Attributes:
+        signature: The call signature.
+        rows: Inputs whose first dimension is that of the rows. Empty if each row is one call.
+        size: Maximum number of rows in one call. None for all.
+        columns: Columns of tables by input, where the user has chosen them.
+        keep: Columns of tables that the output contains.
+    """
+
+    signature: CallSignature
+    rows: frozenset[str]
+    size: int | None = DEFAULT_ROWS
+    columns: Mapping[str, tuple[str, ...]] = {}
+    keep: tuple[str, ...] = ()
+
+    @property
+    def specs(self) -> dict[str, ValueSpec]:
+        """Specs of the inputs by name."""
+        return {spec.name: spec for spec in self.signature.inputs}
+
+    def only(self, name: str) -> Layout:
+        """Return the layout of a single input."""
+        spec = self.specs[name]
+        signature = self.signature._replace(inputs=(spec,))
+        columns = {key: value for key, value in self.columns.items() if key == name}
+        return self._replace(signature=signature, rows=self.rows & {name}, columns=columns)
+
+
+def layout_of(signature: CallSignature, size: int | None) -> Layout:
+    """Return the layout of a call.
+
+    Args:
+        signature: The call signature.
+        size: Rows of a batch; None for the default. The default of a call whose rows influence
+            each other is a single batch.
+    """
+    batch = signature.batch
+    rows = frozenset(
+        spec.name
+        for spec in signature.inputs
+        if (batch is not None and spec.shape and spec.shape[0] == batch)
+        or (batch is None and spec.type == "any" and size is not None)
+    )
+    default = None if signature.batching == "dependent" else DEFAULT_ROWS
+    return Layout(signature, rows, size if size is not None else default)
+
+
+class Source(Protocol):
+    """An input."""
+
+    total: int | None
+    """Number of rows, if known; it may be an estimate."""
+    is_whole: bool
+    """Whether the input is exactly one call without a dimension of rows."""
 
     def chunks(self) -> Iterator[Chunk | BadRow]:
-        rows = self._rows()
-        while block := list(islice(rows, self._layout.size or _ROWS_READ)):
-            values = self._joint_values([row for _, row in block]) if self._layout.rows else None
-            if values is not None:
-                yield Chunk(values, [place for place, _ in block])
-                continue
-            for place, row in block:
-                try:
-                    yield row_chunk(self._layout, self._decode(row), place)
-                except InputMismatchError as failure:
-                    yield BadRow(place, join_problems(failure))
-
-    def _joint_values(self, rows: Sequence[_Row]) -> dict[str, object] | None:
-        """Return the values of all rows at once, or None if they must be converted one by one."""
-        try:
-            values = self._decode_all(rows)
-            if values is not None:
-                check_inputs(self._layout.signature, values)
-        except InputMismatchError:
-            return None
-        return values
-
-    @abstractmethod
-    def _rows(self) -> Iterator[tuple[Place, _Row]]:
-        """Yield the rows with their places."""
-
-    @abstractmethod
-    def _decode(self, row: _Row) -> dict[str, object]:
-        """Return the values of one row, without a dimension of rows.
-
-        Raises:
-            InputMismatchError: If a value cannot be converted.
-        """
-
-    @abstractmethod
-    def _decode_all(self, rows: Sequence[_Row]) -> dict[str, object] | None:
-        """Return the values of several rows, or None if that is not possible at once.
-
-        Raises:
-            InputMismatchError: If a value cannot be converted.
-        """
+        """Yield the rows in order, in chunks of at most :attr:`Layout.size` rows."""
 
 
-class ListSource(RowSource[object]):
-    """Rows of a list in JSON.
+def merge(items: Iterable[Chunk | BadRow], layout: Layout) -> Iterator[Chunk | BadRow]:
+    """Join small chunks into batches.
+
+    Rows that one call cannot take together, because other dimensions or plain values differ, start
+    a new batch.
+    """
+    if not layout.rows:
+        yield from items
+        return
+    held: list[Chunk] = []
+    count, key = 0, None
+    for item in items:
+        if isinstance(item, BadRow):
+            yield item
+            continue
+        rows, own = len(item.places), joint_key(item.values, layout.rows)
+        if held and (own != key or (layout.size is not None and count + rows > layout.size)):
+            yield _join_chunks(held, layout)
+            held, count = [], 0
+        held.append(item)
+        count, key = count + rows, own
+        if count == layout.size:
+            yield _join_chunks(held, layout)
+            held, count = [], 0
+    if held:
+        yield _join_chunks(held, layout)
+
+
+def _join_chunks(held: Sequence[Chunk], layout: Layout) -> Chunk:
+    values = join([each.values for each in held], layout.rows)
+    return Chunk(values, [place for each in held for place in each.places])
+
+
+def joint_key(values: Mapping[str, object], rows: Container[str]) -> tuple[object, ...]:
+    """Return a key that is equal for values that one call can take together.
 
     Args:
-        file: The file, for messages.
-        layout: The layout of the call.
-        rows: The parsed list.
+        values: The values of a call by name.
+        rows: Names of the values that have a first dimension of rows.
     """
-
-    def __init__(self, file: str, layout: Layout, rows: Sequence[object]) -> None:
-        super().__init__(file, layout, len(rows))
-        self._list = rows
-
-    def _rows(self) -> Iterator[tuple[Place, object]]:
-        for number, row in enumerate(self._list, 1):
-            yield Place(self._file, number), row
-
-    def _decode(self, row: object) -> dict[str, object]:
-        return decode_named(self._layout.signature, self._row_specs, row)
-
-    def _decode_all(self, rows: Sequence[object]) -> dict[str, object] | None:
-        return _decode_rows(self._layout, rows)
+    return tuple(
+        (name, value.shape[1:] if name in rows and value.dim() else id(value))
+        if isinstance(value, torch.Tensor)
+        else (name, repr(value))
+        for name, value in sorted(values.items())
+    )
 
 
-class JsonlSource(RowSource[bytes]):
-    """Rows of a file with a JSON document on each line. Blank lines are ignored.
-
-    Args:
-        file: The file.
-        layout: The layout of the call.
-    """
-
-    def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, _count_lines(file))
-
-    def _rows(self) -> Iterator[tuple[Place, bytes]]:
-        number = 0
-        with reading(self._file), Path(self._file).open("rb") as stream:
-            for line, text in enumerate(stream, 1):
-                if row := text.strip():
-                    number += 1
-                    yield Place(self._file, number, line), row
-
-    def _decode(self, row: bytes) -> dict[str, object]:
-        return decode_named(self._layout.signature, self._row_specs, parse_json(row))
-
-    def _decode_all(self, rows: Sequence[bytes]) -> dict[str, object] | None:
-        return _decode_rows(self._layout, [parse_json(row) for row in rows])
+def join(parts: Sequence[Mapping[str, object]], rows: Container[str]) -> Mapping[str, object]:
+    """Return values with the rows of all parts, whose :func:`joint_key` is the same."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    return {
+        name: torch.cat([part[name] for part in parts])  # type: ignore[misc]
+        if _has_rows(name, value, rows)
+        else value
+        for name, value in first.items()
+    }
 
 
-def _decode_rows(layout: Layout, rows: Sequence[object]) -> dict[str, object] | None:
-    named = [name_json(layout.signature, row) for row in rows]
-    names = named[0].keys()
-    if not names <= layout.rows or any(each.keys() != names for each in named):
-        return None
-    specs = layout.specs
-    if any(specs[name].type != "tensor" for name in names):
-        return None
-    return {n: decode_value(specs[n], [each[n] for each in named]) for n in names}
-
-
-class CsvSource(RowSource[list[str]]):
-    """Rows of a CSV file whose first line names the columns.
-
-    Args:
-        file: The file.
-        layout: The layout of the call.
-    """
-
-    def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, max(_count_lines(file) - 1, 0))
-        with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
-            header = next(csv.reader(stream), None)
-        if not header:
-            raise DataError(file, "the file has no header line with column names", line=1)
-        self._header = header
-        self._assigned = assign_columns(file, layout, header)
-        self._kept = [header.index(column) for column in layout.keep]
-        csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
-
-    def _rows(self) -> Iterator[tuple[Place, list[str]]]:
-        with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
-            rows = csv.reader(stream, strict=True)
-            line, number = 1, 0
-            try:
-                for row in rows:
-                    if row and line > 1:
-                        number += 1
-                        is_complete = len(row) == len(self._header)
-                        kept = tuple(row[index] for index in self._kept) if is_complete else ()
-                        yield Place(self._file, number, line, kept), row
-                    line = rows.line_num + 1
-            except csv.Error as failure:
-                raise DataError(
-                    self._file, f"the file is not valid CSV: {failure}", line=line
-                ) from failure
-
-    def _decode(self, row: list[str]) -> dict[str, object]:
-        return _decode_cells(self._row_specs, self._assigned, self._header, row)
-
-    def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
-        if any(len(row) != len(self._header) for row in rows):
-            return None
-        values: dict[str, object] = {}
-        for each in self._assigned:
-            spec = self._layout.specs[each.name]
-            if each.name not in self._layout.rows or spec.dtype is None:
-                return None
-            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
-            if tensor is None:
-                return None
-            values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
-        return values
-
-
-def _parse_numbers(
-    rows: Sequence[Sequence[str]], columns: Sequence[int], dtype: torch.dtype
-) -> torch.Tensor | None:
-    """Return some cells of all rows as numbers, or None if one is not a number that fits."""
-    if dtype is torch.bool or dtype.is_complex:
-        return None
-    if list(columns) == list(range(len(rows[0]))):
-        cells: Iterable[str] = chain.from_iterable(rows)
-    else:
-        cells = (row[index] for row in rows for index in columns)
-    try:
-        if dtype.is_floating_point:
-            numbers = torch.frombuffer(array("d", map(float, cells)), dtype=torch.float64)
-        else:
-            numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
-    except (OverflowError, ValueError):
-        return None
-    if not bool(numbers.isfinite().all()):
-        return None
-    return convert(numbers, dtype)
-
-
-def _decode_cells(
-    specs: Mapping[str, ValueSpec],
-    assigned: Iterable[Assignment],
-    header: Sequence[str],
-    row: Sequence[str],
+def take(
+    values: Mapping[str, object], start: int, stop: int, rows: Container[str]
 ) -> dict[str, object]:
-    if len(row) != len(header):
-        text = f"expected {len(header)} columns as in the first line, got {len(row)}"
-        raise InputMismatchError((text,))
-    values: dict[str, object] = {}
-    for each in assigned:
-        spec = specs[each.name]
-        cells = [_parse(row[index], spec, header[index]) for index in each.columns]
-        if each.is_vector:
-            values[each.name] = fold(decode_value(spec, cells), spec)
-        else:
-            values[each.name] = decode_value(spec, cells[0])
-    return values
+    """Return values with some of their rows."""
+    return {
+        name: value[start:stop] if _has_rows(name, value, rows) else value  # type: ignore[index]
+        for name, value in values.items()
+    }
 
 
-_TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+def split(
+    values: Mapping[str, object], sizes: Iterable[int], rows: Container[str]
+) -> Iterator[dict[str, object]]:
+    """Yield the values of each part."""
+    start = 0
+    for size in sizes:
+        yield take(values, start, start + size, rows)
+        start += size
 
 
-def _parse(cell: str, spec: ValueSpec, column: str) -> object:
-    """Return the value of a cell as JSON would have it.
+def count_rows(values: Mapping[str, object], rows: Container[str]) -> int | None:
+    """Return the number of rows, or None if no value has rows."""
+    for name, value in values.items():
+        if _has_rows(name, value, rows):
+            return len(value)  # type: ignore[arg-type]
+    return None
+
+
+def _has_rows(name: str, value: object, rows: Container[str]) -> bool:
+    return name in rows and isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def row_chunk(layout: Layout, values: dict[str, object], place: Place) -> Chunk:
+    """Return one row as a chunk.
+
+    Args:
+        layout: The layout of the call.
+        values: The values of the row, without a dimension of rows.
+        place: Its place.
 
     Raises:
-        InputMismatchError: If it is not of the type of the input.
+        InputMismatchError: If a value does not fit the call signature.
     """
-    text = cell.strip()
-    kind = spec.dtype or spec.type
+    named = {
+        name: value[None] if name in layout.rows and isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
+    }
+    check_inputs(layout.signature, named)
+    return Chunk(named, [place])
+
+
+def row_spec(layout: Layout, name: str) -> ValueSpec:
+    """Return the spec of a value in one row: without the dimension of rows."""
+    spec = layout.specs[name]
+    if spec.shape and name in layout.rows:
+        return spec._replace(shape=spec.shape[1:])
+    return spec
+
+
+class Outputs(NamedTuple):
+    """Outputs of some rows.
+
+    Attributes:
+        rows: Outputs with a value for each row: tensors with a first dimension of rows, and lists.
+        whole: Outputs that belong to the call as a whole.
+        row_count: Number of rows.
+    """
+
+    rows: Mapping[str, torch.Tensor | list[object]]
+    whole: Mapping[str, object]
+    row_count: int
+
+
+_Result = TypeVar("_Result")
+
+
+def run_together(
+    call: Callable[[Mapping[str, object], Sequence[int]], _Result],
+    values: Mapping[str, object],
+    sizes: Sequence[int],
+    rows: Container[str],
+    name: str,
+    report: Callable[[str], None],
+) -> Iterator[tuple[_Result | Exception, int]]:
+    """Make one call for several parts, such as rows or requests; if it fails, one for each part.
+
+    Args:
+        call: Calls the model. Its arguments are the values and the sizes of their parts.
+        values: The values of all parts.
+        sizes: Number of rows of each part.
+        rows: Names of the values that have a first dimension of rows.
+        name: The parts together, for the report.
+        report: Receives the problem of the joint call, unless a part has it alone, too.
+
+    Yields:
+        Results or exceptions, each with its number of rows.
+    """
     try:
-        if kind in ("str", "bytes"):
-            return cell
-        if kind == "none":
-            return text or None
-        if kind == "bool":
-            return _TRUTHS[text.lower()]
-        return int(text) if kind.startswith(("int", "uint")) else float(text)
-    except (KeyError, ValueError):
-        expected = {"bool": "true or false"}.get(kind, "a number")
-        shown = f"{text[:40]!r}" if text else "an empty cell"
-        reason = f"column {column!r}: expected {expected} for {kind}, got {shown}"
-        raise InputMismatchError((reason,)) from None
+        result: _Result | Exception = call(values, sizes)
+    except Exception as failure:  # the model may raise anything
+        result = failure
+    if not isinstance(result, Exception) or len(sizes) == 1:
+        yield result, sum(sizes)
+        return
+    kinds = set()
+    for part, size in zip(split(values, sizes, rows), sizes, strict=True):
+        for alone, count in run_together(call, part, [size], rows, name, report):
+            kinds.add(_kind_of(alone))
+            yield alone, count
+    if _kind_of(result) not in kinds:
+        report(f"{name} failed: {explain(result)}")
 
 
-def _count_lines(file: str) -> int:
-    """Return the number of lines, for the progress display only. Takes 0.3 s per GB."""
-    count, last = 0, b"\n"
-    with reading(file), Path(file).open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")
+def _kind_of(result: object) -> object:
+    """Return the type and place of an exception; its text may differ between rows and batches."""
+    place = packaged_location(result) if isinstance(result, Exception) else None
+    return type(result), place
+
+
+def split_outputs(outputs: Mapping[str, object], count: int, layout: Layout) -> Outputs:
+    """Separate the outputs that have a value for each row from the others.
+
+    Raises:
+        ModpackError: If the call signature says that an output has a value for each row, and it
+            does not.
+    """
+    if not layout.rows:  # the call is the row
+        single: dict[str, torch.Tensor | list[object]] = {
+            name: value[None] if isinstance(value, torch.Tensor) else [value]
+            for name, value in outputs.items()
+        }
+        return Outputs(single, {}, count)
+    batch = layout.signature.batch
+    known = {spec.name: spec.shape for spec in layout.signature.outputs}
+    rows: dict[str, torch.Tensor | list[object]] = {}
+    whole: dict[str, object] = {}
+    for name, value in outputs.items():
+        shape = known.get(name) or ()
+        is_described = batch is not None and shape[:1] == (batch,)
+        has_rows = isinstance(value, torch.Tensor) and value.shape[:1] == (count,)
+        if has_rows and (batch is None or not shape or is_described):
+            rows[name] = value  # type: ignore[assignment]
+        elif is_described and layout.signature.batching == "independent":
+            raise ModpackError(
+                f"the output {name!r} is {describe(value)}, although the call has "
+                f"{counted(count, 'row')}"
+            )
+        else:
+            whole[name] = value
+    return Outputs(rows, whole, count)
+
+
+def explain(failure: Exception) -> str:
+    """Return the reason of a failed call, on one line."""
+    if isinstance(failure, InputMismatchError):
+        return join_problems(failure)
+    text = " ".join(str(failure).split())
+    if isinstance(failure, ModpackError):
+        return text
+    place = packaged_location(failure)
+    location = "" if place is None else f" ({place[0]}, line {place[1]})"
+    return f"the model raised {type(failure).__name__}: {text:.500}{location}"

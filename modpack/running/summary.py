@@ -10,7 +10,7 @@ from modpack.core.call_signature import format_tensor
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
 from modpack.report.json_output import OutputFacts
-from modpack.running.batches import Outputs
+from modpack.running.rows import Outputs
 
 _SHOWN_ROWS: Final = 3
 _SHOWN_VALUES: Final = 6

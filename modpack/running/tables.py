@@ -1,12 +1,17 @@
-"""Inputs from tables: the columns of each input, and .parquet files."""
+"""Inputs from tables: the columns of each input, .csv files, and .parquet files."""
 
 from __future__ import annotations
 
+import csv
 import math
 import re
+import sys
 import warnings
+from array import array
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -14,13 +19,11 @@ import torch
 from modpack.core.call_signature import ValueSpec
 from modpack.core.names import did_you_mean
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
-from modpack.running.batches import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
 from modpack.running.decoding import decode_value, dtype_of
-from modpack.running.inputs import join_problems, reading, require_library
-from modpack.running.values import check_inputs, convert
-
-_ROWS_READ: Final = 1024
-"""Rows that are read at once. Reading a batch of 32 rows with 784 columns takes as long."""
+from modpack.running.inputs import reading, require_library
+from modpack.running.row_files import ROWS_READ, RowSource, count_lines
+from modpack.running.rows import Layout, Place, row_spec
+from modpack.running.values import convert
 
 
 class Assignment(NamedTuple):
@@ -143,7 +146,129 @@ def open_sizes(shape: Sequence[int | str]) -> list[int]:
     return [size if isinstance(size, int) else -1 for size in shape]
 
 
-class ParquetSource:
+class CsvSource(RowSource[list[str]]):
+    """Rows of a CSV file whose first line names the columns.
+
+    Args:
+        file: The file.
+        layout: The layout of the call.
+    """
+
+    def __init__(self, file: str, layout: Layout) -> None:
+        super().__init__(file, layout, max(count_lines(file) - 1, 0))
+        with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
+            header = next(csv.reader(stream), None)
+        if not header:
+            raise DataError(file, "the file has no header line with column names", line=1)
+        self._header = header
+        self._assigned = assign_columns(file, layout, header)
+        self._kept = [header.index(column) for column in layout.keep]
+        csv.field_size_limit(min(sys.maxsize, (1 << 31) - 1))  # the default is 128 KiB
+
+    def _rows(self) -> Iterator[tuple[Place, list[str]]]:
+        with reading(self._file), Path(self._file).open(encoding="utf-8-sig", newline="") as stream:
+            rows = csv.reader(stream, strict=True)
+            line, number = 1, 0
+            try:
+                for row in rows:
+                    if row and line > 1:
+                        number += 1
+                        is_complete = len(row) == len(self._header)
+                        kept = tuple(row[index] for index in self._kept) if is_complete else ()
+                        yield Place(self._file, number, line, kept), row
+                    line = rows.line_num + 1
+            except csv.Error as failure:
+                raise DataError(
+                    self._file, f"the file is not valid CSV: {failure}", line=line
+                ) from failure
+
+    def _decode(self, row: list[str]) -> dict[str, object]:
+        return _decode_cells(self._row_specs, self._assigned, self._header, row)
+
+    def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
+        if any(len(row) != len(self._header) for row in rows):
+            return None
+        values: dict[str, object] = {}
+        for each in self._assigned:
+            spec = self._layout.specs[each.name]
+            if each.name not in self._layout.rows or spec.dtype is None:
+                return None
+            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
+            if tensor is None:
+                return None
+            values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
+        return values
+
+
+def _parse_numbers(
+    rows: Sequence[Sequence[str]], columns: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Return some cells of all rows as numbers, or None if one is not a number that fits."""
+    if dtype is torch.bool or dtype.is_complex:
+        return None
+    if list(columns) == list(range(len(rows[0]))):
+        cells: Iterable[str] = chain.from_iterable(rows)
+    else:
+        cells = (row[index] for row in rows for index in columns)
+    try:
+        if dtype.is_floating_point:
+            numbers = torch.frombuffer(array("d", map(float, cells)), dtype=torch.float64)
+        else:
+            numbers = torch.frombuffer(array("q", map(int, cells)), dtype=torch.int64)
+    except (OverflowError, ValueError):
+        return None
+    if not bool(numbers.isfinite().all()):
+        return None
+    return convert(numbers, dtype)
+
+
+def _decode_cells(
+    specs: Mapping[str, ValueSpec],
+    assigned: Iterable[Assignment],
+    header: Sequence[str],
+    row: Sequence[str],
+) -> dict[str, object]:
+    if len(row) != len(header):
+        text = f"expected {len(header)} columns as in the first line, got {len(row)}"
+        raise InputMismatchError((text,))
+    values: dict[str, object] = {}
+    for each in assigned:
+        spec = specs[each.name]
+        cells = [_parse(row[index], spec, header[index]) for index in each.columns]
+        if each.is_vector:
+            values[each.name] = fold(decode_value(spec, cells), spec)
+        else:
+            values[each.name] = decode_value(spec, cells[0])
+    return values
+
+
+_TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+
+
+def _parse(cell: str, spec: ValueSpec, column: str) -> object:
+    """Return the value of a cell as JSON would have it.
+
+    Raises:
+        InputMismatchError: If it is not of the type of the input.
+    """
+    text = cell.strip()
+    kind = spec.dtype or spec.type
+    try:
+        if kind in ("str", "bytes"):
+            return cell
+        if kind == "none":
+            return text or None
+        if kind == "bool":
+            return _TRUTHS[text.lower()]
+        return int(text) if kind.startswith(("int", "uint")) else float(text)
+    except (KeyError, ValueError):
+        expected = {"bool": "true or false"}.get(kind, "a number")
+        shown = f"{text[:40]!r}" if text else "an empty cell"
+        reason = f"column {column!r}: expected {expected} for {kind}, got {shown}"
+        raise InputMismatchError((reason,)) from None
+
+
+class ParquetSource(RowSource[Any]):
     """Rows of a .parquet file, which are read in batches.
 
     Args:
@@ -151,58 +276,59 @@ class ParquetSource:
         layout: The layout of the call.
     """
 
-    is_whole = False
-
     def __init__(self, file: str, layout: Layout) -> None:
         library = require_library("pyarrow.parquet", ".parquet files")
-        self._file, self._layout = file, layout
         with reading(file):
             self._opened = library.ParquetFile(file, memory_map=True)
-        self.total: int | None = self._opened.metadata.num_rows
+        super().__init__(file, layout, self._opened.metadata.num_rows)
         self._columns: list[str] = self._opened.schema_arrow.names
         self._assigned = assign_columns(file, layout, self._columns)
 
-    def chunks(self) -> Iterator[Chunk | BadRow]:
+    def _blocks(self) -> Iterator[tuple[Sequence[Place], Any]]:
         keep = self._layout.keep
         used = [self._columns[index] for each in self._assigned for index in each.columns]
         used = list(dict.fromkeys([*used, *keep]))
-        size = self._layout.size or _ROWS_READ
-        batches = self._opened.iter_batches(size * max(_ROWS_READ // size, 1), columns=used)
+        count = self._size * max(ROWS_READ // self._size, 1)
+        batches = self._opened.iter_batches(count, columns=used)
         done = 0
         while True:
             with reading(self._file):
                 batch = next(batches, None)
             if batch is None:
                 return
-            values = self._joint_values(batch) if self._layout.rows else None
             kept = [[*map(_keepable, batch.column(column).to_pylist())] for column in keep]
-            places = [
-                Place(self._file, done + row + 1, None, tuple(cells[row] for cells in kept))
-                for row in range(batch.num_rows)
-            ]
-            if values is not None:
-                whole = Chunk(values, places)
-                for start in range(0, len(places), size):
-                    yield take(whole, start, start + size, self._layout)
-            else:
-                for row, place in enumerate(places):
-                    yield self._row(batch.slice(row, 1), place)
+            yield (
+                [
+                    Place(self._file, done + row + 1, None, tuple(cells[row] for cells in kept))
+                    for row in range(batch.num_rows)
+                ],
+                batch,
+            )
             done += batch.num_rows
 
-    def _joint_values(self, batch: Any) -> dict[str, object] | None:
-        """Return the values of all rows at once, or None if they must be converted one by one."""
+    def _each(self, rows: Any) -> Iterator[Any]:
+        return (rows.slice(row, 1) for row in range(rows.num_rows))
+
+    def _decode_all(self, rows: Any) -> dict[str, object] | None:
         values: dict[str, object] = {}
         for each in self._assigned:
-            if each.name not in self._layout.rows:
-                return None
-            tensor = self._tensor(batch, each)
+            tensor = self._tensor(rows, each) if each.name in self._layout.rows else None
             if tensor is None:
                 return None
             values[each.name] = tensor
-        try:
-            check_inputs(self._layout.signature, values)
-        except InputMismatchError:
-            return None
+        return values
+
+    def _decode(self, row: Any) -> dict[str, object]:
+        values: dict[str, object] = {}
+        for each in self._assigned:
+            tensor = self._tensor(row, each)
+            if tensor is not None:
+                values[each.name] = tensor[0]
+                continue
+            spec = self._row_specs[each.name]
+            cells = [row.column(self._columns[index])[0].as_py() for index in each.columns]
+            value = decode_value(spec, cells if each.is_vector else cells[0])
+            values[each.name] = fold(value, spec) if each.is_vector else value
         return values
 
     def _tensor(self, batch: Any, assigned: Assignment) -> torch.Tensor | None:
@@ -227,23 +353,6 @@ class ParquetSource:
             return None
         sizes = open_sizes((spec.shape or ())[1:])
         return stacked.reshape(len(stacked), *sizes) if len(stacked) else stacked
-
-    def _row(self, row: Any, place: Place) -> Chunk | BadRow:
-        """Return one row, whose values may be of any type."""
-        values: dict[str, object] = {}
-        try:
-            for each in self._assigned:
-                tensor = self._tensor(row, each)
-                if tensor is not None:
-                    values[each.name] = tensor[0]
-                    continue
-                spec = row_spec(self._layout, each.name)
-                cells = [row.column(self._columns[index])[0].as_py() for index in each.columns]
-                value = decode_value(spec, cells if each.is_vector else cells[0])
-                values[each.name] = fold(value, spec) if each.is_vector else value
-            return row_chunk(self._layout, values, place)
-        except InputMismatchError as failure:
-            return BadRow(place, join_problems(failure))
 
 
 def _keepable(value: object) -> object:

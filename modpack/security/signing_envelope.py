@@ -9,7 +9,6 @@ select the keys to try.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
 from modpack.core.codec import json_keys, record_to_json
+from modpack.core.json_values import parse_json
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError, listed
 from modpack.security.signing_keys import PrivateKey, key_id, public_bytes, requiring_sign_extra
@@ -70,7 +70,7 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     Raises:
         ValueError: If this is not a statement about packages. The text is a clause with the reason.
     """
-    document = _strict_json(payload)
+    document = parse_json(payload, unique_keys=True)
     if not isinstance(document, dict) or document.get("_type") != _STATEMENT_TYPE:
         raise ValueError("the payload is not an in-toto statement of version 1")
     if document.get("predicateType") != _PREDICATE_TYPE:
@@ -84,23 +84,6 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     if not isinstance(subjects, list) or not subjects:
         raise ValueError("the statement has no subject")
     return tuple(map(_subject, subjects))
-
-
-def _strict_json(content: bytes) -> object:
-    """Return an unambiguous JSON value.
-
-    Raises:
-        ValueError: If the JSON is invalid, is nested too deeply, or has a duplicate key, NaN, or
-            Infinity.
-    """
-    try:
-        return json.loads(
-            content.decode("utf-8"),
-            object_pairs_hook=_without_duplicates,
-            parse_constant=_reject_constant,
-        )
-    except RecursionError as failure:
-        raise ValueError("the JSON is nested too deeply") from failure
 
 
 def _shown(value: object) -> str:
@@ -122,17 +105,6 @@ def _subject(value: object) -> Subject:
         if isinstance(name, str) and isinstance(sha256, str) and _SHA256.fullmatch(sha256):
             return Subject(_plain(name), sha256)
     raise ValueError("a subject of the statement has no SHA-256")
-
-
-def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("duplicate key")
-    return document
-
-
-def _reject_constant(text: str) -> object:
-    raise ValueError(f"{text} is not valid JSON")
 
 
 @json_keys({"key_id": "keyid", "value": "sig"})
@@ -183,7 +155,7 @@ def read_envelope(content: bytes, path: str, location: str = "its signature") ->
             raise ValueError(f"larger than {MAX_BYTES} bytes")
         if not content.strip():
             raise ValueError("no content")
-        return _decode_envelope(_strict_json(content))
+        return _decode_envelope(parse_json(content, unique_keys=True))
     except ValueError as failure:
         raise SignatureError(path, f"{location} is not a valid envelope: {failure}") from failure
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-import json
-import sys
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
-from modpack.running.batches import layout_of
-from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.decoding import decode_value, encode_named, parse_document
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
+from modpack.running.rows import layout_of
 from modpack.serving.infer_requests import (
     MAX_DEPTH,
     InferRequest,
@@ -25,6 +21,7 @@ from modpack.serving.infer_requests import (
     require_few,
     write_infer_answer,
 )
+from modpack.serving.log import write_line
 from modpack.serving.problems import JSON, RequestError, error_answer
 from modpack.serving.settings import Answer, JobKind
 
@@ -70,21 +67,21 @@ class Answerer:
     def answer(self, received: Sequence[Received]) -> list[Answer]:
         """Return the answers to requests, in their order."""
         read = [self._read(each) for each in received]
-        calls = [_values_of(each) for each in read if not isinstance(each, Answer)]
-        results: Iterator[Any] = iter(self._predictor.predict_many(calls, sys.maxsize))
+        calls = [each.values for each in read if not isinstance(each, Answer)]
+        results: Iterator[Any] = iter(self._predictor.predict_many(calls, _report))
         return [
             one if isinstance(one, Answer) else self._write(each, one, next(results))
             for each, one in zip(received, read, strict=True)
         ]
 
-    def _read(self, received: Received) -> InferRequest | dict[str, object] | Answer:
+    def _read(self, received: Received) -> InferRequest | Answer:
+        signature = self._predictor.signature
         try:
             body = self._decompress(received)
             if received.kind == "infer":
-                return read_infer_request(body, received.json_length, self._predictor.signature)
-            if received.kind == "image":
-                return read_image_values(body, self._predictor.signature)
-            return read_named_values(body, self._predictor.signature)
+                return read_infer_request(body, received.json_length, signature)
+            read = read_image_values if received.kind == "image" else read_named_values
+            return InferRequest(read(body, signature))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -102,15 +99,13 @@ class Answerer:
             raise RequestError(f"the {received.encoding} body is cut off")
         return memoryview(body)
 
-    def _write(
-        self, received: Received, request: InferRequest | dict[str, object], result: Any
-    ) -> Answer:
+    def _write(self, received: Received, request: InferRequest, result: Any) -> Answer:
         try:
             if isinstance(result, Exception):
                 raise result
-            if isinstance(request, InferRequest):
+            if received.kind == "infer":
                 return write_infer_answer(request, result, self._name, self._predictor.digest)
-            return Answer(200, JSON, write_named_values(result))
+            return Answer(200, JSON, encode_named(result))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -126,8 +121,8 @@ class Answerer:
         return error_answer(shown, status, received.kind == "infer")
 
 
-def _values_of(request: InferRequest | dict[str, object]) -> Mapping[str, object]:
-    return request.values if isinstance(request, InferRequest) else request
+def _report(problem: str) -> None:
+    write_line(f"{problem}. They were computed one by one, without this exception.")
 
 
 def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, object]:
@@ -137,7 +132,7 @@ def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, o
         RequestError: If the body is not an object.
         InputMismatchError: If it is not valid JSON, or a value does not fit.
     """
-    document = parse_json(bytes(body), MAX_DEPTH)
+    document = parse_document(bytes(body), MAX_DEPTH)
     specs = {spec.name: spec for spec in signature.inputs}
     if not isinstance(document, dict):
         example = next(iter(specs), "x")
@@ -174,18 +169,3 @@ def read_image_values(body: memoryview, signature: CallSignature) -> dict[str, o
         reason = failure.reason if isinstance(failure, DataError) else str(failure).rstrip(".")
         raise RequestError(f"{reason}. The model accepts application/json.", 415) from failure
     return {picture.name: value[None] if picture.name in layout.rows else value}
-
-
-def write_named_values(values: Mapping[str, object]) -> bytes:
-    """Return outputs as a JSON object. Numbers that are not finite become null."""
-    lists = {name: _as_list(value) for name, value in values.items()}
-    try:
-        return json.dumps(lists, allow_nan=False).encode()
-    except ValueError:  # NaN and infinities are rare, and looking for them takes time
-        document = {name: encode_value(value) for name, value in values.items()}
-        return json.dumps(document, allow_nan=False).encode()
-
-
-def _as_list(value: object) -> object:
-    is_real = isinstance(value, torch.Tensor) and not value.is_complex()
-    return value.tolist() if is_real else encode_value(value)  # type: ignore[attr-defined]

@@ -8,16 +8,52 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from modpack.core.call_signature import CallSignature
+from modpack.core.policy import TrustPolicy
+from modpack.serving.settings import ServerSettings
 
 Header = Mapping[str, Any]
 
-FORK: Final = b"f"
-SERVE: Final = b"s"
-"""The commands to a zygote, which are bytes with a descriptor instead of frames."""
 _LENGTHS: Final = struct.Struct(">IQ")
 _CHUNK: Final = 1 << 20
+
+
+class LoadOrder(NamedTuple):
+    """An order to load a package in a process of its own.
+
+    Attributes:
+        name: Name of the model.
+        path: The package.
+        settings: The settings of the server.
+        policy: The trust policy. None allows everything.
+        digest: The digest that the package must have, or "" for any.
+    """
+
+    name: str
+    path: str
+    settings: ServerSettings = ServerSettings()
+    policy: TrustPolicy | None = None
+    digest: str = ""
+
+
+class LoadedPackage(NamedTuple):
+    """The description of a loaded package.
+
+    Attributes:
+        digest: Digest of the package, in hexadecimal.
+        signature: Its call signature.
+        can_fork: Whether workers can be forks of the process that loaded the package.
+        warnings: Warnings of loading.
+    """
+
+    digest: str
+    signature: CallSignature
+    can_fork: bool
+    warnings: tuple[str, ...]
 
 
 def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> list[bytes]:
@@ -40,19 +76,18 @@ class FrameDecoder:
         self._buffer = bytearray()
         self._needed = _LENGTHS.size
 
-    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytearray]]:
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[dict[str, Any], bytearray]]:
         """Add bytes, and yield the frames that they complete."""
-        buffer = self._buffer
-        buffer += data
-        while len(buffer) >= self._needed:
-            header_size, size = _LENGTHS.unpack_from(buffer)
+        self._buffer += data
+        while len(self._buffer) >= self._needed:
+            header_size, size = _LENGTHS.unpack_from(self._buffer)
             start = _LENGTHS.size + header_size
             self._needed = start + size
-            if len(buffer) < self._needed:
+            if len(self._buffer) < self._needed:
                 return
-            header = json.loads(buffer[_LENGTHS.size : start])
-            payload = buffer[start : self._needed]
-            del buffer[: self._needed]
+            payload, self._buffer = self._buffer, self._buffer[self._needed :]
+            header = json.loads(payload[_LENGTHS.size : start])
+            del payload[self._needed :], payload[:start]  # without copying the rest
             self._needed = _LENGTHS.size
             yield header, payload
 
@@ -66,6 +101,9 @@ class Channel:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
+        self._received = memoryview(bytearray(_CHUNK))
+        self._decoder = FrameDecoder()
+        self._frames: deque[tuple[dict[str, Any], bytearray]] = deque()
 
     def send(self, header: Header, parts: Sequence[bytes] = ()) -> None:
         pieces = encode_frame(header, parts)
@@ -75,23 +113,11 @@ class Channel:
             for piece in pieces:
                 self.connection.sendall(piece)
 
-    def receive(self) -> tuple[dict[str, Any], memoryview] | None:
+    def receive(self) -> tuple[dict[str, Any], bytearray] | None:
         """Return the next frame, or None if the other end has closed the socket."""
-        lengths = self._read(_LENGTHS.size)
-        if lengths is None:
-            return None
-        header_size, size = _LENGTHS.unpack(lengths)
-        content = self._read(header_size + size)
-        if content is None:
-            return None
-        return json.loads(bytes(content[:header_size])), content[header_size:]
-
-    def _read(self, size: int) -> memoryview | None:
-        buffer = memoryview(bytearray(size))
-        done = 0
-        while done < size:
-            count = self.connection.recv_into(buffer[done:])
+        while not self._frames:
+            count = self.connection.recv_into(self._received)
             if not count:
                 return None
-            done += count
-        return buffer
+            self._frames.extend(self._decoder.feed(self._received[:count]))
+        return self._frames.popleft()

@@ -14,7 +14,7 @@ import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
 from modpack.core.text import dtype_name
-from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.decoding import decode_value, encode_value, parse_document
 from modpack.serving.open_inference import (
     ALL_DATATYPES,
     BINARY,
@@ -40,19 +40,19 @@ _Elements: TypeAlias = torch.Tensor | list[Any]
 
 
 class InferRequest(NamedTuple):
-    """An infer request.
+    """A request that is read. Only ``values`` applies to those in plain JSON and to images.
 
     Attributes:
-        id: The client's name of the request, or None.
         values: The inputs by name.
+        id: The client's name of the request, or None.
         outputs: Whether each requested output is binary, by name; None requests all.
         is_binary: Whether outputs that ``outputs`` does not name are binary.
     """
 
-    id: str | None
     values: dict[str, object]
-    outputs: dict[str, bool] | None
-    is_binary: bool
+    id: str | None = None
+    outputs: dict[str, bool] | None = None
+    is_binary: bool = False
 
 
 def read_infer_request(
@@ -74,7 +74,7 @@ def read_infer_request(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
     end = len(body) if json_length is None else json_length
-    document = parse_json(bytes(body[:end]), MAX_DEPTH)
+    document = parse_document(bytes(body[:end]), MAX_DEPTH)
     if not isinstance(document, dict):
         raise RequestError("the body must be a JSON object with the key 'inputs'")
     identifier = document.get("id")
@@ -91,7 +91,7 @@ def read_infer_request(
     values = dict(
         _read_inputs(_named(document, "inputs", len(signature.inputs)), body[end:], signature)
     )
-    return InferRequest(identifier, values, outputs, is_binary)
+    return InferRequest(values, identifier, outputs, is_binary)
 
 
 def require_few(count: int, known: int, what: str) -> None:

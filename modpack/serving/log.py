@@ -24,11 +24,16 @@ def make_log(log_format: Literal["json", "text"]) -> Log:
         else:
             shown = " ".join(f"{name}={_show(value)}" for name, value in fields.items())
             line = f"{now.astimezone():%H:%M:%S} {event} {shown}"
-        with suppress(OSError, ValueError):  # the reader of the log has ended
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+        write_line(line)
 
     return write
+
+
+def write_line(line: str) -> None:
+    """Write a line to stderr. A server logs the lines of its workers."""
+    with suppress(OSError, ValueError):  # the reader of the log has ended
+        sys.stderr.write(f"{printable(line)}\n")
+        sys.stderr.flush()
 
 
 def _show(value: object) -> str:

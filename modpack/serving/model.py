@@ -7,12 +7,11 @@ import os
 from typing import Final
 
 from modpack.core.call_signature import CallSignature
-from modpack.core.codec import from_json
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Observer
+from modpack.serving.frames import LoadedPackage, LoadOrder
 from modpack.serving.open_inference import version_of
-from modpack.serving.pool import WorkerPool, Zygote
-from modpack.serving.settings import LoadedPackage, LoadOrder, ServerSettings
+from modpack.serving.pool import WorkerPool
 from modpack.serving.tasks import Log, run_in_background
 
 _POLL_SECONDS: Final = 1.0
@@ -23,7 +22,6 @@ class ServedModel:
 
     Args:
         order: The package, and how to load it.
-        settings: The settings of the server.
         observer: Receives figures.
         log: Writes log lines.
 
@@ -36,13 +34,10 @@ class ServedModel:
     digest: str
     signature: CallSignature
 
-    def __init__(
-        self, order: LoadOrder, settings: ServerSettings, observer: Observer, log: Log
-    ) -> None:
+    def __init__(self, order: LoadOrder, observer: Observer, log: Log) -> None:
         self.name = order.name
-        self.dispatcher = Dispatcher(order.name, settings, observer)
+        self.dispatcher = Dispatcher(order.name, order.settings, observer)
         self._order = order
-        self._settings = settings
         self._observer = observer
         self._log = log
         self._retired: set[asyncio.Task[None]] = set()
@@ -80,26 +75,19 @@ class ServedModel:
         self._pool.kill()
 
     def _make_pool(self) -> WorkerPool:
-        count = self._settings.workers
-        zygote = Zygote(self._order, self._log)
-        return WorkerPool(
-            zygote, count, self.dispatcher, self._count_lost, self._log_broken, self._log
-        )
+        return WorkerPool(self._order, self.dispatcher, self._count_lost, self._log)
 
     def _adopt(self, package: LoadedPackage) -> None:
         """Describe the package of the pool, which answers from now on."""
         for text in package.warnings:
             self._log("warning", model=self.name, message=text)
-        self.signature = from_json(CallSignature, package.signature, "the call signature")
+        self.signature = package.signature
         self.digest = package.digest
         self._log("ready", model=self.name, version=self.version, workers=self._pool.pids)
 
     def _count_lost(self, pid: int | None) -> None:
         self._observer.worker_lost(self.name)
         self._log("worker lost", model=self.name, pid=pid)
-
-    def _log_broken(self) -> None:
-        self._log("loading process lost", model=self.name)
 
     async def _watch(self) -> None:
         """Load the package again when its file is replaced, or no worker can be replaced."""
@@ -128,7 +116,7 @@ class ServedModel:
         previous, self._pool = self._pool, pool
         self._adopt(package)
         self._observer.replaced(self.name, True)
-        timeout = self._settings.timeout
+        timeout = self._order.settings.timeout
         run_in_background(
             "end old workers", lambda: previous.close(timeout), self._retired, self._log
         )

@@ -62,94 +62,70 @@ def _element_schema(dtype: str, is_output: bool) -> Schema:
     return {"type": "number", "minimum": -largest, "maximum": largest}
 
 
+def _array(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _object(required: Sequence[str] = (), **properties: Schema) -> Schema:
+    schema: Schema = {"type": "object", "properties": properties}
+    return schema | ({"required": list(required)} if required else {})
+
+
 def _values_schema(specs: Sequence[ValueSpec], is_output: bool) -> Schema:
-    schema: Schema = {
-        "type": "object",
-        "properties": {spec.name: value_schema(spec, is_output) for spec in specs},
-    }
-    if specs:
-        schema["required"] = [spec.name for spec in specs if spec.required]
-    if not is_output:
-        schema["additionalProperties"] = False
-    return schema
+    required = [spec.name for spec in specs if spec.required]
+    schema = _object(required, **{spec.name: value_schema(spec, is_output) for spec in specs})
+    return schema if is_output else schema | {"additionalProperties": False}
 
 
 def _infer_schema(signature: CallSignature) -> Schema:
-    names = [spec.name for spec in signature.inputs]
     requested = [spec.name for spec in signature.outputs]
-    tensor = {
-        "type": "object",
-        "required": ["name", "shape", "datatype"],
-        "properties": {
-            "name": {"enum": names},
-            "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
-            "datatype": {"enum": list(ALL_DATATYPES)},
-            "parameters": {"type": "object"},
-            "data": {"type": "array"},
-        },
-    }
-    output = {
-        "type": "object",
-        "required": ["name"],
-        "properties": {
-            "name": {"enum": requested} if requested else {"type": "string"},
-            "parameters": {"type": "object"},
-        },
-    }
-    example = [tensor_metadata(spec) | {"data": []} for spec in signature.inputs]
-    return {
-        "type": "object",
-        "required": ["inputs"],
-        "properties": {
-            "id": {"type": "string"},
-            "parameters": {"type": "object"},
-            "inputs": {"type": "array", "items": tensor},
-            "outputs": {"type": "array", "items": output},
-        },
-        "example": {"inputs": example},
-    }
+    tensor = _object(
+        ["name", "shape", "datatype"],
+        name={"enum": [spec.name for spec in signature.inputs]},
+        shape=_array({"type": "integer", "minimum": 0}),
+        datatype=_DATATYPE,
+        parameters=_ANY_OBJECT,
+        data=_ANY_LIST,
+    )
+    name = {"enum": requested} if requested else _TEXT
+    return _object(
+        ["inputs"],
+        id=_TEXT,
+        parameters=_ANY_OBJECT,
+        inputs=_array(tensor),
+        outputs=_array(_object(["name"], name=name, parameters=_ANY_OBJECT)),
+    ) | {"example": {"inputs": [tensor_metadata(x) | {"data": []} for x in signature.inputs]}}
 
 
+_TEXT: Final[Schema] = {"type": "string"}
+_ANY_LIST: Final[Schema] = {"type": "array"}
+_ANY_OBJECT: Final[Schema] = {"type": "object"}
+_DATATYPE: Final[Schema] = {"enum": list(ALL_DATATYPES)}
+_OUTPUT: Final = _object(
+    ["name", "datatype", "shape"],
+    name=_TEXT,
+    datatype=_DATATYPE,
+    shape=_array({"type": "integer"}),
+    parameters=_ANY_OBJECT,
+    data=_ANY_LIST,
+)
 _SCHEMAS: Final[Schema] = {
-    "Error": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {"error": {"type": "string"}},
-    },
-    "Problem": {
-        "type": "object",
-        "required": ["type", "title", "status", "detail", "error"],
-        "properties": {
-            "type": {"type": "string"},
-            "title": {"type": "string"},
-            "status": {"type": "integer"},
-            "detail": {"type": "string"},
-            "error": {"type": "string"},
-        },
-    },
-    "InferResponse": {
-        "type": "object",
-        "required": ["model_name", "model_version", "outputs"],
-        "properties": {
-            "model_name": {"type": "string"},
-            "model_version": {"type": "string"},
-            "id": {"type": "string"},
-            "outputs": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "required": ["name", "datatype", "shape"],
-                    "properties": {
-                        "name": {"type": "string"},
-                        "datatype": {"enum": list(ALL_DATATYPES)},
-                        "shape": {"type": "array", "items": {"type": "integer"}},
-                        "parameters": {"type": "object"},
-                        "data": {"type": "array"},
-                    },
-                },
-            },
-        },
-    },
+    "Error": _object(["error"], error=_TEXT),
+    "Problem": _object(
+        ["type", "title", "status", "detail", "error"],
+        type=_TEXT,
+        title=_TEXT,
+        status={"type": "integer"},
+        detail=_TEXT,
+        error=_TEXT,
+    ),
+    "InferResponse": _object(
+        ["model_name", "model_version", "outputs"],
+        model_name=_TEXT,
+        model_version=_TEXT,
+        id=_TEXT,
+        outputs=_array(_OUTPUT),
+    ),
 }
 _ERRORS: Final = {
     400: "The request does not fit the model's call signature, or is not valid.",
@@ -170,41 +146,36 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
         models: The call signatures by name of the model.
     """
     paths: Schema = {
-        "/v2": _get("Server metadata", {"type": "object"}),
-        "/v2/health/live": _get("Liveness", {"type": "object"}),
-        "/v2/health/ready": _get("Readiness of all models", {"type": "object"}, 503),
-        "/metrics": _get("Metrics for Prometheus", {"type": "string"}, media="text/plain"),
+        "/v2": _get("Server metadata"),
+        "/v2/health/live": _get("Liveness"),
+        "/v2/health/ready": _get("Readiness of all models", can_fail=True),
+        "/metrics": _get("Metrics for Prometheus", "text/plain", _TEXT),
     }
     for name, signature in models.items():
-        predict = {
-            "post": {
-                "summary": f"Call {name} with plain JSON",
-                "requestBody": _body(_values_schema(signature.inputs, False)),
-                "responses": _responses(_values_schema(signature.outputs, True), PROBLEM),
-            }
-        }
+        predict = _post(
+            f"Call {name} with plain JSON",
+            _values_schema(signature.inputs, False),
+            _values_schema(signature.outputs, True),
+            PROBLEM,
+        )
         if len(models) == 1:
             paths["/predict"] = predict
         paths[f"/models/{name}/predict"] = predict
         root = f"/v2/models/{name}"
-        paths[root] = _get(f"Metadata of {name}", {"type": "object"})
-        paths[f"{root}/ready"] = _get(f"Readiness of {name}", {"type": "object"}, 503)
+        paths[root] = _get(f"Metadata of {name}")
+        paths[f"{root}/ready"] = _get(f"Readiness of {name}", can_fail=True)
         answer = {"$ref": "#/components/schemas/InferResponse"}
-        paths[f"{root}/infer"] = {
-            "post": {
-                "summary": f"Call {name} with the Open Inference Protocol",
-                "parameters": [
-                    {
-                        "name": HEADER_LENGTH,
-                        "in": "header",
-                        "description": "Length of the JSON before binary tensors, in bytes.",
-                        "schema": {"type": "integer", "minimum": 0},
-                    }
-                ],
-                "requestBody": _body(_infer_schema(signature)),
-                "responses": _responses(answer, JSON),
+        summary = f"Call {name} with the Open Inference Protocol"
+        infer = _post(summary, _infer_schema(signature), answer, JSON)
+        infer["post"]["parameters"] = [
+            {
+                "name": HEADER_LENGTH,
+                "in": "header",
+                "description": "Length of the JSON before binary tensors, in bytes.",
+                "schema": {"type": "integer", "minimum": 0},
             }
-        }
+        ]
+        paths[f"{root}/infer"] = infer
     return {
         "openapi": "3.1.0",
         "info": {"title": "modpack", "version": __version__},
@@ -213,25 +184,25 @@ def openapi_document(models: Mapping[str, CallSignature]) -> Schema:
     }
 
 
-def _get(summary: str, schema: Schema, *errors: int, media: str = JSON) -> Schema:
-    responses: Schema = {"200": {"description": "OK", "content": {media: {"schema": schema}}}}
-    for status in errors:
-        content = {JSON: {"schema": {"type": "object"}}}
-        responses[str(status)] = {"description": "Not ready", "content": content}
+def _get(
+    summary: str, media: str = JSON, schema: Schema = _ANY_OBJECT, *, can_fail: bool = False
+) -> Schema:
+    responses = {"200": _response("OK", media, schema)}
+    if can_fail:
+        responses["503"] = _response("Not ready", JSON, _ANY_OBJECT)
     return {"get": {"summary": summary, "responses": responses}}
 
 
-def _body(schema: Schema) -> Schema:
-    return {"required": True, "content": {JSON: {"schema": schema}}}
-
-
-def _responses(schema: Schema, error_media: str) -> Schema:
+def _post(summary: str, body: Schema, answer: Schema, error_media: str) -> Schema:
     name = "Problem" if error_media == PROBLEM else "Error"
-    error = {error_media: {"schema": {"$ref": f"#/components/schemas/{name}"}}}
-    content: Schema = {JSON: {"schema": schema}}
+    error = {"$ref": f"#/components/schemas/{name}"}
+    responses = {str(s): _response(text, error_media, error) for s, text in _ERRORS.items()}
+    responses["200"] = _response("OK", JSON, answer)
     if error_media != PROBLEM:
-        content[BINARY] = {"schema": {"type": "string", "format": "binary"}}
-    return {
-        "200": {"description": "OK", "content": content},
-        **{str(s): {"description": text, "content": error} for s, text in _ERRORS.items()},
-    }
+        responses["200"]["content"][BINARY] = {"schema": _TEXT | {"format": "binary"}}
+    request = {"required": True, "content": {JSON: {"schema": body}}}
+    return {"post": {"summary": summary, "requestBody": request, "responses": responses}}
+
+
+def _response(description: str, media: str, schema: Schema) -> Schema:
+    return {"description": description, "content": {media: {"schema": schema}}}

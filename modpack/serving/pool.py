@@ -13,10 +13,17 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from modpack.core.codec import from_json, record_to_json
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Job
-from modpack.serving.frames import FORK, SERVE, Channel, FrameDecoder, encode_frame
-from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
+from modpack.serving.frames import (
+    Channel,
+    FrameDecoder,
+    LoadedPackage,
+    LoadOrder,
+    encode_frame,
+)
+from modpack.serving.settings import Answer
 from modpack.serving.tasks import Log, run_in_background
 
 # With -m, Python would first look for modules such as random.py in the current folder.
@@ -65,7 +72,7 @@ class Zygote:
         except RuntimeError:
             self.close()
             raise
-        Channel(self._control).send({"load": order._asdict()})
+        Channel(self._control).send({"load": record_to_json(order)})
         self._control.setblocking(False)
 
     def _log_output(self, log: Log) -> None:
@@ -86,22 +93,15 @@ class Zygote:
             for header, _ in decoder.feed(data):
                 if "loaded" in header:
                     self._is_loaded = True
-                    return LoadedPackage(**header["loaded"])
+                    return from_json(LoadedPackage, header["loaded"], "the package")
                 raise ModpackError(header["failed"])
         status = await asyncio.to_thread(self.process.wait)
         raise ModpackError(
             f"{self.order.path}: the process that loaded the package ended with status {status}"
         )
 
-    async def wait_until_lost(self) -> None:
-        """Return when the process has ended."""
-        loop = asyncio.get_running_loop()
-        with contextlib.suppress(OSError):
-            while await loop.sock_recv(self._control, 1 << 16):
-                pass
-
-    def command(self, command: bytes) -> socket.socket:
-        """Start a worker, and return the socket that is connected to it.
+    def start_worker(self) -> socket.socket:
+        """Fork a worker, or become one, and return the socket that is connected to it.
 
         Raises:
             OSError: If the process has ended.
@@ -109,7 +109,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                socket.send_fds(self._control, [command], [theirs.fileno()])
+                socket.send_fds(self._control, [b"w"], [theirs.fileno()])
         except OSError:
             ours.close()
             raise
@@ -187,35 +187,34 @@ class WorkerPool:
     """A loaded version of a package, and its workers. Lost workers are replaced.
 
     Args:
-        zygote: The process that loads the package.
-        count: Number of workers.
+        order: The package, and how to load it. Loading begins at once.
         dispatcher: Gives requests to the workers.
         lost: Called for each worker that ended without being asked to.
-        broken: Called when no worker can be replaced any more.
         log: Writes log lines.
+        load: Starts a process that loads the package.
 
     Attributes:
-        is_broken: Whether no worker can be replaced: the zygote has ended, or the package cannot
-            be loaded again.
+        is_broken: Whether no worker can be replaced, because the package cannot be loaded again.
     """
 
     def __init__(
         self,
-        zygote: Zygote,
-        count: int,
+        order: LoadOrder,
         dispatcher: Dispatcher,
         lost: Callable[[int | None], None],
-        broken: Callable[[], None],
         log: Log,
+        load: Callable[[LoadOrder, Log], Zygote] = Zygote,
     ) -> None:
-        self._order = zygote.order
-        self._zygotes = [zygote]
-        self._unused: Zygote | None = zygote
-        self._count = count
+        self._order = order
+        self._count = order.settings.workers
         self._dispatcher = dispatcher
         self._lost = lost
-        self._broken = broken
         self._log = log
+        self._load = load
+        self._zygotes = [load(order, log)]
+        self._spare: Zygote | None = self._zygotes[0]
+        """A zygote that can start a worker. One that cannot fork becomes the worker itself."""
+        self._starting = asyncio.Lock()
         self._workers: set[Worker] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._delay = 0.0
@@ -223,7 +222,6 @@ class WorkerPool:
         self._all_ready = asyncio.Event()
         self._is_retired = False
         self.is_broken = False
-        self._package: LoadedPackage | None = None
 
     @property
     def pids(self) -> list[int]:
@@ -236,15 +234,15 @@ class WorkerPool:
         Raises:
             ModpackError: If the package cannot be loaded, or workers end before they are ready.
         """
-        self._package = await self._zygotes[0].loaded()
-        if self._package.can_fork:
-            self._run("watch the loading process", self._watch_zygote)
+        package = await self._zygotes[0].loaded()
+        self._order = self._order._replace(digest=package.digest)
+        self._can_fork = package.can_fork
         for _ in range(self._count):
             await self._add_worker()
         await self._all_ready.wait()
         if len(self.pids) < self._count:
             raise ModpackError(f"{self._order.path}: workers end before they are ready")
-        return self._package
+        return package
 
     def worker_ready(self, worker: Worker) -> None:
         """Handle a worker that waits for its first job."""
@@ -313,14 +311,14 @@ class WorkerPool:
             try:
                 await self._add_worker()
             except (OSError, ModpackError):  # the server loads the package again, and reports why
-                self._break()
+                self.is_broken = True
+                self._all_ready.set()  # start() reports it if workers are missing
 
     async def _add_worker(self) -> None:
-        assert self._package is not None
-        if self._package.can_fork:
-            connection = self._zygotes[0].command(FORK)
-        else:
-            connection = await self._load_again()
+        async with self._starting:  # forks of workers that are lost together have one zygote
+            zygote = await self._spare_zygote()
+            connection = zygote.start_worker()
+            self._spare = zygote if self._can_fork else None
         loop = asyncio.get_running_loop()
         worker = Worker(self)
         self._workers.add(worker)
@@ -331,28 +329,20 @@ class WorkerPool:
             connection.close()
             raise
 
-    async def _load_again(self) -> socket.socket:
-        """Turn a zygote that is no worker yet into one, and return the socket."""
-        assert self._package is not None
-        zygote, self._unused = self._unused, None
-        if zygote is None:
-            for ended in [each for each in self._zygotes if each.has_ended]:
-                ended.close()
-                self._zygotes.remove(ended)
-            zygote = Zygote(self._order._replace(digest=self._package.digest), self._log)
-            self._zygotes.append(zygote)
-            await zygote.loaded()
-        return zygote.command(SERVE)
-
-    async def _watch_zygote(self) -> None:
-        await self._zygotes[0].wait_until_lost()
-        self._break()
-
-    def _break(self) -> None:
-        if not self._is_retired and not self.is_broken:
-            self.is_broken = True
-            self._all_ready.set()  # start() reports it if workers are missing
-            self._broken()
+    async def _spare_zygote(self) -> Zygote:
+        """Return a zygote that can start a worker; load the package again if there is none."""
+        if self._spare is not None and not self._spare.has_ended:
+            return self._spare
+        if self._spare is not None:
+            self._log("loading process lost", model=self._order.name)
+            self._spare = None
+        for ended in [each for each in self._zygotes if each.has_ended]:
+            ended.close()
+            self._zygotes.remove(ended)
+        zygote = self._load(self._order, self._log)
+        self._zygotes.append(zygote)
+        self._can_fork = (await zygote.loaded()).can_fork
+        return zygote
 
     def _run(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         run_in_background(name, work, self._tasks, self._log)

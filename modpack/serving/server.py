@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Final
 
+from modpack.core.policy import TrustPolicy
 from modpack.serving.dispatch import Job, Observer
+from modpack.serving.frames import LoadOrder
 from modpack.serving.model import ServedModel
 from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
 from modpack.serving.problems import RequestError
-from modpack.serving.settings import JobKind, LoadOrder, ServerSettings
+from modpack.serving.settings import JobKind, ServerSettings
 from modpack.serving.tasks import Log
 
 _ENCODINGS: Final = {b"": "", b"identity": "", b"gzip": "gzip", b"deflate": "deflate"}
@@ -20,8 +22,9 @@ class ModelServer:
     """Models that answer requests. Loading their packages begins at once.
 
     Args:
-        orders: The packages, and how to load them.
+        packages: The packages by name of the model.
         settings: The settings of the server.
+        policy: The trust policy of the packages. None allows everything.
         observer: Receives figures.
         log: Writes log lines.
 
@@ -31,11 +34,19 @@ class ModelServer:
     """
 
     def __init__(
-        self, orders: Sequence[LoadOrder], settings: ServerSettings, observer: Observer, log: Log
+        self,
+        packages: Mapping[str, str],
+        settings: ServerSettings,
+        policy: TrustPolicy | None,
+        observer: Observer,
+        log: Log,
     ) -> None:
         self.settings = settings
         self.log = log
-        self.models = {order.name: ServedModel(order, settings, observer, log) for order in orders}
+        self.models = {
+            name: ServedModel(LoadOrder(name, path, settings, policy), observer, log)
+            for name, path in packages.items()
+        }
 
     @property
     def is_ready(self) -> bool:

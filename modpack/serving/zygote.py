@@ -1,10 +1,11 @@
 """The process that loads a package and forks the workers that run it.
 
 The server starts this process with its own import path and the descriptor of a socket. The process
-receives a load order over the socket, loads the package, and describes it. Each further byte is a
-command with the socket of a worker: ``f`` forks a worker, and ``s`` turns this process into one.
-Forks share the weights, and torch's memory, too. This process runs no forward itself: threads of
-OpenMP would not survive a fork. A closed socket ends the process.
+receives a load order over the socket, loads the package, and describes it. Each further byte comes
+with the socket of a worker, which is a fork of this process. Forks share the weights, and torch's
+memory, too. This process runs no forward itself: threads of OpenMP would not survive a fork. If the
+package does not survive one either, this process becomes the worker itself. A closed socket ends
+the process.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from modpack.core.codec import from_json, record_to_json
-from modpack.core.policy import TrustPolicy
 from modpack.core.process import die_with
 from modpack.errors import ModpackError, ModpackWarning
-from modpack.serving.frames import SERVE, Channel
-from modpack.serving.settings import Answer, LoadedPackage, LoadOrder
+from modpack.serving.frames import Channel, LoadedPackage, LoadOrder
+from modpack.serving.settings import Answer
 
 if TYPE_CHECKING:
     from modpack.running.predictor import Predictor
@@ -43,18 +43,18 @@ def main() -> None:
     message = control.receive()
     if message is None:
         return
-    order = LoadOrder(**message[0]["load"])
+    order = from_json(LoadOrder, message[0]["load"], "the order")
     try:
-        order, predictor, description = _load(order)
+        predictor, loaded, threads = _load(order)
     except Exception as failure:
         with suppress(OSError):  # the server has ended
             control.send({"failed": _describe(order, failure)})
         return
     try:
-        control.send({"loaded": description._asdict()})
+        control.send({"loaded": record_to_json(loaded)})
     except OSError:
         return
-    _obey(control.connection, predictor, order)
+    _start_workers(control.connection, predictor, order, loaded.can_fork, threads)
 
 
 def _describe(order: LoadOrder, failure: Exception) -> str:
@@ -63,9 +63,11 @@ def _describe(order: LoadOrder, failure: Exception) -> str:
     return f"{order.path}: loading failed: {type(failure).__name__}: {failure}"
 
 
-def _load(order: LoadOrder) -> tuple[LoadOrder, Predictor, LoadedPackage]:
+def _load(order: LoadOrder) -> tuple[Predictor, LoadedPackage, int]:
+    """Return the loaded package, its description, and the number of threads of each worker."""
     from modpack.archive.reader import open_archive
 
+    settings = order.settings
     open_archive(order.path).close()  # report a wrong file before importing torch
     import torch
 
@@ -77,18 +79,19 @@ def _load(order: LoadOrder) -> tuple[LoadOrder, Predictor, LoadedPackage]:
     torch.set_num_threads(1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ModpackWarning)
-        policy = None
-        if order.policy is not None:
-            policy = from_json(TrustPolicy, order.policy, "the policy")
-        options: dict[str, Any] = {"on_mismatch": order.on_mismatch, "verify": order.verify}
-        predictor = Predictor(order.path, device=order.device, policy=policy, **options)
+        predictor = Predictor(
+            order.path,
+            device=settings.device,
+            policy=order.policy,
+            on_mismatch=settings.on_mismatch,  # type: ignore[arg-type]
+            verify=settings.verify,  # type: ignore[arg-type]
+        )
     if order.digest not in ("", predictor.digest):
         raise ModpackError(f"{order.path}: the package was replaced while workers started")
-    signature = record_to_json(predictor.signature)
     texts = tuple(str(each.message) for each in caught if issubclass(each.category, ModpackWarning))
-    order = order._replace(threads=order.threads or max(1, threads // order.workers))
     can_fork = _can_fork(predictor.device)
-    return order, predictor, LoadedPackage(predictor.digest, signature, can_fork, texts)
+    loaded = LoadedPackage(predictor.digest, predictor.signature, can_fork, texts)
+    return predictor, loaded, settings.threads or max(1, threads // settings.workers)
 
 
 def _can_fork(device: str) -> bool:
@@ -97,7 +100,9 @@ def _can_fork(device: str) -> bool:
     return sys.platform == "linux" and device == "cpu" and is_alone
 
 
-def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> None:
+def _start_workers(
+    control: socket.socket, predictor: Predictor, order: LoadOrder, can_fork: bool, threads: int
+) -> None:
     import gc
 
     gc.collect()
@@ -108,9 +113,8 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
         command, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not command:
             return
-        if command == SERVE:
-            _work(descriptors[0], predictor, order)
-            return
+        if not can_fork:
+            return _work(descriptors[0], predictor, order, threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # libraries' idle threads
             is_worker = os.fork() == 0
@@ -119,7 +123,7 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
             try:
                 control.close()
                 die_with(server)
-                _work(descriptors[0], predictor, order)
+                _work(descriptors[0], predictor, order, threads)
                 status = 0
             except BaseException:
                 sys.excepthook(*sys.exc_info())
@@ -129,22 +133,23 @@ def _obey(control: socket.socket, predictor: Predictor, order: LoadOrder) -> Non
         os.close(descriptors[0])
 
 
-def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
+def _work(descriptor: int, predictor: Predictor, order: LoadOrder, threads: int) -> None:
     """Answer requests until the server closes the socket."""
     import torch
 
     from modpack.serving.answering import Answerer, Received
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    torch.set_num_threads(order.threads or 1)
+    torch.set_num_threads(threads)
     # Forks would otherwise draw the same random numbers.
     torch.seed()
     random.seed()
-    answerer = Answerer(predictor, order.name, order.max_body)
+    answerer = Answerer(predictor, order.name, order.settings.max_body)
     channel = Channel(socket.socket(fileno=descriptor))
     channel.send({"worker": os.getpid()})
+    max_batch = order.settings.max_batch
     while (message := channel.receive()) is not None:
-        header, payload = message
+        header, payload = message[0], memoryview(message[1])
         received, start = [], 0
         for kind, encoding, json_length, size in header["jobs"]:
             body = payload[start : start + size]
@@ -152,8 +157,8 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder) -> None:
             start += size
         started = time.perf_counter()
         answers: list[Answer] = []
-        for first in range(0, len(received), order.max_batch):
-            answers += answerer.answer(received[first : first + order.max_batch])
+        for first in range(0, len(received), max_batch):
+            answers += answerer.answer(received[first : first + max_batch])
         seconds = time.perf_counter() - started
         described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
         channel.send({"answers": described, "seconds": seconds}, [a.body for a in answers])

@@ -2,17 +2,18 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from modpack import Action
-from modpack.demo import story as checks
-from modpack.demo.clean_room import Observation, Reloaded
+from modpack.demo import behavior
+from modpack.demo.behavior import Observation, compare
 from modpack.demo.story import importable, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,11 +40,20 @@ def test_demo_reports_success(demo):
 
 
 def test_demo_prints_modules_by_action_and_rule(demo):
-    lines = demo[0].stdout.splitlines()
-    assert any("interned: 4 modules" in line and "digits_cnn.**" in line for line in lines)
-    assert any("externed:" in line and "torch" in line for line in lines)
-    assert any("mocked: 1 module" in line and "labplot.**" in line for line in lines)
-    assert any("labplot" in line and "digits_cnn/plots.py:3" in line for line in lines)
+    text = demo[0].stdout
+    rule = r"\n  rule: {}\('{}\.\*\*'\)\n    {} "
+    for kind, count, name in (
+        ("intern", "5 modules", "digits_cnn"),
+        ("mock", "1 module", "labplot"),
+    ):
+        assert re.search(f"{kind}ed: {count}.*" + rule.format(kind, name, name), text)
+    assert re.search(r"externed: .*\n.*\n.*torch", text)
+
+
+def test_demo_tests_the_package_in_a_clean_interpreter(demo):
+    text = demo[0].stdout
+    assert re.search(r"modpack\.self_test\('digits\.modpack'\): passed in [\d.]+ s\.", text)
+    assert "The interpreter cannot import digits_cnn." in text
 
 
 def test_demo_prints_hook_calls_of_both_interpreters(demo):
@@ -62,7 +72,7 @@ def test_demo_keep_leaves_project_and_package(demo):
 
 
 def test_run_with_failed_check_returns_1(monkeypatch):
-    monkeypatch.setattr(checks, "MIN_ACCURACY", 1.0)
+    monkeypatch.setattr(behavior, "MIN_ACCURACY", 1.0)
     console = Console(file=io.StringIO(), width=120)
     assert run(console, epochs=EPOCHS) == 1
     text = console.file.getvalue()
@@ -81,55 +91,52 @@ def test_importable_removes_modules_afterwards(tmp_path):
 
 
 OBSERVED = Observation(
-    images=360,
+    logits=torch.ones(2, 10),
     accuracy=0.99,
-    logits="aa",
     normalize_calls=6,
-    feature_map_calls=6,
-    feature_maps="bb",
+    feature_maps=[torch.ones(3)],
     rejection="expected another shape",
-    predictions=[1, 2],
-    gradients="cc",
-    largest_gradient=0.05,
+    gradients=[torch.full((2,), 0.05)],
 )
 DECIDED = {"mine": Action.INTERN, "theirs": Action.MOCK}
 ANNOUNCED = [(Action.MOCK, "theirs"), (Action.INTERN, "mine")]
-RELOADED = Reloaded(
-    unknown=["mine", "theirs"],
-    load_seconds=0.1,
-    seconds=1.0,
-    module="anything.mine",
-    mocked="theirs is mocked",
-    observed=OBSERVED,
-)
 
 
-def failed_checks(reloaded: Reloaded, announced: list[tuple[Action, str]] = ANNOUNCED) -> list[str]:
-    found = checks.compare(OBSERVED, DECIDED, announced, reloaded)
+def failed_checks(
+    reloaded: Observation = OBSERVED,
+    mocked: str = "theirs is mocked",
+    announced: list[tuple[Action, str]] = ANNOUNCED,
+) -> list[str]:
+    found = compare(OBSERVED, reloaded, mocked, DECIDED, announced)
     return [check.expectation for check in found if not check.passed]
 
 
 def test_compare_of_equal_observations_passes():
-    assert failed_checks(RELOADED) == []
+    assert failed_checks() == []
 
 
 @pytest.mark.parametrize(
-    ("reloaded", "expectation"),
+    ("changes", "expectation"),
     [
-        (replace(RELOADED, observed=replace(OBSERVED, logits="ab")), "bit-identical"),
-        (replace(RELOADED, observed=replace(OBSERVED, accuracy=0.9)), "above 95%"),
-        (replace(RELOADED, observed=replace(OBSERVED, normalize_calls=0)), "hooks fire"),
-        (replace(RELOADED, observed=replace(OBSERVED, feature_maps="bc")), "hooks fire"),
-        (replace(RELOADED, observed=replace(OBSERVED, rejection="")), "hooks fire"),
-        (replace(RELOADED, unknown=["theirs"]), "cannot import the project"),
-        (replace(RELOADED, mocked=""), "mock raises"),
+        ({"logits": torch.zeros(2, 10)}, "bit-identical"),
+        ({"accuracy": 0.9}, "above 95%"),
+        ({"normalize_calls": 0}, "hooks fire"),
+        ({"feature_maps": [torch.zeros(3)]}, "hooks fire"),
+        ({"feature_maps": []}, "hooks fire"),
+        ({"rejection": ""}, "hooks fire"),
+        ({"gradients": [torch.full((2,), 0.04)]}, "gradients"),
     ],
 )
-def test_compare_reports_each_difference(reloaded, expectation):
-    (failed,) = failed_checks(reloaded)
+def test_compare_reports_each_difference(changes, expectation):
+    (failed,) = failed_checks(OBSERVED._replace(**changes))
     assert expectation in failed
 
 
+def test_compare_reports_mock_that_raises_no_error():
+    (failed,) = failed_checks(mocked="")
+    assert "mock raises" in failed
+
+
 def test_compare_reports_match_hook_called_twice():
-    (failed,) = failed_checks(RELOADED, [*ANNOUNCED, ANNOUNCED[0]])
+    (failed,) = failed_checks(announced=[*ANNOUNCED, ANNOUNCED[0]])
     assert "match hook" in failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -264,6 +265,22 @@ def test_failing_model_is_an_error_of_its_request_only(served):
     assert ends.result().json()["error"] == "the model failed: RuntimeError: it called sys.exit(3)"
 
 
+def test_failure_of_requests_together_is_logged_and_each_is_answered(served):
+    start = len(served.lines)
+    with ThreadPoolExecutor(6) as pool:
+        occupy(served, pool, 1.0)
+        answers = [pool.submit(served.predict, [[555.0, i, 0, 0]]) for i in range(3)]
+        assert [each.result().json()["output"] for each in answers] == [
+            [[555 + i, 555 + i]] for i in range(3)
+        ]
+    logged = served.wait_for("output", start, model="net")["message"]
+    assert re.fullmatch(
+        r"\d requests computed together failed: the model raised MemoryError: too many rows "
+        r"\(net, line \d+\)\. They were computed one by one, without this exception\.",
+        logged,
+    )
+
+
 # -- load ------------------------------------------------------------------------------------
 
 
@@ -472,6 +489,12 @@ def test_several_packages_with_and_without_threads_are_served(folder, package):
         os.kill(threaded["workers"][0], signal.SIGKILL)
         serving.wait_for("worker lost", model="threaded")
         answer = serving.client.post("/models/threaded/predict", json={"x": [[1, 1, 1, 1]]})
+        assert answer.json() == {"output": [[4, 4]]}
+        # Forks end with their zygote, which is replaced for all of them.
+        forked = next(line for line in serving.lines if line.get("model") == "net")
+        os.kill(_state_and_parent(forked["workers"][0])[1], signal.SIGKILL)
+        serving.wait_for("loading process lost", model="net")
+        answer = serving.client.post("/models/net/predict", json={"x": [[1, 1, 1, 1]]})
         assert answer.json() == {"output": [[4, 4]]}
         processes = [*_children(serving.process.pid), *_workers(serving)]
         serving.process.kill()

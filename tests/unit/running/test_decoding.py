@@ -9,7 +9,7 @@ import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.running.decoding import decode_value, encode_value, parse_json
+from modpack.running.decoding import decode_value, encode_named, encode_value, parse_document
 
 
 def tensor(dtype, shape=(2,)):
@@ -139,25 +139,30 @@ def test_decode_value_of_unknown_type_keeps_other_values(data):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("[NaN]", "the document is not valid JSON: NaN is not a JSON number"),
-        ("[-Infinity]", "the document is not valid JSON: -Infinity is not a JSON number"),
-        ('{"x": [1, 2', "the document is not valid JSON: "),
-        ("", "the document is not valid JSON: "),
-        (b"\xff", "the document is not valid UTF-8: "),
-        ("[" * 100_000, "the document is nested more than 100 levels deep"),
-        ("[" * 101 + "]" * 101, "the document is nested more than 100 levels deep"),
-        ("1" * 5000, "the document is not valid JSON: "),
+        (b"[NaN]", "JSON: NaN is not a JSON number"),
+        (b"[-Infinity]", "JSON: -Infinity is not a JSON number"),
+        (b'{"x": [1, 2', "JSON: "),
+        (b"", "JSON: "),
+        (b"\xff", "UTF-8: 'utf-8' codec can't decode"),
+        (b"[" * 100_000, "JSON: the values are nested more than 100 levels deep"),
+        (b"[" * 101 + b"]" * 101, "JSON: the values are nested more than 100 levels deep"),
+        (b"1" * 5000, "JSON: "),
     ],
 )
-def test_parse_json_rejects_documents_in_one_line(text, problem):
+def test_parse_document_rejects_invalid_json_in_one_line(text, problem):
     with pytest.raises(InputMismatchError) as raised:
-        parse_json(text)
-    assert str(raised.value).startswith(problem)
+        parse_document(text)
+    assert str(raised.value).startswith(f"the document is not valid {problem}")
     assert "\n" not in str(raised.value)
 
 
-def test_parse_json_accepts_many_short_lists():
-    assert parse_json(json.dumps([[1]] * 1000).encode()) == [[1]] * 1000
+@pytest.mark.parametrize("document", [[[1]] * 1000, [[[[]] * 60]] * 2])
+def test_parse_document_accepts_many_short_lists(document):
+    assert parse_document(json.dumps(document).encode()) == document
+
+
+def test_parse_document_accepts_nesting_up_to_its_limit():
+    assert parse_document(b"[" * 100 + b"]" * 100)
 
 
 @pytest.mark.parametrize(
@@ -179,3 +184,12 @@ def test_parse_json_accepts_many_short_lists():
 def test_encode_value_returns_json(value, data):
     assert encode_value(value) == data
     json.dumps(encode_value(value), allow_nan=False)
+
+
+def test_encode_named_returns_a_json_object():
+    values = {"a": torch.tensor([1.5, float("nan")]), "b": torch.tensor([3e38, 3e38]), "c": None}
+    assert json.loads(encode_named(values)) == {
+        "a": [1.5, None],
+        "b": torch.tensor([3e38, 3e38]).tolist(),
+        "c": None,
+    }

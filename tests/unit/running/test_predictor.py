@@ -26,9 +26,17 @@ class Net(nn.Module):
         calls.append(len(x))
         if (x == 13).any():
             raise RuntimeError("13 is not allowed")
+        if (x == 14).any() and len(x) > 2:
+            raise MemoryError(f"{len(x)} rows")
+        if (x == 15).any():
+            x = x[-1:]
         y = self.layer(x) * scale
         y = y if shift is None else y + shift
         return {"y": y, "kind": "net"} if self.is_independent else y - y.mean(0)
+
+class Optional(nn.Module):
+    def forward(self, x=None):
+        return torch.zeros(1) if x is None else x.sum(1)
 """
 
 
@@ -38,7 +46,7 @@ def package(tmp_path_factory):
     (folder / "predicted.py").write_text(SOURCE, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        from predicted import Net
+        from predicted import Net, Optional
 
         torch.manual_seed(0)
         x = torch.randn(2, 4)
@@ -48,6 +56,7 @@ def package(tmp_path_factory):
             exporter.use_preset("pinned")
             exporter.save_model("net", "first.pkl", Net().eval(), **inputs)
             exporter.save_model("net", "dependent.pkl", Net(False).eval(), **inputs)
+            exporter.save_model("net", "optional.pkl", Optional(), example_inputs=(x,))
             exporter.save_model("net", "unknown.pkl", Net().eval())
             exporter.save_model("net", "data.pkl", {"a": 1})
     return path
@@ -90,40 +99,69 @@ def test_predictor_rejects_values_before_the_call(predictor):
     assert not sizes(predictor)
 
 
+def predict_many(predictor, calls):
+    """The results, which no joint call that failed for a reason of its own has delayed."""
+    problems = []
+    found = predictor.predict_many(calls, problems.append)
+    assert not problems
+    return found
+
+
 def test_predict_many_joins_and_splits_rows(predictor):
     calls = [rows(1), rows(2, 3), rows(4, 5, 6, 7), rows(8)]
-    found = predictor.predict_many(calls, max_rows=5)
-    assert sizes(predictor) == [5, 3]
+    found = predict_many(predictor, calls)
+    assert sizes(predictor) == [8]
     for call, result in zip(calls, found, strict=True):
         assert torch.allclose(result["y"], predictor.predict(call)["y"])
+        assert result["kind"] == "net"
 
 
 def test_predict_many_groups_calls_by_their_other_values(predictor):
     calls = [rows(1), {**rows(2), "scale": 3.0}, rows(3)]
-    found = predictor.predict_many(calls, max_rows=8)
+    found = predict_many(predictor, calls)
     assert sizes(predictor) == [2, 1]
     assert torch.allclose(found[1]["y"], predictor.predict(calls[1])["y"])
 
 
-def test_predict_many_splits_a_single_large_call(predictor):
-    (found,) = predictor.predict_many([rows(1, 2, 3)], max_rows=2)
-    assert sizes(predictor) == [2, 1]
-    assert found["y"].shape == (3, 2)
-
-
 def test_predict_many_returns_each_error_to_its_call(predictor):
     calls = [rows(1), rows(13), {"x": 3}, rows(2)]
-    found = predictor.predict_many(calls, max_rows=8)
+    found = predict_many(predictor, calls)
     assert torch.allclose(found[0]["y"], predictor.predict(calls[0])["y"])
     assert isinstance(found[1], RuntimeError)
     assert isinstance(found[2], InputMismatchError)
     assert found[3]["y"].shape == (1, 2)
 
 
+def test_predict_many_reports_an_error_that_only_the_joint_call_has(predictor):
+    problems = []
+    found = predictor.predict_many([rows(1), rows(14, 14)], problems.append)
+    assert [len(each["y"]) for each in found] == [1, 2]
+    assert problems == [
+        "2 requests computed together failed: the model raised MemoryError: 3 rows (predicted, "
+        "line 17)"
+    ]
+
+
+def test_predict_many_calls_alone_if_an_output_cannot_be_split(predictor):
+    problems = []
+    found = predictor.predict_many([rows(1), rows(15)], problems.append)
+    assert [each["y"].shape for each in found] == [(1, 2), (1, 2)]
+    assert problems == [
+        "2 requests computed together failed: the output 'y' is float32 (1, 2), although the call "
+        "has 2 rows"
+    ]
+
+
+def test_predict_many_accepts_calls_without_any_row(package):
+    with Predictor(package, package="net", resource="optional.pkl") as predictor:
+        found = predict_many(predictor, [{}, {"x": torch.ones(2, 4)}, {}])
+        assert [each["output"].tolist() for each in found] == [[0], [4, 4], [0]]
+
+
 def test_predict_many_keeps_dependent_calls_apart(package):
     with Predictor(package, package="net", resource="dependent.pkl") as predictor:
         sizes(predictor).clear()
-        found = predictor.predict_many([rows(1, 2), rows(3, 4)], max_rows=1)
+        found = predict_many(predictor, [rows(1, 2), rows(3, 4)])
         assert sizes(predictor) == [2, 2]
         assert torch.allclose(found[0]["output"], predictor.predict(rows(1, 2))["output"])
 

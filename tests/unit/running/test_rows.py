@@ -1,237 +1,136 @@
-"""Rows of .json, .jsonl, and .csv files."""
+"""Rows that are run in batches."""
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
+import torch
 
-from modpack.core.call_signature import ContainerSpec, ValueSpec
 from modpack.errors import DataError, ModpackWarning
-from modpack.running.formats import open_source
-from modpack.running.inputs import resolve_inputs
+from modpack.running.job import run_rows
+from modpack.running.rows import BadRow, Chunk, Outputs, Place
+
+
+def chunk(*numbers, first=1):
+    places = [Place("a.npy", first + index) for index in range(len(numbers))]
+    return Chunk({"x": torch.tensor(numbers, dtype=torch.float32)}, places)
 
 
 @pytest.fixture
-def write(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    def put(name, text):
-        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
-        return name
-
-    return put
+def layout(calls):
+    return calls.layout(calls.spec("x", shape=("batch",)))
 
 
-def test_json_list_has_a_row_for_each_object(calls, write):
-    file = write("a.json", '[{"x": [1, 2, 3]}, {"x": [4, 5, 6.5]}]')
-    assert calls.read(calls.layout(), file).batches == [{"x": [[1, 2, 3], [4, 5, 6.5]]}]
+class Model:
+    """Doubles its input, refuses negative numbers, and remembers the sizes of its batches."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def __call__(self, values):
+        self.sizes.append(len(values["x"]))
+        if (values["x"] < 0).any():
+            raise ValueError("negative\nnumber")
+        return {"output": values["x"] * 2}
 
 
-def test_json_list_of_values_belongs_to_the_only_input(calls, write):
-    file = write("a.json", "[[1, 2, 3], [4, 5, 6]]")
-    assert calls.read(calls.layout(), file).batches == [{"x": [[1, 2, 3], [4, 5, 6]]}]
+def run(model, items, layout, on_error="stop"):
+    written: list[Outputs] = []
+    skipped = run_rows(model, items, layout, written.append, on_error)
+    return [row for each in written for row in each.rows["output"].tolist()], skipped
 
 
-def test_json_object_has_the_arguments_of_one_call(calls, write):
-    layout = calls.layout(calls.spec("x"), calls.spec("scale", "float"))
-    file = write("a.json", '{"x": [[1, 2, 3], [4, 5, 6]], "scale": 2}')
-    assert calls.read(layout, file).batches == [{"x": [[1, 2, 3], [4, 5, 6]], "scale": 2.0}]
+def test_rows_keep_their_order(layout):
+    model = Model()
+    rows, skipped = run(model, [chunk(1, 2), chunk(3)], layout)
+    assert (rows, skipped, model.sizes) == ([2, 4, 6], [], [2, 1])
 
 
-def test_json_object_may_nest_containers(calls, write):
-    specs = [ValueSpec(f"state.{n}", ("state", n), "tensor", "float32", ("batch",)) for n in (0, 1)]
-    layout = calls.layout(*specs, containers=(ContainerSpec(("state",), "tuple", (0, 1)),))
-    file = write("a.jsonl", '{"state": [1, 2]}\n{"state.0": 3, "state.1": 4}\n')
-    assert calls.read(layout, file).batches == [{"state.0": [1, 3], "state.1": [2, 4]}]
+def test_failing_batch_stops_at_its_bad_row(layout):
+    with pytest.raises(DataError) as failure:
+        run(Model(), [chunk(1, 2), chunk(3, -4, 5, first=3)], layout)
+    assert str(failure.value) == "a.npy: row 4: the model raised ValueError: negative number"
 
 
-def test_jsonl_rows_form_batches_of_the_chosen_size(calls, write):
-    lines = "".join(f'{{"x": [{n}, 0, 0]}}\n' for n in range(5))
-    found = calls.read(calls.layout(size=2), write("a.jsonl", lines))
-    assert [len(batch["x"]) for batch in found.batches] == [2, 2, 1]
+def test_failing_batch_skips_only_its_bad_rows(layout):
+    rows, skipped = run(Model(), [chunk(1, -2, 3), chunk(-4, first=4)], layout, "skip")
+    assert rows == [2, 6]
+    assert [bad.place.row for bad in skipped] == [2, 4]
 
 
-def test_batch_ends_where_plain_values_differ(calls, write):
-    layout = calls.layout(calls.spec("x", shape=("batch",)), calls.spec("k", "int"))
-    text = '{"x": 1, "k": 1}\n{"x": 2, "k": 1}\n{"x": 3, "k": 2}\n'
-    assert calls.read(layout, write("a.jsonl", text)).batches == [
-        {"x": [1, 2], "k": 1},
-        {"x": [3], "k": 2},
+def test_batch_that_fails_only_as_a_whole_runs_row_by_row(layout):
+    def limited(values):
+        if len(values["x"]) > 1:
+            raise RuntimeError("out of memory")
+        return {"output": values["x"]}
+
+    with pytest.warns(ModpackWarning) as caught:
+        assert run(limited, [chunk(1, 2), chunk(3, 4, first=3)], layout) == ([1, 2, 3, 4], [])
+    assert [str(each.message) for each in caught] == [
+        "a.npy: the batch of 2 rows from row 1 failed: the model raised RuntimeError: out of "
+        "memory (and 1 more). Its rows were run one by one, without this exception."
     ]
 
 
-def test_batch_ends_where_lengths_differ(calls, write):
-    layout = calls.layout(calls.spec("x", shape=("batch", "length")))
-    found = calls.read(layout, write("a.jsonl", "[1]\n[2]\n[3, 4]\n"))
-    assert [batch["x"] for batch in found.batches] == [[[1], [2]], [[3, 4]]]
+def test_exception_of_a_batch_is_reported_if_its_rows_raise_others(layout):
+    def limited(values):
+        if len(values["x"]) > 1:
+            raise MemoryError("too large")
+        if (values["x"] < 0).any():
+            raise ValueError("negative")
+        return {"output": values["x"]}
+
+    with pytest.warns(ModpackWarning, match="from row 1 failed: the model raised MemoryError: too"):
+        rows, skipped = run(limited, [chunk(1, -2)], layout, "skip")
+    assert (rows, len(skipped)) == ([1], 1)
 
 
-def test_dependent_rows_form_one_batch(calls, write):
-    layout = calls.layout(batching="dependent")
-    found = calls.read(layout, write("a.jsonl", "[1, 2, 3]\n" * 40))
-    assert [len(batch["x"]) for batch in found.batches] == [40]
+@pytest.mark.filterwarnings("error")
+def test_exception_of_a_batch_that_a_row_raises_is_reported_once(layout):
+    assert run(Model(), [chunk(1, -2)], layout, "skip")[0] == [2]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ('{"x": [1, 2]}', "input 'x': expected float32 (batch, 3), got float32 (1, 2)"),
-        ('{"x": [1, "b", 3]}', 'input x[1]: expected numbers for float32, got "b"'),
-        ('{"x": [1, [2], 3]}', "input x[1]: expected"),
-        ('{"x": [1, NaN, 3]}', "the document is not valid JSON: NaN is not a JSON number"),
-        ('{"y": [1, 2, 3]}', "input 'y': unknown name. The inputs are 'x'; input 'x': missing"),
-        ('{"x": [1, 2, 3]', "the document is not valid JSON: "),
-        ("[" * 5000, "the document is "),
-        ('{"x": [1, 2, 1e99]}', "input x[2]: 1e+99 is out of range for float32"),
-    ],
-)
-def test_jsonl_reports_bad_row_with_line_and_continues(calls, write, line, reason):
-    found = calls.read(calls.layout(), write("a.jsonl", f"[1, 2, 3]\n\n{line}\n[4, 5, 6]\n"))
-    assert len(found.bad) == 1 and reason in found.bad[0]
-    assert found.bad[0].startswith("a.jsonl:3: row 2: ")
-    assert found.rows == [(1, 1), (3, 4)]
+def test_dependent_rows_are_skipped_together(calls):
+    layout = calls.layout(calls.spec("x", shape=("batch",)), batching="dependent")
+    rows, skipped = run(Model(), [chunk(1, -2)], layout, "skip")
+    assert (rows, len(skipped)) == ([], 2)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
-def test_file_of_rows_is_not_kept_in_memory(calls, write, name):
-    padding = "0" * 5000
-    row = f"1.{padding},2,3\n"
-    lines = [f"[{row.strip()}]\n" if name == "a.jsonl" else row] * 1000
-    file = write(name, "".join(["" if name == "a.jsonl" else "a,b,c\n", *lines]))
-    del lines
-    chunks = open_source(resolve_inputs([file]), calls.layout()).chunks()
-    tracemalloc.start()
-    try:
-        count = sum(len(chunk.places) for chunk in chunks)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert count == 1000 and peak < 2_500_000  # the file has 5 MB
+def test_bad_row_of_input_stops_or_is_skipped(layout):
+    bad = BadRow(Place("a.csv", 2, 3), "no number")
+    with pytest.raises(DataError, match=r"^a\.csv:3: row 2: no number$"):
+        run(Model(), [bad], layout)
+    assert run(Model(), [bad, chunk(1)], layout, "skip") == ([2], [bad])
 
 
-def test_json_file_with_nan_is_rejected(calls, write):
-    with pytest.raises(DataError, match=r"a\.json: .*NaN is not a JSON number"):
-        calls.read(calls.layout(), write("a.json", '{"x": [[NaN, 1, 2]]}'))
+def test_output_that_does_not_belong_to_rows_is_whole(layout):
+    def model(values):
+        return {"output": values["x"], "loss": values["x"].sum(), "word": "a"}
+
+    written: list[Outputs] = []
+    run_rows(model, [chunk(1, 2)], layout, written.append, "stop")
+    assert list(written[0].rows) == ["output"]
+    assert list(written[0].whole) == ["loss", "word"]
 
 
-def test_json_file_reports_all_problems_on_one_line(calls, write):
-    layout = calls.layout(calls.spec("x"), calls.spec("k", "int"))
-    with pytest.raises(DataError) as failure:
-        calls.read(layout, write("a.json", '{"x": [["a", 1, 2]], "k": 1.5}'))
-    assert str(failure.value).count("input ") == 2 and "\n" not in str(failure.value)
+@pytest.fixture
+def described(calls):
+    outputs = [calls.spec("output", shape=("batch",))]
+    return calls.layout(calls.spec("x", shape=("batch",)), outputs=outputs)
 
 
-def test_csv_column_has_name_of_input(calls, write):
-    layout = calls.layout(
-        calls.spec("x", shape=("batch",)), calls.spec("word", "str"), calls.spec("on", "bool")
-    )
-    file = write("a.csv", 'x,word,on\n1.5,"a, b",true\n2,"a, b",TRUE\n')
-    assert calls.read(layout, file).batches == [{"x": [1.5, 2.0], "word": "a, b", "on": True}]
-
-
-def test_csv_columns_are_elements_of_an_input(calls, write):
-    found = calls.read(calls.layout(), write("a.csv", "x.1,x.0,x.2\n2,1,3\n5,4,6\n"))
-    assert found.batches == [{"x": [[1, 2, 3], [4, 5, 6]]}]
-
-
-def test_csv_columns_in_order_belong_to_the_only_input(calls, write):
-    layout = calls.layout(calls.spec("x", "int64", ("batch", 2, 2)))
-    found = calls.read(layout, write("a.csv", "a,b,c,d\n1,2,3,4\n"))
-    assert found.batches == [{"x": [[[1, 2], [3, 4]]]}]
-
-
-def test_csv_warns_about_ignored_columns(calls, write):
-    layout = calls.layout(calls.spec("x", shape=("batch",)))
-    with pytest.warns(ModpackWarning, match=r"a\.csv: ignored columns 'id', 'label'"):
-        found = calls.read(layout, write("a.csv", "id,x,label\n7,1,dog\n"))
-    assert found.batches == [{"x": [1]}]
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        ("1,two,3", "column 'x.1': expected a number for float32, got 'two'"),
-        ("1,,3", "column 'x.1': expected a number for float32, got an empty cell"),
-        ("1,2", "expected 3 columns as in the first line, got 2"),
-        ("1,nan,3", "input x[1]: NaN is out of range for float32"),
-    ],
-)
-def test_csv_reports_bad_row_with_line(calls, write, row, reason):
-    text = f'x.0,x.1,x.2\n1,2,"3"\n\n{row}\n4,5,6\n'
-    found = calls.read(calls.layout(), write("a.csv", text))
-    assert found.bad == [f"a.csv:4: row 2: {reason}"]
-    assert found.rows == [(1, 2), (3, 5)]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "a.csv:1: the file has no header line with column names"),
-        ("x,x\n1,2\n", "a.csv: the column 'x' occurs twice"),
-        ("a,b\n1,2\n", "a.csv: the input 'x' is float32 (batch, 3), which does not fit 2 columns"),
-        ('x.0,x.1,x.2\n1,2,"3\n', "a.csv:2: the file is not valid CSV"),
-        (b"x.0,x.1,x.2\n\xff,1,2\n", "a.csv: the file cannot be read: 'utf-8' codec"),
-    ],
-)
-def test_csv_file_that_cannot_be_used_is_rejected(calls, write, text, message):
-    with pytest.raises(DataError) as failure:
-        calls.read(calls.layout(), write("a.csv", text))
-    assert str(failure.value).startswith(message)
-
-
-def test_csv_without_column_of_an_input_is_rejected(calls, write):
-    layout = calls.layout(calls.spec("x", shape=("batch",)), calls.spec("y", shape=("batch",)))
-    with pytest.raises(DataError, match=r"no column for the input 'y'; its columns are 'x', 'z'"):
-        calls.read(layout, write("a.csv", "x,z\n1,2\n"))
-
-
-def test_table_without_call_signature_is_rejected(calls, write):
-    layout = calls.layout(calls.spec("x", "any"))
-    with pytest.raises(DataError, match="the package has no call signature"):
-        calls.read(layout, write("a.csv", "x\n1\n"))
-
-
-def test_named_files_give_each_input_its_rows(calls, write):
-    layout = calls.layout(
-        calls.spec("x"), calls.spec("y", shape=("batch",)), calls.spec("k", "int")
-    )
-    write("x.csv", "a,b,c\n1,2,3\n4,5,6\n")
-    write("y.jsonl", "7\n8\n")
-    write("k.json", "9")
-    assert calls.read(layout, "x=x.csv", "y=y.jsonl", "k=k.json").batches == [
-        {"x": [[1, 2, 3], [4, 5, 6]], "y": [7, 8], "k": 9}
+def test_batch_whose_output_has_other_rows_runs_row_by_row(described):
+    with pytest.warns(ModpackWarning) as caught:
+        found = run(lambda values: {"output": values["x"][:1]}, [chunk(1, 2)], described)
+    assert found == ([1, 2], [])
+    assert [str(each.message) for each in caught] == [
+        "a.npy: the batch of 2 rows from row 1 failed: the output 'output' is float32 (1,), "
+        "although the call has 2 rows. Its rows were run one by one, without this exception."
     ]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (
-            ["x=x.csv"],
-            "x.csv: no file was given for the input 'y', which is float32 (batch,). Add y=FILE.",
-        ),
-        (["x=x.csv", "z=x.csv"], "x.csv: there is no input 'z'; the inputs are 'x', 'y'"),
-        (["x=x.csv", "y=y.jsonl"], "the inputs have different numbers of rows: 2 in 'x', 1 in 'y'"),
-        (["x=x.csv", "y=bad.jsonl"], "bad.jsonl:1: row 1: input y: expected"),
-    ],
-)
-def test_named_files_that_do_not_fit_are_rejected(calls, write, inputs, message):
-    layout = calls.layout(calls.spec("x"), calls.spec("y", shape=("batch",)))
-    write("x.csv", "a,b,c\n1,2,3\n4,5,6\n")
-    write("y.jsonl", "7\n")
-    write("bad.jsonl", '"a"\n8\n')
+def test_row_whose_output_has_other_rows_is_bad(described):
     with pytest.raises(DataError) as failure:
-        calls.read(layout, *inputs)
-    assert message in str(failure.value)
-
-
-def test_rows_of_several_files_are_joined(calls, write):
-    files = [write("a.jsonl", "[1, 2, 3]\n"), write("b.jsonl", "[4, 5, 6]\n")]
-    assert calls.read(calls.layout(), *files).batches == [{"x": [[1, 2, 3], [4, 5, 6]]}]
-
-
-def test_call_without_batch_dimension_has_one_row_per_call(calls, write):
-    layout = calls.layout(calls.spec("x", shape=(3,)))
-    found = calls.read(layout, write("a.jsonl", "[1, 2, 3]\n[4, 5, 6]\n"))
-    assert found.batches == [{"x": [1, 2, 3]}, {"x": [4, 5, 6]}]
+        run(lambda values: {"output": values["x"].repeat(2)}, [chunk(1)], described)
+    assert str(failure.value) == (
+        "a.npy: row 1: the output 'output' is float32 (2,), although the call has 1 row"
+    )

@@ -214,10 +214,10 @@ STATEMENTS = {
     ),
     "a key twice": (
         json.dumps(statement()).replace('"_type"', '"subject": [], "_type"').encode(),
-        "duplicate key",
+        "a key occurs twice in one object",
     ),
     "levels": (b"[" * 100_000, "nested too deeply"),
-    "no number": (b'{"_type": NaN}', "NaN is not valid JSON"),
+    "no number": (b'{"_type": NaN}', "NaN is not a JSON number"),
     "a long number": (b'{"_type": ' + b"1" * 100_000 + b"}", "is not for a package"),
 }
 
@@ -258,7 +258,7 @@ ENVELOPES = {
         "got list",
     ),
     "large": (b" " * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
-    "a key twice": (b'{"payload": "", "payload": ""}', "duplicate key"),
+    "a key twice": (b'{"payload": "", "payload": ""}', "a key occurs twice in one object"),
 }
 PARTS = {
     "no type": ({"payloadType": None}, "got NoneType"),
