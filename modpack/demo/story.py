@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,13 @@ def _run_steps(console: Console, folder: Path, epochs: int) -> tuple[Check, ...]
     )
     predicted = after.logits[:_SHOWN].argmax(dim=1).tolist()
     _draw(console, render.digits_strip(test.images[:_SHOWN].tolist(), predicted))
-    clean = Check("the self-test passes in a clean interpreter", tested.passed, outcome)
-    checks = (clean, *compare(before, after, mocked, decided, announced))
+    missing = [name for name in ("digits_cnn", "labplot") if find_spec(name) is None]
+    shown = f"not importable: {', '.join(missing) or 'none'}"
+    checks = (
+        Check("the self-test passes in a clean interpreter", tested.passed, outcome),
+        Check("the project cannot be imported", len(missing) == 2, shown),
+        *compare(before, after, mocked, decided, announced),
+    )
     console.print("", render.checks_table(checks))
     console.print(render.heading(6, "Serve"))
     answered = _serve(console, file, elsewhere, test, predicted[0])

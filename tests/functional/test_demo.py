@@ -35,7 +35,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
 def test_demo_reports_success(demo):
     done, _ = demo
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "All 8 checks passed." in done.stdout
+    assert "All 9 checks passed." in done.stdout
     assert "FAILED" not in done.stdout
 
 
@@ -54,6 +54,7 @@ def test_demo_tests_the_package_in_a_clean_interpreter(demo):
     text = demo[0].stdout
     assert re.search(r"modpack\.self_test\('digits\.modpack'\): passed in [\d.]+ s\.", text)
     assert "The interpreter cannot import digits_cnn." in text
+    assert "not importable: digits_cnn, labplot" in text
 
 
 def test_demo_prints_hook_calls_of_both_interpreters(demo):
@@ -76,7 +77,7 @@ def test_run_with_failed_check_returns_1(monkeypatch):
     console = Console(file=io.StringIO(), width=120)
     assert run(console, epochs=EPOCHS) == 1
     text = console.file.getvalue()
-    assert "1 of 8 checks failed." in text
+    assert "1 of 9 checks failed." in text
     assert "All 6" not in text
 
 
