@@ -631,6 +631,7 @@ class PackageExporter:
 
     def _write_tested(self, plan: Plan, cases: Sequence[Case]) -> Plan:
         """Write the package, run the self-test, and return the plan with its additions."""
+        from modpack.selftest.module_compare import LiveModules
         from modpack.selftest.rounds import SelfTest
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
@@ -644,6 +645,13 @@ class PackageExporter:
             scripts,
             self._objects_saved,
             self._roots,
+            LiveModules(
+                self._roots,
+                self.importer,
+                planner.walker,
+                installed,
+                self._objects.scripts.names,
+            ),
             self._namespace(plan),
         )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")

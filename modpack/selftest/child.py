@@ -169,6 +169,7 @@ class _JobRunner:
         self._seconds: dict[int, float] = {}
         self._descriptions: list[tuple[Row, ...]] = []
         self._needs_settings = False
+        self._modules: tuple[Row, ...] = ()
         self._copy_failure = ""
 
     def run(self) -> RunResult:
@@ -194,6 +195,7 @@ class _JobRunner:
             tuple(self._unfilled_tables()),
             tuple(self._descriptions),
             self._needs_settings,
+            self._modules,
             strip_namespaces(self._copy_failure),
         )
 
@@ -234,6 +236,8 @@ class _JobRunner:
             rows, failed = self._importer.describe(*resource)
             self._descriptions.append(rows)
             self._copy_failure = self._copy_failure or failed
+        if job.modules:
+            self._modules = self._importer.describe_modules(job.modules)
         for case in job.cases:
             started = time.monotonic()
             self._needs_settings |= _depends_on_settings(self._importer, case)

@@ -9,6 +9,10 @@ RowKind: TypeAlias = Literal["module", "tensor", "hook", "attribute"]
 
 ANYTHING: Final = "anything"
 """The text for a live object whose class decides what is loaded in its place."""
+SAME: Final = "the same object as "
+"""Start of the text for an object that another row describes, followed by the path of that row."""
+MAX_ATTRIBUTES: Final = 100_000
+"""Attributes of one description. Further ones are not compared."""
 
 
 class Row(NamedTuple):

@@ -95,6 +95,7 @@ class Job(NamedTuple):
         policy: The trust policy. None allows everything.
         call_signatures: Calls whose varying dimensions are wanted.
         objects: Package and resource of the objects to describe.
+        modules: Names to describe by module; see :func:`.describe_modules`.
     """
 
     package: str
@@ -109,6 +110,7 @@ class Job(NamedTuple):
     policy: TrustPolicy | None = None
     call_signatures: tuple[CallSignature, ...] = ()
     objects: tuple[tuple[str, str], ...] = ()
+    modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -207,6 +209,7 @@ class RunResult(NamedTuple):
         unfilled: Tables that name a class of the model in the parent but not in the child.
         descriptions: The rows of each object to describe.
         needs_settings: Whether an output differs with torch's default settings.
+        modules: The rows of the modules to describe.
         copy_failure: Why a loaded object cannot be copied or pickled; empty if all can.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
@@ -224,6 +227,7 @@ class RunResult(NamedTuple):
     unfilled: tuple[UnfilledTable, ...] = ()
     descriptions: tuple[tuple[Row, ...], ...] = ()
     needs_settings: bool = False
+    modules: tuple[Row, ...] = ()
     copy_failure: str = ""
     varied: VariedCalls = VariedCalls()
     log: str = ""
@@ -390,7 +394,7 @@ def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     The working folder, the folder of the running script, and folders that contain hidden modules
     are removed, unless an extern module of the package is in them too.
     """
-    needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
+    needed = {import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
     needed |= {str(Path(__file__).parents[2]), *installation_paths()}
     unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
     unwanted.add(script_folder() or "")
@@ -426,7 +430,7 @@ def _own_paths(decision: Decision | None) -> Iterator[str]:
         yield str(Path(location.file).absolute())
 
 
-def _import_root(location: Location) -> str:
+def import_root(location: Location) -> str:
     """Return the entry of ``sys.path`` in which a module was found."""
     place = Path(location.file or next(iter(location.search), "."))
     steps = location.module.count(".") + (1 if location.is_package and location.file else 0)

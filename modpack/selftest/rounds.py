@@ -23,18 +23,21 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, SelfTestRecord, UndeclaredImport
 from modpack.core.text import counted
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
 from modpack.pickling.copies import why_not_copyable
+from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
     Difference,
     HiddenModules,
     Job,
     ProbeLevel,
+    ResolvedResources,
     RunResult,
     build_sys_path,
     extern_distributions,
@@ -134,6 +137,7 @@ class SelfTest:
         scripts: Files of scripts whose definitions are included.
         objects: The descriptions of the saved objects.
         roots: The saved objects themselves.
+        modules: The live modules.
         namespace: The namespace that saved objects require.
 
     Attributes:
@@ -151,11 +155,14 @@ class SelfTest:
         scripts: Sequence[str] = (),
         objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
         roots: Sequence[object] = (),
+        modules: LiveModules | None = None,
         namespace: str = "private",
     ) -> None:
         self._plan = plan
         self._objects = objects
         self._roots = roots
+        self._modules = modules
+        self._last: tuple[Job, RunResult] | None = None
         self._namespace = namespace
         self._writer = writer
         self._cases = {case.records.number: case for case in cases}
@@ -207,6 +214,13 @@ class SelfTest:
         if self._cases and not self._needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._builder.write(self._plan, record.namespace)
+        modules = list(self._changed_modules(record)) if why is None else []
+        are_equal = bool(self._cases) and record.deterministic  # the outputs decide
+        told = [] if are_equal else [each for each in modules if not each.is_own]
+        if len(told) < len(modules):
+            note = _module_note([each for each in modules if each not in told])
+            self._plan = replace(self._plan, notes=(*self._plan.notes, note))
+            self._builder.write(self._plan, record.namespace)
         write_record(self._writer, layout.SELF_TEST, record)
         changed = [each for each in self._changed if not each.is_error]
         runs = counted(record.rounds, "run")
@@ -215,6 +229,7 @@ class SelfTest:
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
+            *_changed_state(told),
             *_failed_copies(self._uncopyable),
         )
         return replace(self._plan, self_test_summary=outcome), warnings
@@ -347,9 +362,11 @@ class SelfTest:
                 tuple(self._tables),
                 call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
                 objects=tuple(self._objects),
+                modules=self._modules.describe(self._plan) if self._modules is not None else {},
             )
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
+        self._last = job, result
         passes = self._passes(result)
         self._changed = self._changed_parts(result)
         self._needs_settings = result.needs_settings
@@ -364,6 +381,21 @@ class SelfTest:
             result.seconds,
         )
         return result
+
+    def _changed_modules(self, record: SelfTestRecord) -> Sequence[ModuleDifference]:
+        """Return the differences between the live modules and the loaded ones."""
+        if self._modules is None or self._last is None:
+            return ()
+        job, result = self._last
+
+        def describe_again() -> Sequence[Row]:
+            with phase("comparing modules"), self._builder.open_preview() as package:
+                again = job._replace(
+                    package=package, namespace=record.namespace, cases=(), call_signatures=()
+                )
+                return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
+
+        return self._modules.compare(result.modules, describe_again)
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned
@@ -501,6 +533,26 @@ def _changed_attributes(changed: Sequence[StateDifference]) -> Iterator[str]:
             f"differ from the live one: {shown}. If the class sets them when it is loaded, this is "
             "expected; otherwise set them in __setstate__."
         )
+
+
+def _changed_state(changed: Sequence[ModuleDifference]) -> Iterator[str]:
+    """Yield a warning that lists names in modules that differ after loading."""
+    if changed:
+        yield with_hint(
+            f"the package loads, but {counted(len(changed), 'name')} in its modules differ from "
+            f"those of this process: {listed(list(map(str, changed)), _MAX_DIFFERENCES)}",
+            "If the model needs the live value, set it in the module's source, or in the model's "
+            "forward() or __setstate__(), or extern the module.",
+        )
+
+
+def _module_note(changed: Sequence[ModuleDifference]) -> Diagnostic:
+    names = [each.name for each in changed]
+    text = (
+        f"{counted(len(names), 'name')} in packaged modules differ between this process and the "
+        f"loaded package: {listed(names, _MAX_DIFFERENCES)}"
+    )
+    return Diagnostic.from_code("module-state", names[0], text)
 
 
 def _failed_copies(reason: str) -> Iterator[str]:

@@ -1,0 +1,220 @@
+"""Comparison of the live modules with those that the package loads.
+
+A difference counts if it may change what the loaded object computes and the user can act on it.
+Differences that the modules' own functions make are remarks. Those that two processes do not agree
+on, such as addresses and random values, are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from modpack.core.names import is_everywhere, root_of
+from modpack.core.plan import Plan
+from modpack.core.rules import Action
+from modpack.discovery.distributions import DistributionIndex, Owner
+from modpack.discovery.importers import Importer, module_dict
+from modpack.discovery.walk import Walker
+from modpack.pickling.functions import SCRIPTS
+from modpack.selftest.module_names import Names, reached_names
+from modpack.selftest.module_state import ALL_NAMES, BASES, Namespace, describe_modules
+from modpack.selftest.object_rows import (
+    ANYTHING,
+    MAX_ATTRIBUTES,
+    SAME,
+    Row,
+    StateDifference,
+    compare_objects,
+)
+from modpack.selftest.process import import_root
+from modpack.selftest.stored_names import StoredNames
+
+
+class ModuleDifference(NamedTuple):
+    """A difference between the live state of a module and the loaded one.
+
+    Attributes:
+        name: The module and the name in it.
+        location: ``file:line`` of the name's definition; empty if it is not known.
+        live: The live value in a few words; empty if there is none.
+        loaded: The loaded value; empty if there is none.
+        is_own: Whether functions of the package itself change the name.
+    """
+
+    name: str
+    location: str
+    live: str
+    loaded: str
+    is_own: bool
+
+    def __str__(self) -> str:
+        place = f" ({self.location})" if self.location else ""
+        return f"{self.name}{place}: live {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
+
+
+class LiveModules:
+    """The live modules of a package.
+
+    Args:
+        roots: The saved objects.
+        importer: The importer of the saved objects and their modules.
+        walker: The walk, which has the sources.
+        installed: The installed distributions.
+        scripts: Modules whose definitions are packaged as those of a script.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[object],
+        importer: Importer,
+        walker: Walker,
+        installed: DistributionIndex,
+        scripts: Iterable[str],
+    ) -> None:
+        self._roots = roots
+        self._importer = importer
+        self._walker = walker
+        self._installed = installed
+        self._scripts = frozenset(scripts)
+        self._packaged: dict[str, Namespace] | None = None
+        self._mocked: frozenset[str] = frozenset()
+        self._reached: Names = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._rows: tuple[Row, ...] = ()
+        self._is_users = cache(self._is_of_user)
+        self._stored = cache(lambda module: StoredNames(walker.source(module)))
+
+    def describe(self, plan: Plan) -> dict[str, tuple[str, ...]]:
+        """Describe the modules of a plan as they are now, and return the names that count."""
+        edited = {note.subject for note in plan.notes if note.code == "source-modified"}
+        found = {m: self._live(m, plan) for m in plan.modules(Action.INTERN) if m not in edited}
+        packaged = {module: live for module, live in found.items() if live}
+        if self._packaged is None or packaged.keys() != self._packaged.keys():
+            self._packaged = packaged
+            self._mocked = frozenset(plan.modules(Action.MOCK))
+            self._reached = reached_names(self._roots, packaged.__contains__, self._is_users)
+            self._names = {
+                module: (ALL_NAMES,)
+                if module in packaged and self._is_users(module)
+                else tuple(self._reached.get(module, ()))
+                for module in {**packaged, **self._reached}
+            }
+            modules = {m: packaged.get(m) or module_dict(sys.modules.get(m)) for m in self._names}
+            locations = (plan.decisions[module].location for module in packaged)
+            folders = {import_root(each) for each in locations if each is not None}
+            self._rows = describe_modules(modules, self._names, packaged, folders, self._scripts)
+        return self._names
+
+    def compare(
+        self, loaded: Sequence[Row], describe_again: Callable[[], Sequence[Row]]
+    ) -> list[ModuleDifference]:
+        """Return the differences from the modules that a process loaded.
+
+        Args:
+            loaded: The rows of the loaded modules.
+            describe_again: Returns the rows of another process. Called if anything differs.
+        """
+        differences = list(self._differences(loaded))
+        if differences:
+            before, again = _texts(loaded), _texts(describe_again())
+            differences = [d for d in differences if before.get(d.path) == again.get(d.path)]
+        return [self._explain(each) for each in differences]
+
+    def _live(self, module: str, plan: Plan) -> Namespace:
+        """Return the namespace of a module if it was loaded from the packaged source."""
+        location = plan.decisions[module].location
+        if location is None or location.file is None or not self._walker.is_loaded(module):
+            return {}
+        live = module_dict(self._importer.loaded_module(module))
+        # A loader may have read another file than the spec names.
+        read = module_dict(live.get("__loader__")).get("path")
+        return live if location.file in (live.get("__file__"), read) else {}
+
+    def _is_of_user(self, module: str) -> bool:
+        if module in SCRIPTS:
+            return True
+        is_loaded = module in sys.modules or self._walker.is_loaded(module)
+        owner = self._installed.owner(module, self._walker.locate(module))
+        return is_loaded and owner is Owner.LOCAL
+
+    def _differences(self, loaded: Sequence[Row]) -> Iterator[StateDifference]:
+        rows, found = _texts(self._rows), _texts(loaded)
+        origins = {row.path: row.module for row in self._rows}
+        is_cut = max(len(rows), len(found)) >= MAX_ATTRIBUTES
+        differences = compare_objects(self._rows, loaded, lambda row: row.module in self._mocked)
+        changed = {each.path for each in differences}
+        for each in differences:
+            module, _, name = each.path.partition(":")
+            is_one_sided = not (each.live and each.loaded)
+            if (
+                name
+                and module in found
+                and each.loaded != ANYTHING
+                and not (is_cut and is_one_sided)
+                # The object is described under another name, which differs itself.
+                and each.live.removeprefix(SAME) not in changed
+                and each.loaded.removeprefix(SAME) not in changed
+                and self._counts(each, module, name, origins.get(each.path, ""))
+            ):
+                yield each
+
+    def _counts(self, each: StateDifference, module: str, name: str, origin: str) -> bool:
+        """Return whether a difference may matter, by the owner of the code."""
+        assert self._packaged is not None
+        if module not in self._packaged or not each.live and name.isidentifier():
+            return not each.loaded.startswith("module ")  # imports of submodules differ
+        if each.live.startswith("module ") and not each.loaded:
+            return False
+        if self._is_users(module):
+            return each.loaded != "" or not name.isidentifier() or name in self._reached[module]
+        is_private = any(step[:1] == "_" != step[1:2] for step in name.split("."))
+        is_added = not each.loaded and (name.isidentifier() or name[-1:] in "]}")
+        is_outside = origin != "" and not is_everywhere(origin)
+        is_outside = is_outside and root_of(origin) != root_of(module)
+        return is_outside or self._is_users(origin) or not (is_private or is_added)
+
+    def _explain(self, each: StateDifference) -> ModuleDifference:
+        module, _, name = each.path.partition(":")
+        name = name.removesuffix(f".{BASES}")
+        stored = self._stored(module) if module in (self._packaged or ()) else StoredNames(b"")
+        line = stored.lines.get(name) or stored.lines.get(re.split(r"[.\[{]", name)[0])
+        file = module_dict(sys.modules.get(module)).get("__file__")
+        live, loaded = map(_shown, (each.live, each.loaded))
+        return ModuleDifference(
+            f"{module}.{name}",
+            f"{Path(str(file)).name}:{line}" if line else "",
+            f"{live} with other code" if live == loaded else live,
+            loaded,
+            self._is_own(each, module, name, stored),
+        )
+
+    def _is_own(
+        self, each: StateDifference, module: str, name: str, stored: StoredNames
+    ) -> bool:
+        """Return whether functions of the package may have made a difference."""
+        packaged = self._packaged or {}
+        origin = next((row.module for row in self._rows if row.path == each.path), "")
+        if origin not in packaged and origin and self._is_users(origin):
+            return False  # code that the package does not contain
+        owner = each.path.rpartition(".")[0]
+        is_in_class = any(row.path == f"{owner}.{BASES}" for row in self._rows)
+        if stored.change(name, is_in_class) or (not each.loaded and stored.has_dynamic_names):
+            return True
+        others = (m for m in packaged if m != module and self._is_users(m))
+        return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
+
+
+def _texts(rows: Iterable[Row]) -> Mapping[str, str]:
+    return {row.path: row.text for row in rows}
+
+
+def _shown(text: str) -> str:
+    """Return a row's text without checksums of code and signs of paths."""
+    if text.startswith("function "):
+        return " ".join(text.split()[:2])
+    return text.replace(":", ".", 1) if text.startswith(SAME) else text
