@@ -30,8 +30,8 @@ from modpack.selftest.object_rows import (
     Row,
     StateDifference,
     compare_objects,
+    is_part,
 )
-from modpack.selftest.process import import_root
 from modpack.selftest.stored_names import StoredNames
 
 
@@ -105,25 +105,31 @@ class LiveModules:
                 for module in {**packaged, **self._reached}
             }
             modules = {m: packaged.get(m) or module_dict(sys.modules.get(m)) for m in self._names}
-            locations = (plan.decisions[module].location for module in packaged)
-            folders = {import_root(each) for each in locations if each is not None}
+            folders = set(map(_import_root, packaged.items()))
             self._rows = describe_modules(modules, self._names, packaged, folders, self._scripts)
         return self._names
 
     def compare(
-        self, loaded: Sequence[Row], describe_again: Callable[[], Sequence[Row]]
+        self, loaded: Sequence[Row], describe_again: Callable[[bool], Sequence[Row]]
     ) -> list[ModuleDifference]:
         """Return the differences from the modules that a process loaded.
 
         Args:
             loaded: The rows of the loaded modules.
-            describe_again: Returns the rows of another process. Called if anything differs.
+            describe_again: Returns the rows of another process, which is not a fork if the argument
+                is True: forks have the same order of sets. Called if anything differs.
         """
-        differences = list(self._differences(loaded))
-        if differences:
-            before, again = _texts(loaded), _texts(describe_again())
-            differences = [d for d in differences if before.get(d.path) == again.get(d.path)]
-        return [self._explain(each) for each in differences]
+        before, differences = _texts(loaded), list(self._differences(loaded))
+        explained = list(map(self._explain, differences))
+        for is_new in (False, True):
+            if all(each.is_own for each in explained) and (is_new or not explained):
+                break
+            again = _texts(describe_again(is_new))
+            unstable = {path for path, text in before.items() if again.get(path) != text}
+            unstable |= {re.sub(r"\[\d+\]$", "", path) for path in unstable}  # a list's order
+            differences = [d for d in differences if not is_part(d.path, unstable)]
+            explained = list(map(self._explain, differences))
+        return explained
 
     def _live(self, module: str, plan: Plan) -> Namespace:
         """Return the namespace of a module if it was loaded from the packaged source."""
@@ -133,11 +139,12 @@ class LiveModules:
         live = module_dict(self._importer.loaded_module(module))
         # A loader may have read another file than the spec names.
         read = module_dict(live.get("__loader__")).get("path")
-        return live if location.file in (live.get("__file__"), read) else {}
+        is_same = location.file in (live.get("__file__"), read)
+        return live if is_same or self._walker.is_from_package(module) else {}
 
     def _is_of_user(self, module: str) -> bool:
-        if module in SCRIPTS:
-            return True
+        if module in SCRIPTS or not module:
+            return module != ""
         is_loaded = module in sys.modules or self._walker.is_loaded(module)
         owner = self._installed.owner(module, self._walker.locate(module))
         return is_loaded and owner is Owner.LOCAL
@@ -201,12 +208,19 @@ class LiveModules:
         origin = next((row.module for row in self._rows if row.path == each.path), "")
         if origin not in packaged and origin and self._is_users(origin):
             return False  # code that the package does not contain
-        owner = each.path.rpartition(".")[0]
-        is_in_class = any(row.path == f"{owner}.{BASES}" for row in self._rows)
+        owner = each.path.rpartition(".")[0]  # an entry of an attribute is not one
+        is_in_class = name[-1:] != "]" and any(row.path == f"{owner}.{BASES}" for row in self._rows)
         if stored.change(name, is_in_class) or (not each.loaded and stored.has_dynamic_names):
             return True
         others = (m for m in packaged if m != module and self._is_users(m))
         return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
+
+
+def _import_root(module: tuple[str, Namespace]) -> str:
+    """Return the entry of ``sys.path`` that a module was imported from."""
+    name, live = module
+    steps = name.count(".") + ("__path__" in live)
+    return str([*Path(str(live.get("__file__"))).parents, ""][steps])
 
 
 def _texts(rows: Iterable[Row]) -> Mapping[str, str]:

@@ -111,9 +111,8 @@ def _select(namespace: Namespace, names: Sequence[str]) -> Iterator[tuple[str, o
 
 
 def _is_special(name: str, value: object) -> bool:
-    """Return whether a name is Python's own, such as ``__file__`` and ``__annotations__``."""
-    is_dunder = name[:2] == "__" == name[-2:]
-    return is_dunder and not is_a(value, (FunctionType, *HOLDERS))
+    """Return whether a name is Python's own, such as ``__file__`` and ``_member_map_``."""
+    return name[:1] == "_" == name[-1:] and not is_a(value, (FunctionType, *HOLDERS))
 
 
 class _ModuleDescriber(Describer):
@@ -174,8 +173,10 @@ class _ModuleDescriber(Describer):
         elif is_a(value, enum.Enum):
             self._find_class(kind)
             super()._describe(value, path)
-            held = attributes_of(value)
-            return [] if super()._is_known(value, "") else [(f"{path}.value", held.get("_value_"))]
+            if id(value) in self._seen:
+                return ()
+            self._seen[id(value)] = path, value
+            return [(f"{path}.value", attributes_of(value).get("_value_"))]
         for holder, names in HOLDERS.items():
             if is_a(value, holder):
                 self._add(path, kind.__name__)

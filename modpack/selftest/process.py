@@ -257,13 +257,16 @@ class RunResult(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
+def run_job(
+    job: Job, respond: Responder, timeout: float, is_new: bool = False
+) -> RunResult:
     """Run a job in a clean interpreter.
 
     Args:
         job: The job. Without a ``tree``, the package's code goes to a temporary folder.
         respond: Function that handles the child's requests.
         timeout: Maximum duration in seconds.
+        is_new: Whether to start a new interpreter in any case, instead of a fork.
 
     Raises:
         ModpackError: If no interpreter can be started.
@@ -281,19 +284,21 @@ def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
         (folder / "cwd").mkdir()
         document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
         (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        result = _communicate(job, folder, respond, timeout)
+        result = _communicate(job, folder, respond, timeout, is_new)
         log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
         return result._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _communicate(job: Job, folder: Path, respond: Responder, timeout: float) -> RunResult:
+def _communicate(
+    job: Job, folder: Path, respond: Responder, timeout: float, is_new: bool
+) -> RunResult:
     """Start the child in the folder of its job, handle its requests, and return its result."""
     deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
-            process = start_interpreter(job, folder, ours, theirs.fileno(), log)
+            process = start_interpreter(job, folder, ours, theirs.fileno(), log, is_new)
         try:
             while True:
                 message = _receive(ours, process, deadline)
@@ -394,7 +399,7 @@ def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
     The working folder, the folder of the running script, and folders that contain hidden modules
     are removed, unless an extern module of the package is in them too.
     """
-    needed = {import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
+    needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
     needed |= {str(Path(__file__).parents[2]), *installation_paths()}
     unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
     unwanted.add(script_folder() or "")
@@ -430,7 +435,7 @@ def _own_paths(decision: Decision | None) -> Iterator[str]:
         yield str(Path(location.file).absolute())
 
 
-def import_root(location: Location) -> str:
+def _import_root(location: Location) -> str:
     """Return the entry of ``sys.path`` in which a module was found."""
     place = Path(location.file or next(iter(location.search), "."))
     steps = location.module.count(".") + (1 if location.is_package and location.file else 0)

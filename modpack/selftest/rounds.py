@@ -388,12 +388,12 @@ class SelfTest:
             return ()
         job, result = self._last
 
-        def describe_again() -> Sequence[Row]:
+        def describe_again(is_new: bool) -> Sequence[Row]:
             with phase("comparing modules"), self._builder.open_preview() as package:
                 again = job._replace(
                     package=package, namespace=record.namespace, cases=(), call_signatures=()
                 )
-                return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
+                return run_job(again, lambda _: ResolvedResources(), self._timeout, is_new).modules
 
         return self._modules.compare(result.modules, describe_again)
 

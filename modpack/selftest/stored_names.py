@@ -58,7 +58,7 @@ class StoredNames(ast.NodeVisitor):
         if first in self._names or first in self._filled:
             return True
         if is_class_attribute:
-            return steps[-1] in self._attributes
+            return not self._attributes.isdisjoint(steps)
         changed = self._attributes | self._own_attributes | self._filled
         return not changed.isdisjoint(steps)
 
@@ -83,8 +83,7 @@ class StoredNames(ast.NodeVisitor):
         before = self._self, self._is_initializer, self._aliases, self._locals
         arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
         if not self._depth:
-            is_method = bool(self._path and arguments) and not node.decorator_list
-            self._self = arguments[0] if is_method else "self"
+            self._self = "self" if arguments[:1] != ["cls"] else ""
             self._is_initializer = node.name in _INITIALIZERS
         stored = [n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Global))]
         names = {n.id for n in stored if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
