@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from modpack.core.names import is_everywhere, root_of
 from modpack.core.plan import Plan
-from modpack.core.rules import Action
-from modpack.discovery.distributions import DistributionIndex, Owner
+from modpack.core.rules import Action, Owner
+from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.importers import Importer, module_dict
 from modpack.discovery.walk import Walker
 from modpack.pickling.functions import SCRIPTS
@@ -54,7 +54,9 @@ class ModuleDifference(NamedTuple):
 
     def __str__(self) -> str:
         place = f" ({self.location})" if self.location else ""
-        return f"{self.name}{place}: live {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
+        return (
+            f"{self.name}{place}: live {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
+        )
 
 
 class LiveModules:
@@ -173,7 +175,7 @@ class LiveModules:
     def _counts(self, each: StateDifference, module: str, name: str, origin: str) -> bool:
         """Return whether a difference may matter, by the owner of the code."""
         assert self._packaged is not None
-        if module not in self._packaged or not each.live and name.isidentifier():
+        if module not in self._packaged or (not each.live and name.isidentifier()):
             return not each.loaded.startswith("module ")  # imports of submodules differ
         if each.live.startswith("module ") and not each.loaded:
             return False
@@ -200,9 +202,7 @@ class LiveModules:
             self._is_own(each, module, name, stored),
         )
 
-    def _is_own(
-        self, each: StateDifference, module: str, name: str, stored: StoredNames
-    ) -> bool:
+    def _is_own(self, each: StateDifference, module: str, name: str, stored: StoredNames) -> bool:
         """Return whether functions of the package may have made a difference."""
         packaged = self._packaged or {}
         origin = next((row.module for row in self._rows if row.path == each.path), "")

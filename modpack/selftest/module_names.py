@@ -46,9 +46,7 @@ def reached_names(
 
 
 class _Reach:
-    def __init__(
-        self, is_packaged: Callable[[str], bool], is_users: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, is_packaged: Callable[[str], bool], is_users: Callable[[str], bool]) -> None:
         self.names: Names = {}
         self._is_packaged = is_packaged
         self._is_users = is_users
@@ -120,9 +118,9 @@ class _Reach:
             is_packaged = self._is_packaged(module)
             for name in names.intersection(space):
                 value = space[name]
-                if is_packaged:
-                    self._mark(module, name)
-                elif is_a(value, FunctionType) and self._is_set_by_user(value, module):
+                if is_packaged or (
+                    is_a(value, FunctionType) and self._is_set_by_user(value, module)
+                ):
                     self._mark(module, name)
                 if is_a(value, ModuleType) and id(module_dict(value)) not in seen:
                     inner = module_dict(value)

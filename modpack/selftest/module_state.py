@@ -211,7 +211,10 @@ class _ModuleDescriber(Describer):
         parts += [(dotted(path, n), v) for n, v in attributes if n[:1] != "_" or n == "__wrapped__"]
         if not is_packaged:  # the wrapper of a library, around packaged functions
             return [(step, value) for step, value in parts if is_a(value, CODE_HOLDERS)]
-        defaults = [*enumerate(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+        defaults = [
+            *enumerate(function.__defaults__ or ()),
+            *(function.__kwdefaults__ or {}).items(),
+        ]
         return [*parts, *((f"{path}.<default {name}>", value) for name, value in defaults)]
 
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
@@ -252,7 +255,7 @@ class _ModuleDescriber(Describer):
     def _key(self, key: Any) -> str:
         if type(key) is str:
             return shortened(repr(self._without_folders(key)))
-        if type(key) in PLAIN or type(key) is tuple and {type(each) for each in key} <= {*PLAIN}:
+        if type(key) in PLAIN or (type(key) is tuple and {type(each) for each in key} <= {*PLAIN}):
             return shortened(repr(key))
         if is_a(key, type):
             return self._name_of(key)

@@ -257,9 +257,7 @@ class RunResult(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def run_job(
-    job: Job, respond: Responder, timeout: float, is_new: bool = False
-) -> RunResult:
+def run_job(job: Job, respond: Responder, timeout: float, is_new: bool = False) -> RunResult:
     """Run a job in a clean interpreter.
 
     Args:

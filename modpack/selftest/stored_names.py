@@ -7,11 +7,12 @@ Reading the source only sorts differences that were observed; it finds none.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from typing import Final
 
-_FILLING: Final = frozenset(
-    "add append appendleft clear discard extend insert pop popitem remove setdefault update".split()
+_FILLING: Final = re.compile(
+    "add|append|appendleft|clear|discard|extend|insert|pop|popitem|remove|setdefault|update"
 )
 """Methods that change a container."""
 _INITIALIZERS: Final = ("__init__", "__new__", "__post_init__", "__setstate__")
@@ -41,10 +42,8 @@ class StoredNames(ast.NodeVisitor):
         self._is_initializer = False
         self._aliases: dict[str, str] = {}
         self._locals: set[str] = set()
-        try:
+        with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             self.visit(ast.parse(source))
-        except (SyntaxError, ValueError, RecursionError):
-            pass
 
     def change(self, name: str, is_class_attribute: bool) -> bool:
         """Return whether functions may change a name.
@@ -127,7 +126,11 @@ class StoredNames(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        if self._depth and isinstance(node.func, ast.Attribute) and node.func.attr in _FILLING:
+        if (
+            self._depth
+            and isinstance(node.func, ast.Attribute)
+            and _FILLING.fullmatch(node.func.attr)
+        ):
             self._fill(node.func.value)
         is_setattr = isinstance(node.func, ast.Name) and node.func.id == "setattr"
         if self._depth and is_setattr and len(node.args) > 1:

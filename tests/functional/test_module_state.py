@@ -147,8 +147,11 @@ def save(model, path, **options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = modpack.save(model, path, **options)
-    return [str(each.message) for each in caught if "names in its modules" in str(each.message)
-            or "name in its modules" in str(each.message)], plan
+    return [
+        str(each.message)
+        for each in caught
+        if "names in its modules" in str(each.message) or "name in its modules" in str(each.message)
+    ], plan
 
 
 def run_script(code: str, **modules) -> None:
@@ -330,7 +333,11 @@ class Part: pass
 
 
 def test_changes_by_package_and_unstable_values_are_silent(project, installed, tmp_path):
-    files = {"quietlib/__init__.py": LIBRARY, "quietlib/parts.py": "", "quietlib/late.py": "value=1"}
+    files = {
+        "quietlib/__init__.py": LIBRARY,
+        "quietlib/parts.py": "",
+        "quietlib/late.py": "value=1",
+    }
     installed("quietlib", files)
     project({"quietnet.py": QUIET})
     net = importlib.import_module("quietnet")
@@ -352,7 +359,11 @@ def test_changes_by_package_and_unstable_values_are_silent(project, installed, t
 
 
 def test_fresh_model_has_no_remarks(project, installed, tmp_path):
-    files = {"quietlib/__init__.py": LIBRARY, "quietlib/parts.py": "", "quietlib/late.py": "value=1"}
+    files = {
+        "quietlib/__init__.py": LIBRARY,
+        "quietlib/parts.py": "",
+        "quietlib/late.py": "value=1",
+    }
     installed("quietlib", files)
     project({"quietnet.py": QUIET.replace("        Net.made += 1\n", "")})
     told, plan = save(importlib.import_module("quietnet").Net(), tmp_path / "net.modpack")
@@ -406,7 +417,9 @@ def test_patched_library_is_reported(project, installed, tmp_path):
 def test_patched_extern_library_is_reported(project, installed, tmp_path, monkeypatch):
     installed("externlib", {"externlib.py": "def size(x): return x\nclass Base:\n    pass"})
     source = NET.replace("return self.first(x)", "return externlib.size(x) + F.gelu(x)")
-    source = source.replace("class Net(torch.nn.Module)", "class Net(torch.nn.Module, externlib.Base)")
+    source = source.replace(
+        "class Net(torch.nn.Module)", "class Net(torch.nn.Module, externlib.Base)"
+    )
     project({"externnet.py": "import externlib, torch.nn.functional as F\n" + source})
     net = importlib.import_module("externnet")
     changes = {"size": lambda x: x + 1, "gelu": lambda x: x, "run": lambda self: 1}
@@ -454,7 +467,8 @@ def test_state_of_submodule_and_alias_is_reported(project, tmp_path):
     files = {
         "statepack/__init__.py": "",
         "statepack/options.py": "LEVEL = 1\nTABLE = {}\nclass Options:\n    size = 1",
-        "statepack/net.py": "from statepack import options\nfrom .options import TABLE as ALIAS\n" + NET,
+        "statepack/net.py": "from statepack import options\nfrom .options import TABLE as ALIAS\n"
+        + NET,
     }
     project(files)
     net = importlib.import_module("statepack.net")
@@ -469,7 +483,9 @@ def test_state_of_submodule_and_alias_is_reported(project, tmp_path):
 
 
 def test_equal_outputs_make_a_note(project, tmp_path):
-    project({"notednet.py": "OTHER = 'secret'\nSCALE = 1\n" + NET.replace("(x)\n", "(x) * SCALE\n")})
+    project(
+        {"notednet.py": "OTHER = 'secret'\nSCALE = 1\n" + NET.replace("(x)\n", "(x) * SCALE\n")}
+    )
     net = importlib.import_module("notednet")
     net.OTHER = "changed"
     path = tmp_path / "net.modpack"
