@@ -83,7 +83,7 @@ class LiveModules:
         self._walker = walker
         self._installed = installed
         self._scripts = frozenset(scripts)
-        self._packaged: dict[str, Namespace] | None = None
+        self._packaged: dict[str, Namespace] = {}
         self._mocked: frozenset[str] = frozenset()
         self._reached: Names = {}
         self._names: dict[str, tuple[str, ...]] = {}
@@ -91,12 +91,12 @@ class LiveModules:
         self._is_users = cache(self._is_of_user)
         self._stored = cache(lambda module: StoredNames(walker.source(module)))
 
-    def describe(self, plan: Plan) -> dict[str, tuple[str, ...]]:
-        """Describe the modules of a plan as they are now, and return the names that count."""
+    def find_names(self, plan: Plan) -> dict[str, tuple[str, ...]]:
+        """Return the names that count in the modules of a plan, by module."""
         edited = {note.subject for note in plan.notes if note.code == "source-modified"}
         found = {m: self._live(m, plan) for m in plan.modules(Action.INTERN) if m not in edited}
         packaged = {module: live for module, live in found.items() if live}
-        if self._packaged is None or packaged.keys() != self._packaged.keys():
+        if packaged.keys() != self._packaged.keys():
             self._packaged = packaged
             self._mocked = frozenset(plan.modules(Action.MOCK))
             self._reached = reached_names(self._roots, packaged.__contains__, self._is_users)
@@ -106,10 +106,18 @@ class LiveModules:
                 else tuple(self._reached.get(module, ()))
                 for module in {**packaged, **self._reached}
             }
-            modules = {m: packaged.get(m) or module_dict(sys.modules.get(m)) for m in self._names}
-            folders = set(map(_import_root, packaged.items()))
-            self._rows = describe_modules(modules, self._names, packaged, folders, self._scripts)
         return self._names
+
+    def _describe(self, loaded: Sequence[Row]) -> None:
+        """Describe those live modules that a process has loaded, as they are now.
+
+        Objects are described where they are found first, which must not be in another module.
+        """
+        found = {row.path for row in loaded}
+        names = {module: each for module, each in self._names.items() if module in found}
+        live = {m: self._packaged.get(m) or module_dict(sys.modules.get(m)) for m in names}
+        folders = set(map(_import_root, self._packaged.items()))
+        self._rows = describe_modules(live, names, self._packaged, folders, self._scripts)
 
     def compare(
         self, loaded: Sequence[Row], describe_again: Callable[[bool], Sequence[Row]]
@@ -121,6 +129,7 @@ class LiveModules:
             describe_again: Returns the rows of another process, which is not a fork if the argument
                 is True: forks have the same order of sets. Called if anything differs.
         """
+        self._describe(loaded)
         before, differences = _texts(loaded), list(self._differences(loaded))
         explained = list(map(self._explain, differences))
         for is_new in (False, True):
@@ -174,7 +183,6 @@ class LiveModules:
 
     def _counts(self, each: StateDifference, module: str, name: str, origin: str) -> bool:
         """Return whether a difference may matter, by the owner of the code."""
-        assert self._packaged is not None
         if module not in self._packaged or (not each.live and name.isidentifier()):
             return not each.loaded.startswith("module ")  # imports of submodules differ
         if each.live.startswith("module ") and not each.loaded:
@@ -190,7 +198,7 @@ class LiveModules:
     def _explain(self, each: StateDifference) -> ModuleDifference:
         module, _, name = each.path.partition(":")
         name = name.removesuffix(f".{BASES}")
-        stored = self._stored(module) if module in (self._packaged or ()) else StoredNames(b"")
+        stored = self._stored(module) if module in self._packaged else StoredNames(b"")
         line = stored.lines.get(name) or stored.lines.get(re.split(r"[.\[{]", name)[0])
         file = module_dict(sys.modules.get(module)).get("__file__")
         live, loaded = map(_shown, (each.live, each.loaded))
@@ -204,7 +212,7 @@ class LiveModules:
 
     def _is_own(self, each: StateDifference, module: str, name: str, stored: StoredNames) -> bool:
         """Return whether functions of the package may have made a difference."""
-        packaged = self._packaged or {}
+        packaged = self._packaged
         origin = next((row.module for row in self._rows if row.path == each.path), "")
         if origin not in packaged and origin and self._is_users(origin):
             return False  # code that the package does not contain

@@ -173,10 +173,9 @@ class _ModuleDescriber(Describer):
         elif is_a(value, enum.Enum):
             self._find_class(kind)
             super()._describe(value, path)
-            if id(value) in self._seen:
-                return ()
-            self._seen[id(value)] = path, value
-            return [(f"{path}.value", attributes_of(value).get("_value_"))]
+            attributes = attributes_of(value)
+            is_definition = path.endswith(f":{kind.__qualname__}.{attributes.get('_name_')}")
+            return [(f"{path}.value", attributes.get("_value_"))] if is_definition else ()
         for holder, names in HOLDERS.items():
             if is_a(value, holder):
                 self._add(path, kind.__name__)
@@ -241,18 +240,20 @@ class _ModuleDescriber(Describer):
         if is_a(value, (set, frozenset)):
             names = {self._key(each): each for each in islice(value, MAX_ENTRIES)}
             parts = [(f"{path}{{{name}}}", names[name]) for name in sorted(names)]
-            return "", [(step, each) for step, each in parts if not step.endswith(" object}")]
+            return "", [(step, each) for step, each in parts if not step.endswith("{}")]
         if is_a(value, (dict, MappingProxyType)):
             items = dict.items(value) if is_a(value, dict) else value.items()
             if len(items) > MAX_ENTRIES:
                 return f"of {len(items)}", []
-            return "", [(f"{path}[{self._key(key)}]", each) for key, each in list(items)]
+            keys = [(self._key(key), each) for key, each in list(items)]
+            return "", [(f"{path}[{key}]", each) for key, each in keys if key]
         if contents := contents_of(value):
             is_list = is_a(value, (list, tuple, deque)) and len(contents[1]) < MAX_ENTRIES
             return "" if is_list else contents[0], [(f"{path}{n}", v) for n, v in contents[1]]
         return "", []
 
     def _key(self, key: Any) -> str:
+        """Return the text of a key; empty if it has none that is the same in another process."""
         if type(key) is str:
             return shortened(repr(self._without_folders(key)))
         if type(key) in PLAIN or (type(key) is tuple and {type(each) for each in key} <= {*PLAIN}):
@@ -261,8 +262,8 @@ class _ModuleDescriber(Describer):
             return self._name_of(key)
         if is_a(key, FunctionType):
             return f"{strip_namespaces(str(key.__module__))}.{key.__qualname__}"
-        name = str(attributes_of(key).get("_name_")) if is_a(key, enum.Enum) else "object"
-        return f"{self._name_of(type(key))} {name}"
+        is_named = is_a(key, enum.Enum)
+        return f"{self._name_of(type(key))}.{attributes_of(key).get('_name_')}" if is_named else ""
 
     def _find_class(self, kind: type) -> None:
         """Remember to describe a packaged class, and its bases."""

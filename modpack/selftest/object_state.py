@@ -55,7 +55,7 @@ _WINDOW: Final = 4096
 changed it. The others need not be read: a large model would be read twice more for each save, and
 the digests of records cover them."""
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
-_TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
+TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType)
 _HOOK_TABLES: Final = frozenset(
     table
@@ -133,7 +133,7 @@ class Describer:
     def _describe(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         """Add the rows of one value and return its parts with their paths."""
         kind = type(value)
-        if kind in PLAIN or kind in _TEXTUAL:
+        if kind in PLAIN or kind in TEXTUAL:
             self._add(path, shortened(strip_namespaces(f"{kind.__name__} {value!r}")))
             return ()
         if is_a(value, enum.Enum):

@@ -362,7 +362,7 @@ class SelfTest:
                 tuple(self._tables),
                 call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
                 objects=tuple(self._objects),
-                modules=self._modules.describe(self._plan) if self._modules is not None else {},
+                modules=self._modules.find_names(self._plan) if self._modules is not None else {},
             )
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
