@@ -201,11 +201,11 @@ class LiveModules:
         stored = self._stored(module) if module in self._packaged else StoredNames(b"")
         line = stored.lines.get(name) or stored.lines.get(re.split(r"[.\[{]", name)[0])
         file = module_dict(sys.modules.get(module)).get("__file__")
-        live, loaded = map(_shown, (each.live, each.loaded))
+        live, loaded = _shown(each.live), _shown(each.loaded)
         return ModuleDifference(
             f"{module}.{name}",
             f"{Path(str(file)).name}:{line}" if line else "",
-            f"{live} with other code" if live == loaded else live,
+            f"{live} in another form" if live == loaded else live,
             loaded,
             self._is_own(each, module, name, stored),
         )
@@ -236,7 +236,8 @@ def _texts(rows: Iterable[Row]) -> Mapping[str, str]:
 
 
 def _shown(text: str) -> str:
-    """Return a row's text without checksums of code and signs of paths."""
+    """Return a row's text without details that only serve the comparison."""
     if text.startswith("function "):
         return " ".join(text.split()[:2])
+    text = re.sub(r" strides \[[\d, ]*\] from \d+", "", text)
     return text.replace(":", ".", 1) if text.startswith(SAME) else text

@@ -539,8 +539,9 @@ def _changed_state(changed: Sequence[ModuleDifference]) -> Iterator[str]:
     """Yield a warning that lists names in modules that differ after loading."""
     if changed:
         yield with_hint(
-            f"the package loads, but {counted(len(changed), 'name')} in its modules differ from "
-            f"those of this process: {listed(list(map(str, changed)), _MAX_DIFFERENCES)}",
+            f"the package loads, but {counted(len(changed), 'name')} in its modules "
+            f"{'differs' if len(changed) == 1 else 'differ'} from the state in this process: "
+            f"{listed(list(map(str, changed)), _MAX_DIFFERENCES)}",
             "If the model needs the live value, set it in the module's source, or in the model's "
             "forward() or __setstate__(), or extern the module.",
         )
