@@ -188,7 +188,11 @@ class LiveModules:
         if each.live.startswith("module ") and not each.loaded:
             return False
         if self._is_users(module):
-            return each.loaded != "" or not name.isidentifier() or name in self._reached[module]
+            return (
+                each.loaded != ""
+                or not name.isidentifier()
+                or name in self._reached.get(module, ())
+            )
         is_private = any(step[:1] == "_" != step[1:2] for step in name.split("."))
         is_added = not each.loaded and (name.isidentifier() or name[-1:] in "]}")
         is_outside = origin != "" and not is_everywhere(origin)

@@ -127,6 +127,7 @@ class _ModuleDescriber(Describer):
         self._found: set[str] = set()
         parts = "|".join(map(re.escape, sorted(folders, key=len, reverse=True)))
         self._folders = re.compile(parts) if parts else None
+        self._modules: dict[type, str] = {}
         self._limit = 0
 
     def describe_all(self, values: Mapping[str, Namespace]) -> None:
@@ -153,12 +154,13 @@ class _ModuleDescriber(Describer):
         kind = type(value)
         if len(self.rows) >= self._limit:
             return ()
+        if kind in PLAIN:
+            value = self._without_folders(str(value)) if kind is str else value
+            return super()._describe(value, path)
         if self._module_of(kind) == RUNTIME_MODULE:  # a mock
             self._add(path, ANYTHING)
             return ()
-        if kind is str:
-            value = self._without_folders(str(value))
-        elif is_a(value, ModuleType):  # one with a class of its own may run code on access
+        if is_a(value, ModuleType):  # one with a class of its own may run code on access
             self._add(path, f"module {module_dict(value).get('__name__', '?')}")
             return ()
         elif is_a(value, type):
@@ -276,7 +278,10 @@ class _ModuleDescriber(Describer):
                 self._classes.append((path, each))
 
     def _module_of(self, kind: type) -> str:
-        return strip_namespaces(str(type.__getattribute__(kind, "__module__")))
+        if kind not in self._modules:
+            module = str(type.__getattribute__(kind, "__module__"))
+            self._modules[kind] = strip_namespaces(module)
+        return self._modules[kind]
 
     def _name_of(self, kind: type) -> str:
         return self._own_names(f"{self._module_of(kind)}.{kind.__qualname__}")
@@ -296,10 +301,8 @@ def _cell_contents(cells: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, obje
 def _is_value(kind: Any, module: str) -> bool:
     """Return whether objects of a class are compared by value, such as paths and patterns."""
     is_hashed = kind.__hash__ not in (None, object.__hash__) and kind.__eq__ is not object.__eq__
-    return is_hashed and is_stdlib(module) and module != "weakref" and kind not in _CONTAINERS
-
-
-_CONTAINERS: Final = (tuple, frozenset, CodeType, MappingProxyType)
+    is_other = issubclass(kind, (tuple, frozenset, CodeType, MappingProxyType))
+    return is_hashed and is_stdlib(module) and module != "weakref" and not is_other
 
 
 def _checksum(code: CodeType) -> str:

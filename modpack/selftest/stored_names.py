@@ -15,10 +15,10 @@ _FILLING: Final = re.compile(
     "add|append|appendleft|clear|discard|extend|insert|pop|popitem|remove|setdefault|update"
 )
 """Methods that change a container."""
-_INITIALIZERS: Final = ("__init__", "__new__", "__post_init__", "__setstate__")
+_INITIALIZERS: Final = ("__init__", "__post_init__", "__setstate__")
 
 
-class StoredNames(ast.NodeVisitor):
+class StoredNames:
     """The names that functions in a source store, and the lines of definitions.
 
     Args:
@@ -26,24 +26,24 @@ class StoredNames(ast.NodeVisitor):
 
     Attributes:
         lines: Lines of definitions and assignments, by name or path: ``Net.forward``.
+        has_dynamic_names: Whether the module adds names to itself through ``globals()``.
     """
 
     def __init__(self, source: bytes) -> None:
         self.lines: dict[str, int] = {}
+        self.has_dynamic_names = False
         self._names: set[str] = set()
+        """Global names, and names of containers that are filled."""
         self._attributes: set[str] = set()
-        """Attributes that are stored on other objects than ``self``, such as classes."""
+        """Attributes that are stored or filled on other objects, such as classes and modules."""
         self._own_attributes: set[str] = set()
-        self._filled: set[str] = set()
-        self._has_dynamic_names = False
-        self._path: list[str] = []
-        self._depth = 0
-        self._self = ""
-        self._is_initializer = False
-        self._aliases: dict[str, str] = {}
-        self._locals: set[str] = set()
+        """Attributes that are stored on ``self``."""
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-            self.visit(ast.parse(source))
+            tree = ast.parse(source)
+            self._find_lines(tree, "")
+            for node in ast.walk(tree):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    self._read_function(node)
 
     def change(self, name: str, is_class_attribute: bool) -> bool:
         """Return whether functions may change a name.
@@ -53,107 +53,60 @@ class StoredNames(ast.NodeVisitor):
             is_class_attribute: Whether it is an attribute of a class. Methods that store an
                 attribute of ``self`` do not change that of the class.
         """
-        first, *steps = re.findall(r"(?:^|\.)([^\W\d]\w*)", re.sub(r"[\[{].*", "", name)) or [name]
-        if first in self._names or first in self._filled:
-            return True
-        if is_class_attribute:
-            return not self._attributes.isdisjoint(steps)
-        changed = self._attributes | self._own_attributes | self._filled
-        return not changed.isdisjoint(steps)
+        first, *steps = re.sub(r"[\[{].*", "", name).split(".")
+        own = set() if is_class_attribute else self._own_attributes
+        return first in self._names or not self._attributes.union(own).isdisjoint(steps)
 
     def change_outside(self, name: str) -> bool:
         """Return whether functions may change a name of another module."""
         first = re.split(r"\W", name, maxsplit=1)[0]
-        return first in self._attributes or first in self._filled
+        return first in self._attributes or first in self._names
 
-    @property
-    def has_dynamic_names(self) -> bool:
-        """Whether the module adds names to itself by computed names."""
-        return self._has_dynamic_names
+    def _find_lines(self, parent: ast.AST, prefix: str) -> None:
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                self.lines.setdefault(prefix + node.name, node.lineno)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.lines.setdefault(prefix + node.id, node.lineno)
+            if isinstance(node, ast.ClassDef):
+                self._find_lines(node, f"{prefix}{node.name}.")
+            elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                self._find_lines(node, prefix)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._define(node.name, node.lineno)
-        self._path.append(node.name)
-        self.generic_visit(node)
-        self._path.pop()
+    def _read_function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        nodes = list(ast.walk(function))
+        shared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+        self._names |= shared
+        bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        aliases = {
+            node.targets[0].id: node.value
+            for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        }
+        is_initializer = function.name in _INITIALIZERS
+        for node in nodes:
+            is_stored = not isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+            if isinstance(node, ast.Attribute) and is_stored:
+                self._store(node, is_initializer)
+            filled: ast.expr | None = None
+            if isinstance(node, ast.Subscript) and is_stored:
+                filled = node.value
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                filled = node.func.value if _FILLING.fullmatch(node.func.attr) else None
+            while isinstance(filled, ast.Subscript):
+                filled = filled.value
+            if isinstance(filled, ast.Name):
+                filled = aliases.get(filled.id, filled)
+            if isinstance(filled, ast.Attribute):
+                self._store(filled, is_initializer)
+            elif isinstance(filled, ast.Name) and filled.id not in bound - shared:
+                self._names.add(filled.id)
+            elif isinstance(filled, ast.Call) and isinstance(filled.func, ast.Name):
+                self.has_dynamic_names |= filled.func.id == "globals"
 
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._define(node.name, node.lineno)
-        before = self._self, self._is_initializer, self._aliases, self._locals
-        arguments = [a.arg for a in (*node.args.posonlyargs, *node.args.args)]
-        if not self._depth:
-            self._self = "self" if arguments[:1] != ["cls"] else ""
-            self._is_initializer = node.name in _INITIALIZERS
-        stored = [n for n in ast.walk(node) if isinstance(n, (ast.Name, ast.Global))]
-        names = {n.id for n in stored if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        names -= {name for n in stored if isinstance(n, ast.Global) for name in n.names}
-        self._locals = self._locals | names | set(arguments)
-        self._aliases = dict(self._aliases)
-        self._depth += 1
-        self.generic_visit(node)
-        self._depth -= 1
-        self._self, self._is_initializer, self._aliases, self._locals = before
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Global(self, node: ast.Global) -> None:
-        self._names.update(node.names)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Store):
-            self._define(node.id, node.lineno)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            if self._depth and isinstance(target, ast.Name):
-                if isinstance(node.value, ast.Name):
-                    self._aliases[target.id] = node.value.id
-                elif isinstance(node.value, ast.Attribute):
-                    self._aliases[target.id] = node.value.attr
-        self.generic_visit(node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        if self._depth and not isinstance(node.ctx, ast.Load):
-            if not self._is_self(node.value):
-                self._attributes.add(node.attr)
-            elif not self._is_initializer:
-                self._own_attributes.add(node.attr)
-        self.generic_visit(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        if self._depth and not isinstance(node.ctx, ast.Load):
-            self._fill(node.value)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
-        if (
-            self._depth
-            and isinstance(node.func, ast.Attribute)
-            and _FILLING.fullmatch(node.func.attr)
-        ):
-            self._fill(node.func.value)
-        is_setattr = isinstance(node.func, ast.Name) and node.func.id == "setattr"
-        if self._depth and is_setattr and len(node.args) > 1:
-            if isinstance(node.args[1], ast.Constant):
-                self._attributes.add(str(node.args[1].value))
-        self.generic_visit(node)
-
-    def _fill(self, target: ast.expr) -> None:
-        while isinstance(target, ast.Subscript):
-            target = target.value
-        if isinstance(target, ast.Name):
-            name = self._aliases.get(target.id, target.id)
-            if name != target.id or name not in self._locals:
-                self._filled.add(name)
-        elif isinstance(target, ast.Attribute):
-            if not (self._is_initializer and self._is_self(target.value)):
-                self._filled.add(target.attr)
-        elif isinstance(target, ast.Call) and isinstance(target.func, ast.Name):
-            self._has_dynamic_names |= target.func.id == "globals"
-
-    def _is_self(self, value: ast.expr) -> bool:
-        return isinstance(value, ast.Name) and value.id == self._self
-
-    def _define(self, name: str, line: int) -> None:
-        if not self._depth:
-            self.lines.setdefault(".".join((*self._path, name)), line)
+    def _store(self, target: ast.Attribute, is_initializer: bool) -> None:
+        if not (isinstance(target.value, ast.Name) and target.value.id == "self"):
+            self._attributes.add(target.attr)
+        elif not is_initializer:
+            self._own_attributes.add(target.attr)

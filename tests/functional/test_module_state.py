@@ -178,7 +178,7 @@ import threading, time, typing, uuid, warnings, weakref
 from concurrent.futures import ThreadPoolExecutor
 from math import *
 import torch
-import quietlib
+import quietlib, quietstate
 
 COUNT = 0
 CACHE = {}
@@ -278,6 +278,13 @@ class Meta(type):
         Meta.made[cls.__name__] = cls
         return made
 
+class Shared:
+    pool = {}
+    level = 0
+    def fill(self):
+        self.pool["a"] = 1
+        type(self).level += 1
+
 class Single(metaclass=Meta):
     instance = None
     def __new__(cls):
@@ -296,7 +303,9 @@ class Net(torch.nn.Module):
         return 2
     def forward(self, x):
         fill()
-        Single()
+        Single(), Shared().fill()
+        quietstate.level = 3
+        quietstate.TABLE[1] = 2
         cached(1), table(), next(numbers), RANDOM.random(), log.warning("called")
         pool.submit(fill).result()
         torch.rand(1, generator=GENERATOR)
@@ -336,7 +345,7 @@ def test_changes_by_package_and_unstable_values_are_silent(project, installed, t
         "quietlib/late.py": "value=1",
     }
     installed("quietlib", files)
-    project({"quietnet.py": QUIET})
+    project({"quietnet.py": QUIET, "quietstate.py": "level = 1\nTABLE = {}"})
     net = importlib.import_module("quietnet")
     model = net.Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -361,7 +370,7 @@ def test_fresh_model_has_no_remarks(project, installed, tmp_path):
         "quietlib/late.py": "value=1",
     }
     installed("quietlib", files)
-    project({"quietnet.py": QUIET.replace("        Net.made += 1\n", "")})
+    project({"quietnet.py": QUIET.replace("Net.made += 1", "pass"), "quietstate.py": ""})
     told, plan = save(importlib.import_module("quietnet").Net(), tmp_path / "net.modpack")
     assert told == []
     assert [note for note in plan.notes if note.code == "module-state"] == []
