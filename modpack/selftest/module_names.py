@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from modpack.core.names import strip_namespaces
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
-from modpack.pickling.object_paths import iter_objects
+from modpack.pickling.functions import codes_in
+from modpack.pickling.object_paths import captured, iter_objects
 from modpack.selftest.module_state import CODE_HOLDERS, HOLDERS
 from modpack.selftest.object_state import MAX_ENTRIES, attributes_of
 
@@ -92,21 +93,16 @@ class _Reach:
                 self.add(value)
             return
         for name, value in list(vars(kind).items()):
-            if is_a(value, FunctionType) and self._is_set_by_user(value, module):
+            if self._is_set_by_user(value, module):
                 self._mark(module, f"{kind.__qualname__}.{name}")
 
     def _add_function(self, function: Any) -> None:
-        for cell in function.__closure__ or ():
-            try:
-                self.add(cell.cell_contents)
-            except ValueError:  # it is empty
-                continue
-        for value in (*function.__dict__.values(), *(function.__defaults__ or ())):
+        for value in (*dict(captured(function)).values(), *function.__dict__.values()):
             self.add(value)
         module = strip_namespaces(str(function.__globals__.get("__name__")))
         if not self._is_packaged(module):
             return
-        names = set(_names_in(function.__code__))
+        names = {name for code in codes_in(function.__code__) for name in code.co_names}
         package = str(function.__globals__.get("__package__"))
         spaces: list[tuple[str, Mapping[str, object]]] = [(module, function.__globals__)]
         for name in names:  # of import statements
@@ -118,9 +114,7 @@ class _Reach:
             is_packaged = self._is_packaged(module)
             for name in names.intersection(space):
                 value = space[name]
-                if is_packaged or (
-                    is_a(value, FunctionType) and self._is_set_by_user(value, module)
-                ):
+                if is_packaged or self._is_set_by_user(value, module):
                     self._mark(module, name)
                 if is_a(value, ModuleType) and id(module_dict(value)) not in seen:
                     inner = module_dict(value)
@@ -129,17 +123,11 @@ class _Reach:
                 elif is_packaged:
                     self.add(value)
 
-    def _is_set_by_user(self, function: Any, module: str) -> bool:
-        origin = strip_namespaces(str(function.__globals__.get("__name__")))
+    def _is_set_by_user(self, value: Any, module: str) -> bool:
+        if not is_a(value, FunctionType):
+            return False
+        origin = strip_namespaces(str(value.__globals__.get("__name__")))
         return origin != module and self._is_users(origin)
 
     def _mark(self, module: str, name: str) -> None:
         self.names.setdefault(module, {})[name] = None
-
-
-def _names_in(code: CodeType) -> Iterator[str]:
-    """Yield the names of globals, attributes, and modules in code and the code inside it."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_in(constant)

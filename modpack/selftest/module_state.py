@@ -33,6 +33,7 @@ from modpack.archive.module_index import MODULES_NAME
 from modpack.core.names import dotted, is_stdlib, is_within, strip_namespaces
 from modpack.discovery.finder import is_a
 from modpack.discovery.importers import module_dict
+from modpack.pickling.functions import closed_over
 from modpack.selftest.object_rows import ANYTHING, SAME, Row
 from modpack.selftest.object_state import (
     MAX_ENTRIES,
@@ -206,17 +207,16 @@ class _ModuleDescriber(Describer):
         if id(function) in self._seen or self._origins.get(id(function), path) != path:
             return ()
         self._seen[id(function)] = path, function
-        cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
-        parts = [(f"{path}.<{name}>", value) for name, value in _cell_contents(cells)]
+        parts = [(f"{path}.<{name}>", value) for name, value in closed_over(function)]
         attributes = function.__dict__.items()
         parts += [(dotted(path, n), v) for n, v in attributes if n[:1] != "_" or n == "__wrapped__"]
         if not is_packaged:  # the wrapper of a library, around packaged functions
             return [(step, value) for step, value in parts if is_a(value, CODE_HOLDERS)]
-        defaults = [
-            *enumerate(function.__defaults__ or ()),
-            *(function.__kwdefaults__ or {}).items(),
-        ]
-        return [*parts, *((f"{path}.<default {name}>", value) for name, value in defaults)]
+        defaults = {
+            **dict(enumerate(function.__defaults__ or ())),
+            **(function.__kwdefaults__ or {}),
+        }
+        return [*parts, *((f"{path}.<default {name}>", value) for name, value in defaults.items())]
 
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
         self._find_class(type(module))
@@ -288,14 +288,6 @@ class _ModuleDescriber(Describer):
 
     def _without_folders(self, text: str) -> str:
         return self._folders.sub("<folder>", text) if self._folders is not None else text
-
-
-def _cell_contents(cells: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, object]]:
-    for name, cell in cells:
-        try:
-            yield name, cell.cell_contents
-        except ValueError:  # it is empty
-            continue
 
 
 def _is_value(kind: Any, module: str) -> bool:
