@@ -73,12 +73,7 @@ _log = logging.getLogger("modpack")
 
 
 def start_interpreter(
-    job: Job,
-    folder: Path,
-    connection: Connection,
-    handle: int,
-    log: IO[bytes],
-    is_new: bool = False,
+    job: Job, folder: Path, connection: Connection, handle: int, log: IO[bytes]
 ) -> ForkedInterpreter | subprocess.Popen[bytes]:
     """Start an interpreter that runs a job: a fork of the warm one, or else a new one.
 
@@ -88,14 +83,13 @@ def start_interpreter(
         connection: The parent's end of the connection to the interpreter.
         handle: The descriptor of the other end.
         log: File for stdout and stderr.
-        is_new: Whether to start a new interpreter in any case.
 
     Raises:
         OSError: If no process can be started.
     """
     environment = {**os.environ, SELF_TEST_VARIABLE: "1"}
     environment["MODPACK_CACHE_DIR"] = str(folder / "cache")
-    fork = None if is_new else _fork_interpreter(job, handle, log)
+    fork = None if job.in_new_interpreter else _fork_interpreter(job, handle, log)
     if fork is not None:
         start = json.dumps([str(folder), environment]).encode("ascii")
         with contextlib.suppress(OSError):  # the next read reports that it ended

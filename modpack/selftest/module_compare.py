@@ -116,7 +116,11 @@ class LiveModules:
         found = {row.path for row in loaded}
         names = {module: each for module, each in self._names.items() if module in found}
         live = {m: self._packaged.get(m) or module_dict(sys.modules.get(m)) for m in names}
-        folders = set(map(_import_root, self._packaged.items()))
+        folders = {
+            str(Path(str(each["__file__"])).parents[module.count(".") + ("__path__" in each)])
+            for module, each in self._packaged.items()
+            if module.rpartition(".")[0] not in self._packaged
+        }
         self._rows = describe_modules(live, names, self._packaged, folders, self._scripts)
 
     def compare(
@@ -226,13 +230,6 @@ class LiveModules:
             return True
         others = (m for m in packaged if m != module and self._is_users(m))
         return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
-
-
-def _import_root(module: tuple[str, Namespace]) -> str:
-    """Return the entry of ``sys.path`` that a module was imported from."""
-    name, live = module
-    steps = name.count(".") + ("__path__" in live)
-    return str([*Path(str(live.get("__file__"))).parents, ""][steps])
 
 
 def _texts(rows: Iterable[Row]) -> Mapping[str, str]:

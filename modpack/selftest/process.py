@@ -96,6 +96,7 @@ class Job(NamedTuple):
         call_signatures: Calls whose varying dimensions are wanted.
         objects: Package and resource of the objects to describe.
         modules: Names to describe by module; see :func:`.describe_modules`.
+        in_new_interpreter: Whether no fork may run the job.
     """
 
     package: str
@@ -111,6 +112,7 @@ class Job(NamedTuple):
     call_signatures: tuple[CallSignature, ...] = ()
     objects: tuple[tuple[str, str], ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    in_new_interpreter: bool = False
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -257,14 +259,13 @@ class RunResult(NamedTuple):
         return self._replace(failure=failure, log=self.log.replace(name, replacement))
 
 
-def run_job(job: Job, respond: Responder, timeout: float, is_new: bool = False) -> RunResult:
+def run_job(job: Job, respond: Responder, timeout: float) -> RunResult:
     """Run a job in a clean interpreter.
 
     Args:
         job: The job. Without a ``tree``, the package's code goes to a temporary folder.
         respond: Function that handles the child's requests.
         timeout: Maximum duration in seconds.
-        is_new: Whether to start a new interpreter in any case, instead of a fork.
 
     Raises:
         ModpackError: If no interpreter can be started.
@@ -282,21 +283,19 @@ def run_job(job: Job, respond: Responder, timeout: float, is_new: bool = False) 
         (folder / "cwd").mkdir()
         document = record_to_json(job._replace(tree=job.tree or str(folder / "tree")))
         (folder / "job.json").write_text(json.dumps(document), encoding="utf-8")
-        result = _communicate(job, folder, respond, timeout, is_new)
+        result = _communicate(job, folder, respond, timeout)
         log = (folder / "log").read_bytes().decode("utf-8", "replace").strip().splitlines()
         seconds = time.monotonic() - started
         return result._replace(log="\n".join(log[-_LOG_LINES:]), seconds=seconds)
 
 
-def _communicate(
-    job: Job, folder: Path, respond: Responder, timeout: float, is_new: bool
-) -> RunResult:
+def _communicate(job: Job, folder: Path, respond: Responder, timeout: float) -> RunResult:
     """Start the child in the folder of its job, handle its requests, and return its result."""
     deadline = time.monotonic() + timeout
     ours, theirs = Pipe()
     with ours, (folder / "log").open("wb") as log:
         with theirs:
-            process = start_interpreter(job, folder, ours, theirs.fileno(), log, is_new)
+            process = start_interpreter(job, folder, ours, theirs.fileno(), log)
         try:
             while True:
                 message = _receive(ours, process, deadline)

@@ -390,10 +390,9 @@ class SelfTest:
 
         def describe_again(is_new: bool) -> Sequence[Row]:
             with phase("comparing modules"), self._builder.open_preview() as package:
-                again = job._replace(
-                    package=package, namespace=record.namespace, cases=(), call_signatures=()
-                )
-                return run_job(again, lambda _: ResolvedResources(), self._timeout, is_new).modules
+                again = job._replace(package=package, namespace=record.namespace, cases=())
+                again = again._replace(call_signatures=(), in_new_interpreter=is_new)
+                return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
 
         return self._modules.compare(result.modules, describe_again)
 
