@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from modpack.core.names import is_everywhere, root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
@@ -121,7 +123,9 @@ class LiveModules:
             for module, each in self._packaged.items()
             if module.rpartition(".")[0] not in self._packaged
         }
-        self._rows = describe_modules(live, names, self._packaged, folders, self._scripts)
+        roots = (root for root in self._roots if isinstance(root, torch.nn.Module))
+        saved = {id(part) for root in roots for part in root.modules()}
+        self._rows = describe_modules(live, names, self._packaged, folders, self._scripts, saved)
 
     def compare(
         self, loaded: Sequence[Row], describe_again: Callable[[bool], Sequence[Row]]

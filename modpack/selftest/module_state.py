@@ -73,6 +73,7 @@ def describe_modules(
     packaged: Container[str],
     folders: Iterable[str],
     scripts: frozenset[str] = frozenset(),
+    saved: Container[int] = (),
 ) -> tuple[Row, ...]:
     """Describe modules as they are now.
 
@@ -82,8 +83,10 @@ def describe_modules(
         packaged: The modules that the package contains.
         folders: Folders that contain the code. They differ between the processes.
         scripts: Modules whose definitions are packaged as those of a script.
+        saved: Ids of the torch modules that are saved. Their mode may have been changed with the
+            saved object's, and loading restores it there.
     """
-    describer = _ModuleDescriber(packaged, folders, DescriptionOptions(scripts))
+    describer = _ModuleDescriber(packaged, folders, saved, DescriptionOptions(scripts))
     # Tensor subclasses may reject these operations.
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         describer.describe_all(
@@ -118,10 +121,15 @@ def _is_special(name: str, value: object) -> bool:
 
 class _ModuleDescriber(Describer):
     def __init__(
-        self, packaged: Container[str], folders: Iterable[str], options: DescriptionOptions
+        self,
+        packaged: Container[str],
+        folders: Iterable[str],
+        saved: Container[int],
+        options: DescriptionOptions,
     ) -> None:
         super().__init__(options)
         self._packaged = packaged
+        self._saved = saved
         self._origins: dict[int, str] = {}
         """The paths of the objects that modules bind, by their ids."""
         self._classes: deque[tuple[str, type]] = deque()
@@ -158,8 +166,11 @@ class _ModuleDescriber(Describer):
         if kind in PLAIN:
             value = self._without_folders(str(value)) if kind is str else value
             return super()._describe(value, path)
-        if self._module_of(kind) == RUNTIME_MODULE:  # a mock
-            self._add(path, ANYTHING)
+        called = value.__func__ if is_a(value, MethodType) else value
+        names = called.__globals__ if is_a(called, FunctionType) else {}
+        is_of_modpack = is_within(strip_namespaces(str(names.get("__name__"))), "modpack")
+        if self._module_of(kind) == RUNTIME_MODULE or is_of_modpack:
+            self._add(path, ANYTHING)  # a mock, or the ``import_module`` of packages, for example
             return ()
         if is_a(value, ModuleType):  # one with a class of its own may run code on access
             self._add(path, f"module {module_dict(value).get('__name__', '?')}")
@@ -179,10 +190,10 @@ class _ModuleDescriber(Describer):
             attributes = attributes_of(value)
             is_definition = path.endswith(f":{kind.__qualname__}.{attributes.get('_name_')}")
             return [(f"{path}.value", attributes.get("_value_"))] if is_definition else ()
-        for holder, names in HOLDERS.items():
+        for holder, held in HOLDERS.items():
             if is_a(value, holder):
                 self._add(path, kind.__name__)
-                return [(dotted(path, name), getattr(value, name)) for name in names]
+                return [(dotted(path, name), getattr(value, name)) for name in held]
         return super()._describe(value, path)
 
     def _is_known(self, value: object, path: str) -> bool:
@@ -197,9 +208,6 @@ class _ModuleDescriber(Describer):
     def _describe_function(self, function: Any, path: str) -> Sequence[tuple[str, object]]:
         code: CodeType = function.__code__
         module = strip_namespaces(str(function.__globals__.get("__name__")))
-        if is_within(module, "modpack"):  # packages get their own ``import_module``, for example
-            self._add(path, ANYTHING)
-            return ()
         is_packaged = module in self._packaged
         # functools.wraps copies the wrapped name to the function, but not to its code.
         name = self._own_names(f"{module}.{getattr(code, 'co_qualname', code.co_name)}")
@@ -220,7 +228,11 @@ class _ModuleDescriber(Describer):
 
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
         self._find_class(type(module))
-        return super()._describe_module(module, path)
+        parts = super()._describe_module(module, path)
+        if id(module) not in self._saved:
+            return parts
+        self._add(f"{path}.training", ANYTHING)
+        return [part for part in parts if part[0] != f"{path}.training"]
 
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)

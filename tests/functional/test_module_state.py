@@ -178,6 +178,8 @@ import threading, time, typing, uuid, warnings, weakref
 from concurrent.futures import ThreadPoolExecutor
 from math import *
 import torch
+from importlib import import_module
+from sys import modules
 import quietlib, quietstate
 
 COUNT = 0
@@ -207,6 +209,7 @@ CONTEXT = contextvars.ContextVar("context", default=1)
 BUFFER = io.StringIO()
 SOURCE = open(__file__)
 pool = ThreadPoolExecutor(1)
+SHARED = torch.nn.Dropout()
 T = typing.TypeVar("T")
 Point = collections.namedtuple("Point", "x y", defaults=[0])
 RANDOM = random.Random(0)
@@ -296,6 +299,7 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         Net.made += 1
+        self.shared = SHARED
         self.first = torch.nn.Linear(2, 2)
         self.first.register_forward_hook(lambda module, args, output: CACHE.update(last=1))
     @functools.cached_property
@@ -355,6 +359,7 @@ def test_changes_by_package_and_unstable_values_are_silent(project, installed, t
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
     assert net.LAZY == [1]
+    model.eval()
     told, plan = save(model, tmp_path / "net.modpack", preset="hermetic")
     assert told == []
     notes = [note.message for note in plan.notes if note.code == "module-state"]
