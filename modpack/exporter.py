@@ -635,6 +635,7 @@ class PackageExporter:
         from modpack.selftest.rounds import SelfTest
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
+        names = self._objects.scripts.names
         self_test = SelfTest(
             self._writer,
             plan,
@@ -642,16 +643,10 @@ class PackageExporter:
             self._builder,
             planner,
             installed,
+            LiveModules(self._roots, self.importer, planner.walker, installed, names),
             scripts,
             self._objects_saved,
             self._roots,
-            LiveModules(
-                self._roots,
-                self.importer,
-                planner.walker,
-                installed,
-                self._objects.scripts.names,
-            ),
             self._namespace(plan),
         )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")

@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from modpack.core.names import is_everywhere, root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
@@ -42,23 +40,13 @@ class ModuleDifference(NamedTuple):
 
     Attributes:
         name: The module and the name in it.
-        location: ``file:line`` of the name's definition; empty if it is not known.
-        live: The live value in a few words; empty if there is none.
-        loaded: The loaded value; empty if there is none.
+        text: The name, the location of its definition, and both values in a few words.
         is_own: Whether functions of the package itself change the name.
     """
 
     name: str
-    location: str
-    live: str
-    loaded: str
+    text: str
     is_own: bool
-
-    def __str__(self) -> str:
-        place = f" ({self.location})" if self.location else ""
-        return (
-            f"{self.name}{place}: live {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
-        )
 
 
 class LiveModules:
@@ -90,6 +78,7 @@ class LiveModules:
         self._reached: Names = {}
         self._names: dict[str, tuple[str, ...]] = {}
         self._rows: tuple[Row, ...] = ()
+        self._origins: dict[str, str] = {}
         self._is_users = cache(self._is_of_user)
         self._stored = cache(lambda module: StoredNames(walker.source(module)))
 
@@ -123,9 +112,8 @@ class LiveModules:
             for module, each in self._packaged.items()
             if module.rpartition(".")[0] not in self._packaged
         }
-        roots = (root for root in self._roots if isinstance(root, torch.nn.Module))
-        saved = {id(part) for root in roots for part in root.modules()}
-        self._rows = describe_modules(live, names, self._packaged, folders, self._scripts, saved)
+        self._rows = describe_modules(live, names, self._packaged, folders, self._scripts)
+        self._origins = {row.path: row.module for row in self._rows}
 
     def compare(
         self, loaded: Sequence[Row], describe_again: Callable[[bool], Sequence[Row]]
@@ -170,7 +158,6 @@ class LiveModules:
 
     def _differences(self, loaded: Sequence[Row]) -> Iterator[StateDifference]:
         rows, found = _texts(self._rows), _texts(loaded)
-        origins = {row.path: row.module for row in self._rows}
         is_cut = max(len(rows), len(found)) >= MAX_ATTRIBUTES
         differences = compare_objects(self._rows, loaded, lambda row: row.module in self._mocked)
         changed = {each.path for each in differences}
@@ -185,11 +172,11 @@ class LiveModules:
                 # The object is described under another name, which differs itself.
                 and each.live.removeprefix(SAME) not in changed
                 and each.loaded.removeprefix(SAME) not in changed
-                and self._counts(each, module, name, origins.get(each.path, ""))
+                and self._counts(each, module, name)
             ):
                 yield each
 
-    def _counts(self, each: StateDifference, module: str, name: str, origin: str) -> bool:
+    def _counts(self, each: StateDifference, module: str, name: str) -> bool:
         """Return whether a difference may matter, by the owner of the code."""
         if module not in self._packaged or (not each.live and name.isidentifier()):
             return not each.loaded.startswith("module ")  # imports of submodules differ
@@ -203,8 +190,8 @@ class LiveModules:
             )
         is_private = any(step[:1] == "_" != step[1:2] for step in name.split("."))
         is_added = not each.loaded and (name.isidentifier() or name[-1:] in "]}")
-        is_outside = origin != "" and not is_everywhere(origin)
-        is_outside = is_outside and root_of(origin) != root_of(module)
+        origin = self._origins.get(each.path, "")
+        is_outside = not is_everywhere(origin) and root_of(origin) not in ("", root_of(module))
         return is_outside or self._is_users(origin) or not (is_private or is_added)
 
     def _explain(self, each: StateDifference) -> ModuleDifference:
@@ -213,26 +200,22 @@ class LiveModules:
         stored = self._stored(module) if module in self._packaged else StoredNames(b"")
         line = stored.lines.get(name) or stored.lines.get(re.split(r"[.\[{]", name)[0])
         file = module_dict(sys.modules.get(module)).get("__file__")
+        place = f" ({Path(str(file)).name}:{line})" if line else ""
         live, loaded = _shown(each.live), _shown(each.loaded)
-        return ModuleDifference(
-            f"{module}.{name}",
-            f"{Path(str(file)).name}:{line}" if line else "",
-            f"{live} in another form" if live == loaded else live,
-            loaded,
-            self._is_own(each, module, name, stored),
-        )
+        live += " in another form" if live == loaded else ""
+        text = f"{module}.{name}{place}: live {live}, loaded {loaded}"
+        return ModuleDifference(f"{module}.{name}", text, self._is_own(each, module, name, stored))
 
     def _is_own(self, each: StateDifference, module: str, name: str, stored: StoredNames) -> bool:
         """Return whether functions of the package may have made a difference."""
-        packaged = self._packaged
-        origin = next((row.module for row in self._rows if row.path == each.path), "")
-        if origin not in packaged and origin and self._is_users(origin):
+        origin = self._origins.get(each.path, "")
+        if origin not in self._packaged and self._is_users(origin):
             return False  # code that the package does not contain
         owner = each.path.rpartition(".")[0]  # an entry of an attribute is not one
-        is_in_class = name[-1:] != "]" and any(row.path == f"{owner}.{BASES}" for row in self._rows)
+        is_in_class = name[-1:] != "]" and f"{owner}.{BASES}" in self._origins
         if stored.change(name, is_in_class) or (not each.loaded and stored.has_dynamic_names):
             return True
-        others = (m for m in packaged if m != module and self._is_users(m))
+        others = (m for m in self._packaged if m != module and self._is_users(m))
         return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
 
 
@@ -245,4 +228,4 @@ def _shown(text: str) -> str:
     if text.startswith("function "):
         return " ".join(text.split()[:2])
     text = re.sub(r" strides \[[\d, ]*\] from \d+", "", text)
-    return text.replace(":", ".", 1) if text.startswith(SAME) else text
+    return (text.replace(":", ".", 1) if text.startswith(SAME) else text) or "nothing"

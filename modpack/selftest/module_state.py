@@ -18,9 +18,7 @@ from opcode import opmap
 from types import (
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
     MappingProxyType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -73,7 +71,6 @@ def describe_modules(
     packaged: Container[str],
     folders: Iterable[str],
     scripts: frozenset[str] = frozenset(),
-    saved: Container[int] = (),
 ) -> tuple[Row, ...]:
     """Describe modules as they are now.
 
@@ -83,10 +80,8 @@ def describe_modules(
         packaged: The modules that the package contains.
         folders: Folders that contain the code. They differ between the processes.
         scripts: Modules whose definitions are packaged as those of a script.
-        saved: Ids of the torch modules that are saved. Their mode may have been changed with the
-            saved object's, and loading restores it there.
     """
-    describer = _ModuleDescriber(packaged, folders, saved, DescriptionOptions(scripts))
+    describer = _ModuleDescriber(packaged, folders, DescriptionOptions(scripts))
     # Tensor subclasses may reject these operations.
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         describer.describe_all(
@@ -121,15 +116,10 @@ def _is_special(name: str, value: object) -> bool:
 
 class _ModuleDescriber(Describer):
     def __init__(
-        self,
-        packaged: Container[str],
-        folders: Iterable[str],
-        saved: Container[int],
-        options: DescriptionOptions,
+        self, packaged: Container[str], folders: Iterable[str], options: DescriptionOptions
     ) -> None:
         super().__init__(options)
         self._packaged = packaged
-        self._saved = saved
         self._origins: dict[int, str] = {}
         """The paths of the objects that modules bind, by their ids."""
         self._classes: deque[tuple[str, type]] = deque()
@@ -181,9 +171,6 @@ class _ModuleDescriber(Describer):
             return ()
         elif is_a(value, FunctionType):
             return self._describe_function(value, path)
-        elif kind in (MemberDescriptorType, GetSetDescriptorType):
-            self._add(path, "a descriptor")
-            return ()
         elif is_a(value, enum.Enum):
             self._find_class(kind)
             super()._describe(value, path)
@@ -229,9 +216,7 @@ class _ModuleDescriber(Describer):
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
         self._find_class(type(module))
         parts = super()._describe_module(module, path)
-        if id(module) not in self._saved:
-            return parts
-        self._add(f"{path}.training", ANYTHING)
+        # A layer that the saved object uses, too, is in its mode.
         return [part for part in parts if part[0] != f"{path}.training"]
 
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:

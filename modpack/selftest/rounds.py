@@ -134,10 +134,10 @@ class SelfTest:
         builder: Builds the package.
         planner: Decides which missing resources are added.
         installed: The installed distributions.
+        modules: The live modules.
         scripts: Files of scripts whose definitions are included.
         objects: The descriptions of the saved objects.
         roots: The saved objects themselves.
-        modules: The live modules.
         namespace: The namespace that saved objects require.
 
     Attributes:
@@ -152,10 +152,10 @@ class SelfTest:
         builder: PackageBuilder,
         planner: Planner,
         installed: DistributionIndex,
+        modules: LiveModules,
         scripts: Sequence[str] = (),
         objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
         roots: Sequence[object] = (),
-        modules: LiveModules | None = None,
         namespace: str = "private",
     ) -> None:
         self._plan = plan
@@ -214,7 +214,7 @@ class SelfTest:
         if self._cases and not self._needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._builder.write(self._plan, record.namespace)
-        modules = list(self._changed_modules(record)) if why is None else []
+        modules = self._changed_modules(record) if why is None else []
         are_equal = bool(self._cases) and record.deterministic  # the outputs decide
         told = [] if are_equal else [each for each in modules if not each.is_own]
         if len(told) < len(modules):
@@ -362,7 +362,7 @@ class SelfTest:
                 tuple(self._tables),
                 call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
                 objects=tuple(self._objects),
-                modules=self._modules.find_names(self._plan) if self._modules is not None else {},
+                modules=self._modules.find_names(self._plan),
             )
             result = run_job(job, self._resolver.respond, self._timeout)
             result = result.rename_package(package, self._writer.path)
@@ -382,10 +382,9 @@ class SelfTest:
         )
         return result
 
-    def _changed_modules(self, record: SelfTestRecord) -> Sequence[ModuleDifference]:
+    def _changed_modules(self, record: SelfTestRecord) -> list[ModuleDifference]:
         """Return the differences between the live modules and the loaded ones."""
-        if self._modules is None or self._last is None:
-            return ()
+        assert self._last is not None
         job, result = self._last
 
         def describe_again(is_new: bool) -> Sequence[Row]:
@@ -540,7 +539,7 @@ def _changed_state(changed: Sequence[ModuleDifference]) -> Iterator[str]:
         yield with_hint(
             f"the package loads, but {counted(len(changed), 'name')} in its modules "
             f"{'differs' if len(changed) == 1 else 'differ'} from the state in this process: "
-            f"{listed(list(map(str, changed)), _MAX_DIFFERENCES)}",
+            f"{listed([each.text for each in changed], _MAX_DIFFERENCES)}",
             "If the model needs the live value, set it in the module's source, or in the model's "
             "forward() or __setstate__(), or extern the module.",
         )
