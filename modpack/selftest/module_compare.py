@@ -12,12 +12,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import NamedTuple
 
-from modpack.core.names import is_everywhere, root_of
+from modpack.core.names import is_everywhere, root_of, strip_namespaces
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
 from modpack.discovery.distributions import DistributionIndex
+from modpack.discovery.finder import is_a
 from modpack.discovery.importers import Importer, module_dict
 from modpack.discovery.walk import Walker
 from modpack.pickling.functions import SCRIPTS
@@ -75,6 +77,7 @@ class LiveModules:
         self._scripts = frozenset(scripts)
         self._packaged: dict[str, Namespace] = {}
         self._mocked: frozenset[str] = frozenset()
+        self._available: frozenset[str] = frozenset()
         self._reached: Names = {}
         self._names: dict[str, tuple[str, ...]] = {}
         self._rows: tuple[Row, ...] = ()
@@ -90,6 +93,8 @@ class LiveModules:
         if packaged.keys() != self._packaged.keys():
             self._packaged = packaged
             self._mocked = frozenset(plan.modules(Action.MOCK))
+            loadable = (*plan.modules(Action.INTERN), *plan.modules(Action.EXTERN))
+            self._available = frozenset(map(root_of, loadable))
             self._reached = reached_names(self._roots, packaged.__contains__, self._is_users)
             self._names = {
                 module: (ALL_NAMES,)
@@ -172,9 +177,29 @@ class LiveModules:
                 # The object is described under another name, which differs itself.
                 and each.live.removeprefix(SAME) not in changed
                 and each.loaded.removeprefix(SAME) not in changed
+                and not self._is_of_absent_library(each.path, module, name)
                 and self._counts(each, module, name)
             ):
                 yield each
+
+    def _is_of_absent_library(self, path: str, module: str, name: str) -> bool:
+        """Return whether a value is that of an optional import, or was bound together with one.
+
+        The package neither contains nor requires the library, which other notes report.
+        """
+        live = self._packaged.get(module, {})
+        if name not in live:
+            return False
+        peers, source = self._stored(module).bound_with(name), self._walker.source(module)
+        values = [live[peer] for peer in peers if peer in live]
+        origins = (self._origins.get(path, ""), *map(_origin_of, values))
+        return any(
+            root_of(origin) not in self._available
+            and not is_everywhere(origin)
+            and not self._is_users(origin)
+            and root_of(origin).encode() in source  # otherwise, the user has set it
+            for origin in filter(None, origins)
+        )
 
     def _counts(self, each: StateDifference, module: str, name: str) -> bool:
         """Return whether a difference may matter, by the owner of the code."""
@@ -217,6 +242,15 @@ class LiveModules:
             return True
         others = (m for m in self._packaged if m != module and self._is_users(m))
         return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
+
+
+def _origin_of(value: object) -> str:
+    """Return the path of a module, or the module of a class, a function, or an object's class."""
+    held = module_dict(value)
+    if is_a(value, ModuleType):
+        return str(held.get("__name__"))
+    origin = held.get("__module__") if is_a(value, type) else getattr(type(value), "__module__", "")
+    return strip_namespaces(str(value.__module__ if is_a(value, FunctionType) else origin))
 
 
 def _texts(rows: Iterable[Row]) -> Mapping[str, str]:

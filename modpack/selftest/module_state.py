@@ -163,7 +163,8 @@ class _ModuleDescriber(Describer):
             self._add(path, ANYTHING)  # a mock, or the ``import_module`` of packages, for example
             return ()
         if is_a(value, ModuleType):  # one with a class of its own may run code on access
-            self._add(path, f"module {module_dict(value).get('__name__', '?')}")
+            name = str(module_dict(value).get("__name__"))
+            self._add(path, f"module {name}", name)
             return ()
         elif is_a(value, type):
             self._find_class(value)

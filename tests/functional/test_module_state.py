@@ -444,6 +444,28 @@ def test_patched_extern_library_is_reported(project, installed, tmp_path, monkey
     assert told[0].count(": live ") == 3
 
 
+def test_missing_optional_library_is_expected(project, installed, tmp_path):
+    installed("optionlib", {"optionlib.py": "def fast(x): return x\ndef slow(x): return x"})
+    source = """
+    import importlib
+    def optional(name):
+        try:
+            return importlib.import_module(name), True
+        except ImportError:
+            return None, False
+    optionlib, HAS_OPTION = optional("option" + "lib")  # optionlib
+    fast = optionlib.fast if HAS_OPTION else None
+    def chosen(x): return x
+    """
+    project({"optionnet.py": NET + textwrap.dedent(source)})
+    net = importlib.import_module("optionnet")
+    told, _ = save(net.Net(), tmp_path / "net.modpack", preset="hermetic")
+    assert told == []
+    net.chosen = lambda x: x + 1
+    told, _ = save(net.Net(), tmp_path / "net.modpack", preset="hermetic")
+    assert told[0].count(": live ") == 1
+
+
 def test_registration_by_module_of_script_is_reported(project, tmp_path):
     source = """
     import functools
