@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from modpack.core.names import is_everywhere, root_of, strip_namespaces
 from modpack.core.plan import Plan
@@ -24,7 +24,7 @@ from modpack.discovery.importers import Importer, module_dict
 from modpack.discovery.walk import Walker
 from modpack.pickling.functions import SCRIPTS
 from modpack.selftest.module_names import Names, reached_names
-from modpack.selftest.module_state import ALL_NAMES, BASES, Namespace, describe_modules
+from modpack.selftest.module_state import ALL_NAMES, BASES, CUT, Namespace, describe_modules
 from modpack.selftest.object_rows import (
     ANYTHING,
     MAX_ATTRIBUTES,
@@ -35,6 +35,8 @@ from modpack.selftest.object_rows import (
     is_part,
 )
 from modpack.selftest.stored_names import StoredNames
+
+_MAX_NAME: Final = 80
 
 
 class ModuleDifference(NamedTuple):
@@ -166,6 +168,13 @@ class LiveModules:
         is_cut = max(len(rows), len(found)) >= MAX_ATTRIBUTES
         differences = compare_objects(self._rows, loaded, lambda row: row.module in self._mocked)
         changed = {each.path for each in differences}
+        # Of a class, parts may be missing because no object led to it in one of the processes.
+        partial = {
+            path.removesuffix(f".{end}")
+            for path in {**rows, **found}
+            for end in (CUT, BASES)
+            if path.endswith(end) and (end == CUT or not (path in rows and path in found))
+        }
         for each in differences:
             module, _, name = each.path.partition(":")
             is_one_sided = not (each.live and each.loaded)
@@ -173,10 +182,10 @@ class LiveModules:
                 name
                 and module in found
                 and each.loaded != ANYTHING
-                and not (is_cut and is_one_sided)
+                and not (is_one_sided and (is_cut or is_part(each.path, partial)))
                 # The object is described under another name, which differs itself.
-                and each.live.removeprefix(SAME) not in changed
-                and each.loaded.removeprefix(SAME) not in changed
+                and not is_part(each.live.removeprefix(SAME), changed)
+                and not is_part(each.loaded.removeprefix(SAME), changed)
                 and not self._is_of_absent_library(each.path, module, name)
                 and self._counts(each, module, name)
             ):
@@ -228,8 +237,9 @@ class LiveModules:
         place = f" ({Path(str(file)).name}:{line})" if line else ""
         live, loaded = _shown(each.live), _shown(each.loaded)
         live += " in another form" if live == loaded else ""
-        text = f"{module}.{name}{place}: live {live}, loaded {loaded}"
-        return ModuleDifference(f"{module}.{name}", text, self._is_own(each, module, name, stored))
+        short = f"{name[:_MAX_NAME]}..." if len(name) > _MAX_NAME else name
+        text = f"{module}.{short}{place}: live {live}, loaded {loaded}"
+        return ModuleDifference(f"{module}.{short}", text, self._is_own(each, module, name, stored))
 
     def _is_own(self, each: StateDifference, module: str, name: str, stored: StoredNames) -> bool:
         """Return whether functions of the package may have made a difference."""
@@ -240,8 +250,15 @@ class LiveModules:
         is_in_class = name[-1:] != "]" and f"{owner}.{BASES}" in self._origins
         if stored.change(name, is_in_class) or (not each.loaded and stored.has_dynamic_names):
             return True
+        if not self._is_users(module):  # the library of an object's class may change the object
+            library, attribute = root_of(self._origins.get(owner, "")), name.rpartition(".")[2]
+            return any(
+                self._stored(other).change(f".{attribute}", is_class_attribute=False)
+                for other in self._packaged
+                if root_of(other) == library and attribute.encode() in self._walker.source(other)
+            )
         others = (m for m in self._packaged if m != module and self._is_users(m))
-        return self._is_users(module) and any(self._stored(m).change_outside(name) for m in others)
+        return any(self._stored(other).change_outside(name) for other in others)
 
 
 def _origin_of(value: object) -> str:

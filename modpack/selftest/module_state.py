@@ -49,6 +49,8 @@ ALL_NAMES: Final = "*"
 """Stands for all names of a module."""
 BASES: Final = "<bases>"
 """Last step of the path of the row with the bases of a class."""
+CUT: Final = "<cut>"
+"""Last step of the path of a row that stands for the parts which are not described."""
 HOLDERS: Final[Mapping[type, tuple[str, ...]]] = {
     staticmethod: ("__func__",),
     classmethod: ("__func__",),
@@ -148,6 +150,8 @@ class _ModuleDescriber(Describer):
     def describe(self, root: object, name: str) -> None:
         self._limit = len(self.rows) + _MAX_ROWS
         super().describe(root, name)
+        if len(self.rows) >= self._limit:
+            self._add(f"{name}.{CUT}", "more parts")
 
     def _describe(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)
