@@ -160,8 +160,9 @@ class LiveModules:
         if module in SCRIPTS or not module:
             return module != ""
         is_loaded = module in sys.modules or self._walker.is_loaded(module)
-        owner = self._installed.owner(module, self._walker.locate(module))
-        return is_loaded and owner is Owner.LOCAL
+        parts = {module, root_of(module)}  # a library may write modules of its own
+        owners = {self._installed.owner(part, self._walker.locate(part)) for part in parts}
+        return is_loaded and owners == {Owner.LOCAL}
 
     def _differences(self, loaded: Sequence[Row]) -> Iterator[StateDifference]:
         rows, found = _texts(self._rows), _texts(loaded)
@@ -250,15 +251,17 @@ class LiveModules:
         is_in_class = name[-1:] != "]" and f"{owner}.{BASES}" in self._origins
         if stored.change(name, is_in_class) or (not each.loaded and stored.has_dynamic_names):
             return True
-        if not self._is_users(module):  # the library of an object's class may change the object
-            library, attribute = root_of(self._origins.get(owner, "")), name.rpartition(".")[2]
-            return any(
-                self._stored(other).change(f".{attribute}", is_class_attribute=False)
-                for other in self._packaged
-                if root_of(other) == library and attribute.encode() in self._walker.source(other)
-            )
-        others = (m for m in self._packaged if m != module and self._is_users(m))
-        return any(self._stored(other).change_outside(name) for other in others)
+        if self._is_users(module):
+            others = (m for m in self._packaged if m != module and self._is_users(m))
+            return any(self._stored(other).change_outside(name) for other in others)
+        # Any module of a library, or of that of an object's class, may change its attributes.
+        libraries = {root_of(module), root_of(self._origins.get(owner, ""))}
+        attribute = name.rpartition(".")[2].partition("[")[0]
+        return attribute != name and any(
+            self._stored(other).change(f".{attribute}", is_in_class)
+            for other in self._packaged
+            if root_of(other) in libraries and attribute.encode() in self._walker.source(other)
+        )
 
 
 def _origin_of(value: object) -> str:
