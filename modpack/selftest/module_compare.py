@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modpack.core.names import is_everywhere, root_of, strip_namespaces
 from modpack.core.plan import Plan
@@ -193,16 +193,16 @@ class LiveModules:
                 yield each
 
     def _is_of_absent_library(self, path: str, module: str, name: str) -> bool:
-        """Return whether a value is that of an optional import, or was bound together with one.
+        """Return whether a value is that of an optional import, or was bound on its line.
 
         The package neither contains nor requires the library, which other notes report.
         """
         live = self._packaged.get(module, {})
         if name not in live:
             return False
-        peers, source = self._stored(module).bound_with(name), self._walker.source(module)
-        values = [live[peer] for peer in peers if peer in live]
-        origins = (self._origins.get(path, ""), *map(_origin_of, values))
+        lines, source = self._stored(module).lines, self._walker.source(module)
+        bound = [other for other in live if other in lines and lines[other] == lines.get(name)]
+        origins = (self._origins.get(path, ""), *(_origin_of(live[other]) for other in bound))
         return any(
             root_of(origin) not in self._available
             and not is_everywhere(origin)
@@ -264,13 +264,11 @@ class LiveModules:
         )
 
 
-def _origin_of(value: object) -> str:
-    """Return the path of a module, or the module of a class, a function, or an object's class."""
-    held = module_dict(value)
+def _origin_of(value: Any) -> str:
+    """Return the path of a module, or the module of a class or function."""
     if is_a(value, ModuleType):
-        return str(held.get("__name__"))
-    origin = held.get("__module__") if is_a(value, type) else getattr(type(value), "__module__", "")
-    return strip_namespaces(str(value.__module__ if is_a(value, FunctionType) else origin))
+        return str(module_dict(value).get("__name__"))
+    return strip_namespaces(str(value.__module__)) if is_a(value, (type, FunctionType)) else ""
 
 
 def _texts(rows: Iterable[Row]) -> Mapping[str, str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
-from collections.abc import Iterator
 from typing import Final
 
 _FILLING: Final = re.compile(
@@ -33,8 +32,6 @@ class StoredNames:
     def __init__(self, source: bytes) -> None:
         self.lines: dict[str, int] = {}
         self.has_dynamic_names = False
-        self._statements: list[set[str]] = []
-        """The names that each statement of the module binds."""
         self._names: set[str] = set()
         """Global names, and names of containers that are filled."""
         self._attributes: set[str] = set()
@@ -44,7 +41,6 @@ class StoredNames:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError):
             tree = ast.parse(source)
             self._find_lines(tree, "")
-            self._statements = [set(_bound_names(each)) for each in tree.body]
             for node in ast.walk(tree):
                 if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                     self._read_function(node)
@@ -66,16 +62,12 @@ class StoredNames:
         first = re.split(r"\W", name, maxsplit=1)[0]
         return first in self._attributes or first in self._names
 
-    def bound_with(self, name: str) -> set[str]:
-        """Return the names that one statement of the module binds together with a name."""
-        return next((names for names in self._statements if name in names), set())
-
     def _find_lines(self, parent: ast.AST, prefix: str) -> None:
         for node in ast.iter_child_nodes(parent):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                self.lines.setdefault(prefix + node.name, node.lineno)
+                self.lines[prefix + node.name] = node.lineno
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                self.lines.setdefault(prefix + node.id, node.lineno)
+                self.lines[prefix + node.id] = node.lineno
             if isinstance(node, ast.ClassDef):
                 self._find_lines(node, f"{prefix}{node.name}.")
             elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
@@ -118,12 +110,3 @@ class StoredNames:
             self._attributes.add(target.attr)
         elif not is_initializer:
             self._own_attributes.add(target.attr)
-
-
-def _bound_names(statement: ast.stmt) -> Iterator[str]:
-    if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            elif isinstance(node, ast.alias):
-                yield (node.asname or node.name).partition(".")[0]
