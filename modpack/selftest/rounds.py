@@ -206,17 +206,19 @@ class SelfTest:
         prefix, source = "modpack-self-test-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             record, why = self._run_namespaces()
+            modules = self._changed_modules(record)
+        are_equal = bool(self._cases) and record.deterministic and why is None
+        told = [each for each in modules if not (each.is_own or are_equal)]  # the outputs decide
         failure: SelfTestError | None = None
         if why is not None:
-            failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
+            causes = (f"possible cause: {each.text}" for each in told[:_MAX_DIFFERENCES])
+            details = (*why.details, *causes)
+            failure = SelfTestError(source, why.reason, details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
         if self._cases and not self._needs_settings and self._builder.torch_settings:
             self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._builder.write(self._plan, record.namespace)
-        modules = self._changed_modules(record) if why is None else []
-        are_equal = bool(self._cases) and record.deterministic  # the outputs decide
-        told = [] if are_equal else [each for each in modules if not each.is_own]
         if len(told) < len(modules):
             note = _module_note([each for each in modules if each not in told])
             self._plan = replace(self._plan, notes=(*self._plan.notes, note))
@@ -229,7 +231,7 @@ class SelfTest:
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
-            *_changed_state(told),
+            *_changed_state(told if failure is None else ()),
             *_failed_copies(self._uncopyable),
         )
         return replace(self._plan, self_test_summary=outcome), warnings

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import modpack
+from modpack.errors import SelfTestError
 from modpack.selftest import rounds
 
 NET = """
@@ -538,6 +539,14 @@ def test_equal_outputs_make_a_note(project, tmp_path):
     recorded = modpack.audit(path) if hasattr(modpack, "audit") else None
     assert recorded is None or "notednet.OTHER" in str(recorded)
     assert told == save(net.Net(), path, example_inputs=(torch.ones(1, 2),), self_test=False)[0]
+
+
+def test_failure_lists_changes_as_possible_causes(project, tmp_path):
+    project({"causednet.py": "SCALE = 1\n" + NET.replace("(x)\n", "(x) * SCALE\n")})
+    net = importlib.import_module("causednet")
+    net.SCALE = 2
+    with pytest.raises(SelfTestError, match=r"possible cause: causednet.SCALE \(causednet.py:1\)"):
+        modpack.save(net.Net(), tmp_path / "net.modpack", example_inputs=(torch.ones(1, 2),))
 
 
 def test_changed_source_is_expected(project, tmp_path):
