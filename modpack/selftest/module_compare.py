@@ -37,6 +37,8 @@ from modpack.selftest.object_rows import (
 from modpack.selftest.stored_names import StoredNames
 
 _MAX_NAME: Final = 80
+_ABSOLUTE_PATH: Final = re.compile(r"(str|pathlib\.\w+ \w+\() ?'([/\\]|\w:)")
+"""The start of a row's text for a folder or file of this machine, which libraries look up."""
 
 
 class ModuleDifference(NamedTuple):
@@ -227,7 +229,8 @@ class LiveModules:
         is_added = not each.loaded and (name.isidentifier() or name[-1:] in "]}")
         origin = self._origins.get(each.path, "")
         is_outside = not is_everywhere(origin) and root_of(origin) not in ("", root_of(module))
-        return is_outside or self._is_users(origin) or not (is_private or is_added)
+        is_path = _ABSOLUTE_PATH.match(each.live) is not None
+        return is_outside or self._is_users(origin) or not (is_private or is_added or is_path)
 
     def _explain(self, each: StateDifference) -> ModuleDifference:
         module, _, name = each.path.partition(":")

@@ -397,6 +397,7 @@ def test_patched_library_is_reported(project, installed, tmp_path):
     library = """
     import functools
     LIMIT = 1
+    FOLDER = "data"
     TABLE = {"a": 1}
     unused = 1
     @functools.singledispatch
@@ -406,7 +407,7 @@ def test_patched_library_is_reported(project, installed, tmp_path):
         factor = 1
         def run(self, x): return x
         def unpatched(self, x): return x
-    def use(x): return scale(size(Layer().run(x))) * LIMIT * TABLE["a"]
+    def use(x): return scale(size(Layer().run(x))) * LIMIT * TABLE["a"] * len(FOLDER)
     """
     installed("patchlib", {"patchlib.py": library})
     source = NET.replace("return self.first(x)", "return patchlib.use(x)")
@@ -416,6 +417,7 @@ def test_patched_library_is_reported(project, installed, tmp_path):
     run_script(
         """
         patchlib.LIMIT = 2
+        patchlib.FOLDER = "/srv/data"  # of this machine
         patchlib.unused = 2
         patchlib.TABLE["a"] = 2
         patchlib.TABLE["own"] = lambda: 1
