@@ -55,7 +55,8 @@ class _Reach:
         self._waiting: list[object] = []
 
     def add(self, value: object) -> None:
-        if id(value) not in self._seen:
+        """Follow an object later. Of modules, only the names count that functions use."""
+        if id(value) not in self._seen and not is_a(value, ModuleType):
             self._seen[id(value)] = value
             self._waiting.append(value)
 
