@@ -294,9 +294,10 @@ class _ModuleDescriber(Describer):
 
 def _is_value(kind: Any, module: str) -> bool:
     """Return whether objects of a class are compared by value, such as paths and patterns."""
+    if not is_stdlib(module) or module == "weakref":  # classes of others may run code
+        return False
     is_hashed = kind.__hash__ not in (None, object.__hash__) and kind.__eq__ is not object.__eq__
-    is_other = issubclass(kind, (tuple, frozenset, CodeType, MappingProxyType))
-    return is_hashed and is_stdlib(module) and module != "weakref" and not is_other
+    return is_hashed and not issubclass(kind, (tuple, frozenset, CodeType, MappingProxyType))
 
 
 def _checksum(code: CodeType) -> str:
