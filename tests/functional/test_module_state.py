@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 import textwrap
 import warnings
@@ -504,6 +505,22 @@ def test_registration_by_module_of_script_is_reported(project, tmp_path):
     assert "registerednet.show.registry[builtins.int]" in told[0]
     assert "registerednet.LAYERS['Extra']" in told[0]
     assert told[0].count(": live ") == 2
+
+
+def test_methods_that_script_adds_are_packaged_and_silent(tmp_path):
+    source = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): return x\n"
+    (tmp_path / "methodnet.py").write_text(source)
+    (tmp_path / "script.py").write_text(
+        "import methodnet, modpack\n"
+        "def forward(self, x): return x + 41\n"
+        "methodnet.Net.forward = methodnet.Net.extra = forward\n"
+        "modpack.save(methodnet.Net(), 'net.modpack')\n"
+    )
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, "in its modules" in done.stderr) == (0, False), done.stderr
+    model = modpack.load(tmp_path / "net.modpack")
+    assert (model(1), model.extra(2)) == (42, 43)
 
 
 def test_state_of_submodule_and_alias_is_reported(project, tmp_path):
