@@ -631,9 +631,11 @@ class PackageExporter:
 
     def _write_tested(self, plan: Plan, cases: Sequence[Case]) -> Plan:
         """Write the package, run the self-test, and return the plan with its additions."""
+        from modpack.selftest.module_compare import LiveModules
         from modpack.selftest.rounds import SelfTest
 
         planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
+        names = self._objects.scripts.names
         self_test = SelfTest(
             self._writer,
             plan,
@@ -641,6 +643,7 @@ class PackageExporter:
             self._builder,
             planner,
             installed,
+            LiveModules(self._roots, self.importer, planner.walker, installed, names),
             scripts,
             self._objects_saved,
             self._roots,

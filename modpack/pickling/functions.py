@@ -147,7 +147,7 @@ def _match_packaged(
     loader: Any = namespace.get("__loader__")
     if "__modpack__" not in namespace or getattr(loader, "path", None) != code.co_filename:
         return None
-    for each in _code_in(loader.source_to_code(loader.get_data(loader.path), loader.path)):
+    for each in codes_in(loader.source_to_code(loader.get_data(loader.path), loader.path)):
         starts = each.co_name, each.co_firstlineno
         if starts == (code.co_name, code.co_firstlineno) and same_code(each, code):
             source = "".join(lines)
@@ -155,7 +155,7 @@ def _match_packaged(
     return None
 
 
-def _code_in(code: CodeType) -> Iterator[CodeType]:
+def codes_in(code: CodeType) -> Iterator[CodeType]:
     """Yield a code object and all code objects in it."""
     todo = [code]
     while todo:
@@ -461,7 +461,7 @@ def fill_function(function: FunctionType, state: dict[str, Any]) -> None:
 def named_globals(function: FunctionType) -> dict[str, Any]:
     """Return the module globals that a function, or a function inside it, uses."""
     names: dict[str, Any] = {}
-    for code in _code_in(function.__code__):
+    for code in codes_in(function.__code__):
         for instruction in dis.get_instructions(code):
             name = instruction.argval
             if instruction.opname in _USES_GLOBAL and name in function.__globals__:

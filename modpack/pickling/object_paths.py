@@ -195,7 +195,7 @@ def _step_functions(kind: type) -> Iterator[_Steps]:
     if slots:
         yield functools.partial(_slots, slots)
     if issubclass(kind, FunctionType):
-        yield _captured
+        yield captured
     elif issubclass(kind, (MappingProxyType, *_VIEWS)):
         yield lambda obj: iter([(".mapping", gc.get_referents(obj)[0])])
     elif issubclass(kind, CellType):
@@ -237,7 +237,7 @@ def _class_attributes(cls: type) -> Iterator[tuple[str, object]]:
         yield from ((f".__bases__[{n}]", base) for n, base in enumerate(cls.__bases__))
 
 
-def _captured(function: FunctionType) -> Iterator[tuple[str, object]]:
+def captured(function: FunctionType) -> Iterator[tuple[str, object]]:
     """Yield a function's closure variables and defaults."""
     yield from ((f" -> {name}", value) for name, value in closed_over(function))
     for index, default in enumerate(function.__defaults__ or ()):

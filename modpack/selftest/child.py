@@ -179,6 +179,7 @@ class _JobRunner:
         self._seconds: dict[int, float] = {}
         self._descriptions: list[tuple[Row, ...]] = []
         self._needs_settings = False
+        self._modules: tuple[Row, ...] = ()
         self._copy_failure = ""
 
     def run(self) -> RunResult:
@@ -203,6 +204,7 @@ class _JobRunner:
             self._observations(),
             tuple(self._descriptions),
             self._needs_settings,
+            self._modules,
             strip_namespaces(self._copy_failure),
         )
 
@@ -245,6 +247,8 @@ class _JobRunner:
             self._descriptions.append(rows)
             self._copy_failure = self._copy_failure or failed
         self._loaded = _packaged_modules(self._importer)
+        if job.modules:
+            self._modules = self._importer.describe_modules(job.modules)
         for case in job.cases:
             started = time.monotonic()
             self._needs_settings |= _depends_on_settings(self._importer, case)

@@ -28,6 +28,7 @@ from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within, namespace_of
 from modpack.core.policy import TrustPolicy
+from modpack.discovery.importers import module_dict
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions, distribution_name
 from modpack.loading.namespace import Namespace
@@ -205,6 +206,15 @@ class IncrementalImporter(PackageImporter):
 
         loaded = self._load(package, resource, None, True, False)
         return describe_object(loaded.obj, loaded.extras), why_not_copyable(loaded.obj)
+
+    def describe_modules(self, names: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:
+        """Describe names in those modules that are loaded; see :func:`.describe_modules`."""
+        from modpack.selftest.module_state import describe_modules
+
+        loaded = {name: sys.modules.get(self._namespace.full_name(name)) for name in names}
+        found = {name: module_dict(module) for name, module in loaded.items() if module is not None}
+        packaged = {name for name, each in found.items() if each.get("__modpack__") is self}
+        return describe_modules(found, names, packaged, [str(self._tree)])
 
     @property
     def tree(self) -> Path:

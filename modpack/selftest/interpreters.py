@@ -89,7 +89,7 @@ def start_interpreter(
     """
     environment = {**os.environ, SELF_TEST_VARIABLE: "1"}
     environment["MODPACK_CACHE_DIR"] = str(folder / "cache")
-    fork = _fork_interpreter(job, handle, log)
+    fork = None if job.in_new_interpreter else _fork_interpreter(job, handle, log)
     if fork is not None:
         start = json.dumps([str(folder), environment]).encode("ascii")
         with contextlib.suppress(OSError):  # the next read reports that it ended

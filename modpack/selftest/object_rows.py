@@ -9,6 +9,10 @@ RowKind: TypeAlias = Literal["module", "tensor", "hook", "attribute"]
 
 ANYTHING: Final = "anything"
 """The text for a live object whose class decides what is loaded in its place."""
+SAME: Final = "the same object as "
+"""Start of the text for an object that another row describes, followed by the path of that row."""
+MAX_ATTRIBUTES: Final = 100_000
+"""Attributes of one description. Further ones are not compared."""
 
 
 class Row(NamedTuple):
@@ -69,19 +73,19 @@ def compare_objects(
     differences: list[StateDifference] = []
     for row in live:
         other = found.get(row.path)
-        if (other is None or other.text != row.text) and not _is_within(row.path, differing):
+        if (other is None or other.text != row.text) and not is_part(row.path, differing):
             differing.add(row.path)
             if row.text != ANYTHING and not is_expected(row):
                 text = "" if other is None else other.text
                 differences.append(StateDifference(row.path, row.kind, row.text, text))
     for row in loaded:
-        if row.path not in known and not _is_within(row.path, differing):
+        if row.path not in known and not is_part(row.path, differing):
             differing.add(row.path)
             differences.append(StateDifference(row.path, row.kind, "", row.text))
     return differences
 
 
-def _is_within(path: str, parts: set[str]) -> bool:
+def is_part(path: str, parts: set[str]) -> bool:
     """Return whether a path is one of several parts or leads through one."""
     steps = (end for end, sign in enumerate(path) if sign in ".[{/")
     return path in parts or any(path[:end] in parts for end in steps)

@@ -43,20 +43,19 @@ from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
 from modpack.pickling.base import SCRIPT_MARK, ReducerRow
 from modpack.pickling.reducers import ROWS
 from modpack.pickling.tensors import COMPILE_MARK
-from modpack.selftest.object_rows import ANYTHING, Row, RowKind
+from modpack.selftest.object_rows import ANYTHING, MAX_ATTRIBUTES, SAME, Row, RowKind
 
 _SCRIPT: Final = "__main__"
 """Stands for the module of a script's definitions, which has another name in the package."""
-_MAX_ENTRIES: Final = 1000
+MAX_ENTRIES: Final = 1000
 """Longer containers are compared up to this entry, and by their length."""
-_MAX_ATTRIBUTES: Final = 100_000
 _MAX_TEXT: Final = 60
 _WINDOW: Final = 4096
 """Bytes at the start, middle, and end of a tensor that are compared. They show whether loading
 changed it. The others need not be read: a large model would be read twice more for each save, and
 the digests of records cover them."""
-_PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
-_TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
+PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
+TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType)
 _HOOK_TABLES: Final = frozenset(
     table
@@ -96,7 +95,7 @@ def describe_object(
         extras: Objects that are saved with it, by name.
         options: What was saved in another form than it is live. None for a loaded object.
     """
-    describer = _Describer(options or DescriptionOptions())
+    describer = Describer(options or DescriptionOptions())
     # Tensor subclasses may reject these operations.
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         for name, each in (("model", root), *extras.items()):
@@ -104,7 +103,7 @@ def describe_object(
     return tuple(describer.rows)
 
 
-class _Describer:
+class Describer:
     """Describes objects that may share parts; each part is described once."""
 
     def __init__(self, options: DescriptionOptions) -> None:
@@ -134,8 +133,8 @@ class _Describer:
     def _describe(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         """Add the rows of one value and return its parts with their paths."""
         kind = type(value)
-        if kind in _PLAIN or kind in _TEXTUAL:
-            self._add(path, _short(strip_namespaces(f"{kind.__name__} {value!r}")))
+        if kind in PLAIN or kind in TEXTUAL:
+            self._add(path, shortened(strip_namespaces(f"{kind.__name__} {value!r}")))
             return ()
         if is_a(value, enum.Enum):
             self._add_typed(path, kind, str(object.__getattribute__(value, "_name_")))
@@ -146,15 +145,21 @@ class _Describer:
         if is_a(value, ModuleType):
             self._add(path, f"module {getattr(value, '__name__', '?')}")
             return ()
-        if id(value) in self._seen:
-            self._add(path, f"the same object as {self._seen[id(value)][0]}")
+        if self._is_known(value, path):
             return ()
-        self._seen[id(value)] = path, value  # kept alive: another object could get its id
         if is_a(value, torch.Tensor):
             return self._describe_tensor(value, path)
         if is_a(value, torch.nn.Module):
             return self._describe_module(value, path)
         return self._describe_other(value, path)
+
+    def _is_known(self, value: object, path: str) -> bool:
+        """Return whether an object is described elsewhere, and add a row if it is."""
+        if id(value) in self._seen:
+            self._add(path, f"{SAME}{self._seen[id(value)][0]}")
+            return True
+        self._seen[id(value)] = path, value  # kept alive: another object could get its id
+        return False
 
     def _describe_module(self, module: Any, path: str) -> Sequence[tuple[str, object]]:
         is_script = isinstance(module, torch.jit.ScriptModule)  # its classes differ after loading
@@ -162,7 +167,7 @@ class _Describer:
         self._add_hooks(module, path, "module")
         if is_script:
             return [(dotted(path, n), part) for n, part in module.state_dict().items()]
-        state = _attributes_of(module)
+        state = attributes_of(module)
         tables: list[Any] = [state.get(name) or {} for name in _PARTS]
         held = [part for table in tables for part in table.items()]
         parts = [(dotted(path, name), part) for name, part in held]
@@ -210,7 +215,7 @@ class _Describer:
         if is_a(value, torch.optim.Optimizer):
             self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")
-            state = _attributes_of(value)
+            state = attributes_of(value)
             return [(dotted(path, n), state[n]) for n in _OPTIMIZER_STATE if n in state]
         if _has_own_reduction(kind):
             self._add(path, ANYTHING)
@@ -218,12 +223,12 @@ class _Describer:
         row = ROWS.find(kind)
         if isinstance(row, ReducerRow) and row.reduce is not None:  # modpack re-creates it
             return self._add_typed(path, kind)
-        contents = _contents_of(value)
+        contents = contents_of(value)
         self._add_typed(path, kind, "" if contents is None else f"of {contents[0]}")
         listed = [] if contents is None else [(f"{path}{step}", part) for step, part in contents[1]]
         if is_a(value, partial) or _decides(kind, _STATE_METHODS):
             return listed
-        return [*listed, *((dotted(path, n), part) for n, part in _attributes_of(value).items())]
+        return [*listed, *((dotted(path, n), part) for n, part in attributes_of(value).items())]
 
     def _add_hooks(self, target: Any, path: str, scope: str) -> None:
         for kind in kinds_of(scope):
@@ -265,7 +270,7 @@ class _Describer:
 
     def _add(self, path: str, text: str, module: str = "", kind: RowKind = "attribute") -> None:
         self._attributes += kind == "attribute"
-        if kind != "attribute" or self._attributes <= _MAX_ATTRIBUTES:
+        if kind != "attribute" or self._attributes <= MAX_ATTRIBUTES:
             self.rows.append(Row(path, kind, strip_namespaces(text), strip_namespaces(module)))
 
     def _own_names(self, name: str) -> str:
@@ -279,7 +284,7 @@ def _relative(path: str) -> str:
     return path.removeprefix("model").removeprefix(".")
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
     """Return a text, or its start and a checksum."""
     if len(text) <= _MAX_TEXT:
         return text
@@ -306,7 +311,7 @@ def _is_wrapper(tensor: torch.Tensor) -> bool:
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def _attributes_of(value: object) -> dict[str, object]:
+def attributes_of(value: object) -> dict[str, object]:
     """Return an object's attributes without running code of its class."""
     try:
         held = object.__getattribute__(value, "__dict__")
@@ -326,24 +331,24 @@ def _attributes_of(value: object) -> dict[str, object]:
     return found
 
 
-def _contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
+def contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
     """Return length and parts of a container, or None for other objects."""
     if is_a(value, partial):
         parts = (("func", value.func), ("args", value.args), ("keywords", value.keywords))
         return "a function", [(f".{name}", part) for name, part in parts]
     if is_a(value, (set, frozenset)):
         # Without an order, only plain members can be compared.
-        plain = sorted(repr(each) for each in value if type(each) in _PLAIN)
-        return f"{len(value)} {_short(', '.join(plain))}", []
+        plain = sorted(repr(each) for each in value if type(each) in PLAIN)
+        return f"{len(value)} {shortened(', '.join(plain))}", []
     if is_a(value, (dict, MappingProxyType)):
         items = dict.items(value) if is_a(value, dict) else value.items()
         return f"{len(items)}", [
             (f"[{_key(key, position)}]", part)
-            for position, (key, part) in enumerate(islice(items, _MAX_ENTRIES))
+            for position, (key, part) in enumerate(islice(items, MAX_ENTRIES))
         ]
     for base in (list, tuple, deque):
         if is_a(value, base):
-            members = enumerate(islice(base.__iter__(value), _MAX_ENTRIES))
+            members = enumerate(islice(base.__iter__(value), MAX_ENTRIES))
             return f"{base.__len__(value)}", [(f"[{i}]", part) for i, part in members]
     try:
         view = memoryview(value)
@@ -356,8 +361,8 @@ def _contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:
 
 
 def _key(key: object, position: int) -> str:
-    if type(key) in _PLAIN:
-        return _short(repr(key))
+    if type(key) in PLAIN:
+        return shortened(repr(key))
     return f"{type(key).__name__} #{position}"
 
 

@@ -96,6 +96,8 @@ class Job(NamedTuple):
         policy: The trust policy. None allows everything.
         call_signatures: Calls whose varying dimensions are wanted.
         objects: Package and resource of the objects to describe.
+        modules: Names to describe by module; see :func:`.describe_modules`.
+        in_new_interpreter: Whether no fork may run the job.
     """
 
     package: str
@@ -110,6 +112,8 @@ class Job(NamedTuple):
     policy: TrustPolicy | None = None
     call_signatures: tuple[CallSignature, ...] = ()
     objects: tuple[tuple[str, str], ...] = ()
+    modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    in_new_interpreter: bool = False
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -207,6 +211,7 @@ class RunResult(NamedTuple):
         observations: What the run showed, without ``distributions`` and ``warnings``.
         descriptions: The rows of each object to describe.
         needs_settings: Whether an output differs with torch's default settings.
+        modules: The rows of the modules to describe.
         copy_failure: Why a loaded object cannot be copied or pickled; empty if all can.
         changed: Parts of loaded objects that differ from those of the live ones.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
@@ -224,6 +229,7 @@ class RunResult(NamedTuple):
     observations: Observations = NO_OBSERVATIONS
     descriptions: tuple[tuple[Row, ...], ...] = ()
     needs_settings: bool = False
+    modules: tuple[Row, ...] = ()
     copy_failure: str = ""
     changed: tuple[StateDifference, ...] = ()
     varied: VariedCalls = VariedCalls()

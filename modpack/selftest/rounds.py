@@ -24,18 +24,21 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.core.text import counted, local_folders, portable_text
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
 from modpack.pickling.copies import why_not_copyable
+from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
     Difference,
     HiddenModules,
     Job,
     ProbeLevel,
+    ResolvedResources,
     RunResult,
     build_sys_path,
     extern_distributions,
@@ -144,6 +147,7 @@ class SelfTest:
         builder: Builds the package.
         planner: Decides which missing resources are added.
         installed: The installed distributions.
+        modules: The live modules.
         scripts: Files of scripts whose definitions are included.
         objects: The descriptions of the saved objects.
         roots: The saved objects themselves.
@@ -161,6 +165,7 @@ class SelfTest:
         builder: PackageBuilder,
         planner: Planner,
         installed: DistributionIndex,
+        modules: LiveModules,
         scripts: Sequence[str] = (),
         objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
         roots: Sequence[object] = (),
@@ -169,6 +174,7 @@ class SelfTest:
         self._plan = plan
         self._objects = objects
         self._roots = roots
+        self._modules = modules
         self._namespace = namespace
         self._writer = writer
         self._cases = {case.records.number: case for case in cases}
@@ -209,17 +215,26 @@ class SelfTest:
         prefix, source = "modpack-self-test-", self._writer.path
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             outcome = self._run_namespaces()
+            self._write(outcome.namespace)
+            modules = self._changed_modules(outcome)
         failure, result, why = None, outcome.result, outcome.failure
+        are_equal = bool(self._cases) and why is None and not any(self._reruns.values())
+        told = [each for each in modules if not (each.is_own or are_equal)]  # the outputs decide
         if why is not None:
-            failure = SelfTestError(source, why.reason, why.details, why.log, write_anyway)
+            causes = (f"possible cause: {each.text}" for each in told[:_MAX_DIFFERENCES])
+            details = (*why.details, *causes)
+            failure = SelfTestError(source, why.reason, details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        self._write(outcome.namespace)
-        if self._cases and not result.needs_settings and self._builder.torch_settings:
-            self._builder.torch_settings.clear()  # the outputs do not depend on them
+        notes = list(_module_notes([each for each in modules if each not in told]))
+        are_settings_unused = self._cases and not result.needs_settings
+        if notes or (are_settings_unused and self._builder.torch_settings):
+            if are_settings_unused:
+                self._builder.torch_settings.clear()  # the outputs do not depend on them
+            self._plan = replace(self._plan, notes=(*self._plan.notes, *notes))
             self._builder.write(self._plan, outcome.namespace)
         changed = [each for each in result.changed if not each.is_error]
-        record = self._make_record(outcome, tuple(self._lasting_warnings(result, changed)))
+        record = self._make_record(outcome, tuple(self._lasting_warnings(result, changed, told)))
         write_record(self._writer, layout.SELF_TEST, record)
         runs = counted(record.rounds, "run")
         summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
@@ -227,15 +242,20 @@ class SelfTest:
             *_warnings(source, failure, record),
             *_failed_calls(self._call_failures),
             *_changed_attributes(changed),
+            *_changed_state(told if failure is None else ()),
             *(_failed_copies(result.copy_failure) if failure is None else ()),
         )
         return replace(self._plan, self_test_summary=summary), warnings
 
     def _lasting_warnings(
-        self, result: RunResult, changed: Sequence[StateDifference]
+        self,
+        result: RunResult,
+        changed: Sequence[StateDifference],
+        modules: Sequence[ModuleDifference],
     ) -> Iterator[str]:
         """Yield what the package records of the warnings. Values may differ in the next export."""
         yield from (f"{each.path} differs from that of the live object" for each in changed)
+        yield from (f"{each.name} differs from that of the exporting process" for each in modules)
         if result.copy_failure:
             yield f"for the loaded object, {result.copy_failure.partition(':')[0]}"
         for failure in self._call_failures:
@@ -383,19 +403,7 @@ class SelfTest:
         self._write(namespace)
         self._rounds += 1
         with phase(f"self-test {self._rounds}"), self._builder.open_preview() as package:
-            job = Job(
-                package,
-                namespace,
-                self._case_records(),
-                self._hidden,
-                tuple(self._path),
-                self._tree,
-                probe_level,
-                tuple(self._operators),
-                tuple(self._tables),
-                call_signatures=self.call_signatures if probe_level is ProbeLevel.NOTHING else (),
-                objects=tuple(self._objects),
-            )
+            job = self._make_job(package, namespace, probe_level)
             result = run_job(job, self._resolver.respond, self._timeout)
         result = result.rename_package(package, self._writer.path)
         result = result._replace(changed=tuple(self._changed_parts(result)))
@@ -413,6 +421,34 @@ class SelfTest:
             result.seconds,
         )
         return result
+
+    def _make_job(self, package: str, namespace: str, probe_level: ProbeLevel) -> Job:
+        is_deciding = probe_level is ProbeLevel.NOTHING
+        return Job(
+            package,
+            namespace,
+            self._case_records(),
+            self._hidden,
+            tuple(self._path),
+            self._tree,
+            probe_level,
+            tuple(self._operators),
+            tuple(self._tables),
+            call_signatures=self.call_signatures if is_deciding else (),
+            objects=tuple(self._objects),
+            modules=self._modules.find_names(self._plan),
+        )
+
+    def _changed_modules(self, outcome: Outcome) -> list[ModuleDifference]:
+        """Return the differences between the live modules and the loaded ones."""
+
+        def describe_again(is_new: bool) -> Sequence[Row]:
+            with phase("comparing modules"), self._builder.open_preview() as package:
+                again = self._make_job(package, outcome.namespace, ProbeLevel.NOTHING)
+                again = again._replace(cases=(), call_signatures=(), in_new_interpreter=is_new)
+                return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
+
+        return self._modules.compare(outcome.result.modules, describe_again)
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned
@@ -541,6 +577,28 @@ def _changed_attributes(changed: Sequence[StateDifference]) -> Iterator[str]:
             f"differ from the live one: {shown}. If the class sets them when it is loaded, this is "
             "expected; otherwise set them in __setstate__."
         )
+
+
+def _changed_state(changed: Sequence[ModuleDifference]) -> Iterator[str]:
+    """Yield a warning that lists names in modules that differ after loading."""
+    if changed:
+        yield with_hint(
+            f"the package loads, but {counted(len(changed), 'name')} in its modules "
+            f"{'differs' if len(changed) == 1 else 'differ'} from the state in this process: "
+            f"{listed([each.text for each in changed], _MAX_DIFFERENCES)}",
+            "If the model needs the live value, set it in the module's source, or in the model's "
+            "forward() or __setstate__(), or extern the module.",
+        )
+
+
+def _module_notes(changed: Sequence[ModuleDifference]) -> Iterator[Diagnostic]:
+    if changed:
+        names = [each.name for each in changed]
+        text = (
+            f"{counted(len(names), 'name')} in packaged modules differ between this process and "
+            f"the loaded package: {listed(names, _MAX_DIFFERENCES)}"
+        )
+        yield Diagnostic.from_code("module-state", names[0], text)
 
 
 def _failed_copies(reason: str) -> Iterator[str]:
