@@ -586,8 +586,8 @@ def _changed_state(changed: Sequence[ModuleDifference]) -> Iterator[str]:
             f"the package loads, but {counted(len(changed), 'name')} in its modules "
             f"{'differs' if len(changed) == 1 else 'differ'} from the state in this process: "
             f"{listed([each.text for each in changed], _MAX_DIFFERENCES)}",
-            "If the model needs the live value, set it in the module's source, extern the module, or "
-            "package its current state with PackageExporter.treat_as_script().",
+            "If the model needs the live value, set it in the module's source, extern the module, "
+            "or package its current state with PackageExporter.treat_as_script().",
         )
 
 
