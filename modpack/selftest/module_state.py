@@ -222,7 +222,8 @@ class _ModuleDescriber(Describer):
         self._find_class(type(module))
         parts = super()._describe_module(module, path)
         # A layer that the saved object uses, too, is in its mode.
-        return [part for part in parts if part[0] != f"{path}.training"]
+        left_out = {f"{path}.{name}" for name in ("training", *_caches_in(module))}
+        return [part for part in parts if part[0] not in left_out]
 
     def _describe_other(self, value: object, path: str) -> Sequence[tuple[str, object]]:
         kind = type(value)
@@ -233,7 +234,8 @@ class _ModuleDescriber(Describer):
         self._find_class(kind)
         text, parts = self._parts_of(value, path)
         self._add_typed(path, kind, text)
-        own = attributes_of(value).items()
+        caches = _caches_in(value)
+        own = {n: each for n, each in attributes_of(value).items() if n not in caches}.items()
         if module not in self._packaged and f"{module}.{kind.__qualname__}" not in _RECORDS:
             # Of the objects of other libraries, only packaged code in them counts.
             own = {n: each for n, each in own if is_a(each, CODE_HOLDERS)}.items()
@@ -316,3 +318,18 @@ def _constant(value: object) -> str:
         return f"{value.co_name}{_checksum(value)}"
     # The order in a set depends on the process.
     return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _caches_in(value: object) -> set[str]:
+    """Return the attributes that a descriptor of the class stores, as ``cached_property`` does."""
+    found = {name: _class_attribute(type(value), name) for name in attributes_of(value)}
+    return {
+        name
+        for name, each in found.items()
+        if hasattr(type(each), "__get__") and not hasattr(type(each), "__set__")
+        if not is_a(each, (FunctionType, *HOLDERS))
+    }
+
+
+def _class_attribute(kind: type, name: str) -> object:
+    return next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)

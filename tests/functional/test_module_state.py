@@ -591,3 +591,127 @@ def test_loaded_package_is_compared(project, tmp_path):
     sys.modules[type(model).__module__].SCALE = 2
     told, _ = save(model, second, importer=importers)
     assert "againnet.SCALE" in told[0]
+
+
+def test_strings_are_not_shown(project, tmp_path):
+    project({"secretnet.py": NET + "TOKEN = 'a'\n"})
+    net = importlib.import_module("secretnet")
+    net.TOKEN = "hunter2secret"
+    told, _ = save(net.Net(), tmp_path / "net.modpack")
+    assert (
+        "secretnet.TOKEN (secretnet.py:9): live a str with another value, loaded a str" in told[0]
+    )
+    assert "hunter2secret" not in told[0]
+
+
+def test_patch_by_packaged_code_is_silent(project, tmp_path):
+    patches = "from patchinglib import net\ndef fast(self, x): return -x\n"
+    files = {
+        "patchinglib/__init__.py": "from patchinglib import net, patches\npatches.apply()\n",
+        "patchinglib/net.py": NET,
+        "patchinglib/patches.py": patches + "def apply(): net.Net.forward = fast\n",
+    }
+    project(files)
+    net = importlib.import_module("patchinglib.net")
+    assert save(net.Net(), tmp_path / "net.modpack")[0] == []
+
+
+MADE = """
+import abc, enum, functools, typing
+from typing import NamedTuple, Protocol, overload
+import torch
+
+if typing.TYPE_CHECKING:
+    HIDDEN = 1
+
+try:
+    import nowhere
+    HAS = True
+except ImportError:
+    HAS = False
+
+def wraps(function):
+    @functools.wraps(function)
+    def inner(*args):
+        return function(*args)
+    return inner
+
+class Meta(type):
+    def __new__(cls, name, bases, names):
+        made = {k: wraps(v) if callable(v) else v for k, v in names.items()}
+        return super().__new__(cls, name, bases, {**made, "added": 3})
+
+class Made(metaclass=Meta):
+    def run(self):
+        return 1
+
+class Base:
+    def __init_subclass__(cls):
+        cls.run = wraps(cls.run)
+        cls.count = 4
+
+class Derived(Base):
+    count = 3
+    def run(self):
+        return 1
+
+class Color(enum.Enum):
+    RED = 1
+    def __new__(cls, value):
+        made = object.__new__(cls)
+        made._value_ = value
+        return made
+
+class Point(NamedTuple):
+    x: int = 3
+
+class Shape(Protocol):
+    side: int = 1
+    def area(self): ...
+
+@functools.total_ordering
+class Ordered:
+    __slots__ = ("a",)
+    def __lt__(self, other):
+        return True
+
+class Step(torch.optim.Optimizer):
+    def step(self, closure=None):
+        return None
+
+@overload
+def twice(x: int): ...
+@overload
+def twice(x: str): ...
+def twice(x):
+    return x
+
+def late(x):
+    return x
+late = wraps(late)
+
+class Net(torch.nn.Linear):
+    names = ["a"]
+    _abc: int = 0
+    @property
+    def size(self):
+        return 1
+    @size.setter
+    def size(self, value):
+        pass
+    @functools.cached_property
+    def slow(self):
+        return 2
+
+Net.names.append("b")
+Net.extra = 5
+net = Net(2, 2)
+Step(net.parameters(), {})
+"""
+
+
+def test_metaclasses_and_decorators_are_silent(project, tmp_path):
+    project({"madenet.py": MADE})
+    net = importlib.import_module("madenet")
+    assert net.net.slow == 2
+    assert save([net.net, net.Made()], tmp_path / "net.modpack")[0] == []
