@@ -103,13 +103,6 @@ def test_too_deeply_nested_specs_are_reported(package):
     assert "nested too deeply" in done.stderr
 
 
-def test_audit_reports_too_large_source(package):
-    source = b"import os\n" + b"x;" * 200_000 + b"os.system('ls')\n"
-    done = modpack("audit", rewritten(package, "shop.py", source))
-    text = " ".join(done.stdout.split())
-    assert "its imports are unknown: the source is too large" in text
-
-
 def test_unknown_byte_order_is_reported(package):
     hostile = rewritten(package, "byteorder", b"middle")
     with (
