@@ -32,7 +32,6 @@ class Addition(NamedTuple):
     by: str | None = None
 
 
-@json_keys({"global_hooks": "restore_global"})
 class SelfTestCase(NamedTuple):
     """One saved object, run on one example.
 
@@ -52,40 +51,7 @@ class SelfTestCase(NamedTuple):
     unstable: tuple[str, ...] = ()
 
 
-class CaseRecordNames(NamedTuple):
-    """The names of the records of one :class:`SelfTestCase`.
-
-    Attributes:
-        number: Number of the example in the package, from 0.
-    """
-
-    number: int
-
-    @property
-    def inputs(self) -> str:
-        """The pickled arguments."""
-        return f".data/modpack/trial/{self.number}/inputs.pkl"
-
-    @property
-    def conditions(self) -> str:
-        """The random states and module modes of the recorded run."""
-        return f".data/modpack/trial/{self.number}/conditions.json"
-
-    @property
-    def output(self) -> str:
-        """The leaves of the recorded output."""
-        return f".data/modpack/trial/{self.number}/output.json"
-
-    def tensor(self, index: int) -> str:
-        """Return the record of one output tensor's bytes."""
-        return f".data/trial-{self.number}-{index}.storage"
-
-
-@json_keys(
-    {"additions": "added", "private_failure": "why_process"},
-    optional=("objects", "observations"),
-    omitted=("seconds",),
-)
+@json_keys(omitted=("seconds",))
 @dataclass(frozen=True)
 class SelfTestRecord:
     """The outcome of a self-test.
@@ -133,11 +99,6 @@ class SelfTestRecord:
     def runs(self) -> int:
         """The number of examples that ran successfully."""
         return len(self.cases) if self.passed else 0
-
-    @property
-    def records(self) -> tuple[CaseRecordNames, ...]:
-        """The record names of each case."""
-        return tuple(CaseRecordNames(case.number) for case in self.cases)
 
     @property
     def outcome(self) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from modpack.archive.layout import RUNTIME_MODULE
+from modpack.archive.layout import RUNTIME_MODULE, ExampleRecords
 from modpack.core.call_signature import (
     CallSignature,
     build_arguments,
@@ -38,7 +38,7 @@ from modpack.core.observations import (
     Observations,
     UnfilledTable,
 )
-from modpack.core.selftest import CaseRecordNames, SelfTestCase
+from modpack.core.selftest import SelfTestCase
 from modpack.errors import ModpackWarning
 from modpack.selftest.child_surroundings import (
     HostIsolation,
@@ -309,7 +309,7 @@ def _depends_on_settings(importer: IncrementalImporter, case: SelfTestCase) -> b
     """Return whether a case computes something else with torch's default settings."""
     from modpack.selftest.conditions import without_settings
 
-    recorded = json.loads(importer.load_binary("", CaseRecordNames(case.number).conditions))
+    recorded = json.loads(importer.load_binary("", ExampleRecords(case.number).conditions))
     defaults = without_settings(recorded)
     try:
         return defaults is not None and bool(_case_differences(importer, case, defaults))
@@ -325,7 +325,7 @@ def _case_differences(
     with _prepared_case(importer, case, conditions) as (model, example):
         found = flatten_output(example.call(model))
     read = partial(importer.load_binary, "")
-    return compare(_reference().read_leaves(read, CaseRecordNames(case.number)), found)
+    return compare(_reference().read_leaves(read, ExampleRecords(case.number)), found)
 
 
 @contextlib.contextmanager
@@ -335,7 +335,7 @@ def _prepared_case(
     """Return a case's newly loaded model and its example, by default as it was recorded."""
     from modpack.selftest.conditions import apply_conditions
 
-    records = CaseRecordNames(case.number)
+    records = ExampleRecords(case.number)
     model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
     args, kwargs = importer.load_pickle("", records.inputs)
     recorded = conditions or json.loads(importer.load_binary("", records.conditions))

@@ -250,7 +250,7 @@ def test_inputs_are_passed_in_one_call(make, target, inputs, kwargs):
     make_it = make(files)
     modpack.save(make_it, target, example_inputs=inputs, example_kwargs=kwargs)
     with open_archive(target) as archive:
-        output = json.loads(archive.read(".data/modpack/trial/0/output.json"))
+        output = json.loads(archive.read(".data/modpack/self_test/0/output.json"))
         record = output["leaves"][0]["tensor"]["record"]
         expected = (make_it.layer(ONE) * 2).detach().flatten()
         assert torch.equal(
