@@ -72,6 +72,7 @@ class SelfTestRecord:
         torch: The torch version.
         objects: Package and resource of the objects that were loaded and compared.
         observations: What the deciding run saw.
+        device: The device that was chosen for the examples. None for those of the saved tensors.
     """
 
     passed: bool
@@ -89,6 +90,7 @@ class SelfTestRecord:
     torch: str | None = None
     objects: tuple[tuple[str, str], ...] = ()
     observations: Observations = NO_OBSERVATIONS
+    device: str | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -114,7 +116,9 @@ class SelfTestRecord:
         """What was compared, for display."""
         if not self.cases:
             return "loaded and compared with the live object, without examples"
-        return "bit by bit" if self.deterministic else "by structure (not deterministic)"
+        if not self.deterministic:
+            return "by structure (not deterministic)"
+        return "bit by bit" if self.device is None else f"within tolerances, on {self.device}"
 
     def to_json(self) -> dict[str, Json]:
         """Return the record in the form that the archive format reference describes."""
