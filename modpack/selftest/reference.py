@@ -394,13 +394,17 @@ def find_tables_naming(model: object) -> list[UnfilledTable]:
 
 
 def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
+    seen: set[int] = set()
+    # In the order of their completion: a module that defines a table precedes those that import it.
     for name, module in list(sys.modules.items()):
         loaded: object = module  # not always a module
         if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
         for attribute, value in list(vars(loaded).items()):
-            for kind in named_classes(value) & wanted:
-                yield UnfilledTable(strip_namespaces(name), attribute, kind)
+            kinds = named_classes(value) & wanted
+            if kinds and id(value) not in seen:
+                seen.add(id(value))
+                yield from (UnfilledTable(strip_namespaces(name), attribute, k) for k in kinds)
 
 
 def named_classes(table: object) -> set[str]:
