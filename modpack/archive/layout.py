@@ -55,7 +55,10 @@ MANIFEST_DIGEST: Final = MODPACK_PREFIX + "manifest.sha256"
 GRAPH: Final = MODPACK_PREFIX + "graph.json"
 ENVIRONMENT: Final = MODPACK_PREFIX + "environment.json"
 ENTRY: Final = MODPACK_PREFIX + "entry.json"
-SELF_TEST: Final = MODPACK_PREFIX + "trial.json"
+SELF_TEST: Final = MODPACK_PREFIX + "self_test.json"
+SELF_TESTS: Final = MODPACK_PREFIX + "self_test/"
+SELF_TEST_TENSORS: Final = ".data/self-test-"
+HOOKS: Final = MODPACK_PREFIX + "hooks/"
 CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
@@ -77,13 +80,45 @@ def storage_name(key: int | str) -> str:
     return f".data/{key}.storage"
 
 
+class ExampleRecords(NamedTuple):
+    """The record names of one example of a self-test.
+
+    Attributes:
+        number: Number of the example in the package, from 0.
+
+    >>> ExampleRecords(0).inputs, ExampleRecords(0).tensor(3)
+    ('.data/modpack/self_test/0/inputs.pkl', '.data/self-test-0-3.storage')
+    """
+
+    number: int
+
+    @property
+    def inputs(self) -> str:
+        """The pickled arguments."""
+        return f"{SELF_TESTS}{self.number}/inputs.pkl"
+
+    @property
+    def conditions(self) -> str:
+        """The random states and module modes of the recorded run."""
+        return f"{SELF_TESTS}{self.number}/conditions.json"
+
+    @property
+    def output(self) -> str:
+        """The leaves of the recorded output."""
+        return f"{SELF_TESTS}{self.number}/output.json"
+
+    def tensor(self, index: int) -> str:
+        """Return the record of one output tensor's bytes."""
+        return f"{SELF_TEST_TENSORS}{self.number}-{index}.storage"
+
+
 def hook_records(record: str) -> tuple[str, str]:
     """Return the record names of a saved object's hook specs and hook pickle.
 
     >>> hook_records("net/model.pkl")[0]
     '.data/modpack/hooks/net/model.pkl.json'
     """
-    return f".data/modpack/hooks/{record}.json", f".data/modpack/hooks/{record}.pkl"
+    return f"{HOOKS}{record}.json", f"{HOOKS}{record}.pkl"
 
 
 def is_storage(name: str) -> bool:

@@ -35,7 +35,7 @@ _GRAPH_ITEM_BYTES: Final = {
 }
 """Archive size in bytes that allows one item of each list. Small archives have a minimum."""
 _SELF_TEST_ITEM_BYTES: Final = {
-    **{"cases": 1000, "operators": 1000, "added": 100, "hidden": 100},
+    **{"cases": 1000, "operators": 1000, "additions": 100, "hidden": 100},
     **{"hidden_distributions": 100},
 }
 """The same for the self-test record."""

@@ -187,7 +187,10 @@ def read_plan_options(ctx: click.Context, target: str | None) -> PlanOptions:
 
 @contextlib.contextmanager
 def open_exporter(
-    options: PlanOptions, output: str | None = None, self_test: SelfTest = False
+    options: PlanOptions,
+    output: str | None = None,
+    self_test: SelfTest = False,
+    self_test_device: str | None = None,
 ) -> Iterator[PackageExporter]:
     """Open an exporter that has the rules and the preset.
 
@@ -195,11 +198,16 @@ def open_exporter(
         options: The rules and other options.
         output: The path of the package. None writes no file.
         self_test: Whether the exporter runs the self-test.
+        self_test_device: The device on which the self-test runs the example inputs.
     """
     from modpack.exporter import PackageExporter
 
     with PackageExporter(
-        output, debug=options.debug, self_test=self_test, allow_secrets_in=options.allow_secrets_in
+        output,
+        debug=options.debug,
+        self_test=self_test,
+        self_test_device=self_test_device,
+        allow_secrets_in=options.allow_secrets_in,
     ) as exporter:
         for rule in options.rules:
             add = getattr(exporter, rule.action.value)

@@ -70,6 +70,12 @@ def _read_dynamic(
     "inputs.  [default: self-test]",
 )
 @click.option(
+    "--self-test-device",
+    metavar="DEVICE",
+    help="Run the example inputs on this device in the self-test, such as cpu. By default, tensors "
+    "are loaded to the devices that they were saved on.",
+)
+@click.option(
     "--package",
     metavar="NAME",
     default=PACKAGE,
@@ -94,6 +100,7 @@ def export_command(
     example_inputs: str | None,
     dynamic: dict[str, dict[int, str]] | None,
     self_test: bool | None,
+    self_test_device: str | None,
     package: str,
     resource: str,
     dry_run: bool,
@@ -153,7 +160,7 @@ def export_command(
     with (
         collect_warnings() as collected,
         importable(source.folder),
-        open_exporter(options, output, self_test) as exporter,
+        open_exporter(options, output, self_test, self_test_device) as exporter,
     ):
         model = build(source, debug)
         inputs = None if example is None else _build_inputs(example, model, debug)

@@ -32,7 +32,6 @@ class Addition(NamedTuple):
     by: str | None = None
 
 
-@json_keys({"global_hooks": "restore_global"})
 class SelfTestCase(NamedTuple):
     """One saved object, run on one example.
 
@@ -52,40 +51,7 @@ class SelfTestCase(NamedTuple):
     unstable: tuple[str, ...] = ()
 
 
-class CaseRecordNames(NamedTuple):
-    """The names of the records of one :class:`SelfTestCase`.
-
-    Attributes:
-        number: Number of the example in the package, from 0.
-    """
-
-    number: int
-
-    @property
-    def inputs(self) -> str:
-        """The pickled arguments."""
-        return f".data/modpack/trial/{self.number}/inputs.pkl"
-
-    @property
-    def conditions(self) -> str:
-        """The random states and module modes of the recorded run."""
-        return f".data/modpack/trial/{self.number}/conditions.json"
-
-    @property
-    def output(self) -> str:
-        """The leaves of the recorded output."""
-        return f".data/modpack/trial/{self.number}/output.json"
-
-    def tensor(self, index: int) -> str:
-        """Return the record of one output tensor's bytes."""
-        return f".data/trial-{self.number}-{index}.storage"
-
-
-@json_keys(
-    {"additions": "added", "private_failure": "why_process"},
-    optional=("objects", "observations"),
-    omitted=("seconds",),
-)
+@json_keys(omitted=("seconds",))
 @dataclass(frozen=True)
 class SelfTestRecord:
     """The outcome of a self-test.
@@ -106,6 +72,7 @@ class SelfTestRecord:
         torch: The torch version.
         objects: Package and resource of the objects that were loaded and compared.
         observations: What the deciding run saw.
+        device: The device that was chosen for the examples. None for those of the saved tensors.
     """
 
     passed: bool
@@ -123,6 +90,7 @@ class SelfTestRecord:
     torch: str | None = None
     objects: tuple[tuple[str, str], ...] = ()
     observations: Observations = NO_OBSERVATIONS
+    device: str | None = None
 
     @property
     def deterministic(self) -> bool:
@@ -133,11 +101,6 @@ class SelfTestRecord:
     def runs(self) -> int:
         """The number of examples that ran successfully."""
         return len(self.cases) if self.passed else 0
-
-    @property
-    def records(self) -> tuple[CaseRecordNames, ...]:
-        """The record names of each case."""
-        return tuple(CaseRecordNames(case.number) for case in self.cases)
 
     @property
     def outcome(self) -> str:
@@ -153,7 +116,9 @@ class SelfTestRecord:
         """What was compared, for display."""
         if not self.cases:
             return "loaded and compared with the live object, without examples"
-        return "bit by bit" if self.deterministic else "by structure (not deterministic)"
+        if not self.deterministic:
+            return "by structure (not deterministic)"
+        return "bit by bit" if self.device is None else f"within tolerances, on {self.device}"
 
     def to_json(self) -> dict[str, Json]:
         """Return the record in the form that the archive format reference describes."""

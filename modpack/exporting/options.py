@@ -42,6 +42,24 @@ def _require_dynamic(dynamic: object, argument: str) -> None:
                 raise ValueError(f"{argument}[{name!r}][{dimension}] is not a name: {label!r}")
 
 
+def _require_device(device: object, argument: str) -> None:
+    """Check that an argument names a device.
+
+    Raises:
+        TypeError: If it is neither a string nor None.
+        ValueError: If torch does not know the device.
+    """
+    if device is None:
+        return
+    require_type(device, str, argument, "the name of a device, such as 'cpu'")
+    import torch
+
+    try:
+        torch.device(cast("str", device))
+    except RuntimeError as failure:
+        raise ValueError(f"{argument} {device!r} is not a device: {failure}") from failure
+
+
 def is_tested_by_default(has_example: bool) -> bool:
     """Return whether a package is tested if the caller did not choose."""
     chosen = os.environ.get("MODPACK_SELF_TEST")
@@ -62,6 +80,17 @@ class ExporterOptions(TypedDict, total=False):
             "packages, and PackageExporter those with example inputs. The environment variable "
             "``MODPACK_SELF_TEST`` changes the default: ``0`` tests none, ``examples`` only those "
             "with example inputs.",
+        ),
+    ]
+    self_test_device: Annotated[
+        str | None,
+        Option(
+            None,
+            "Device on which the self-test runs the example inputs, such as ``'cpu'``. By default, "
+            "tensors are loaded to the devices that they were saved on. Numbers that another kind "
+            "of device computed are compared with the tolerances of "
+            ":func:`torch.testing.assert_close`.",
+            _require_device,
         ),
     ]
     allow_secrets_in: Annotated[

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -33,7 +32,6 @@ from modpack.report.audit_facts import (
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
 from modpack.security.code_listing import CodeListing
 
-_SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 """Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
@@ -301,7 +299,11 @@ def pickle_findings(
         if contents.unreadable is not None and is_own:  # hooks go on where their object ends
             location = f"{record}, byte {contents.position}"
             yield Diagnostic.from_code("pickle-malformed", record, contents.unreadable, location)
-        if manifest is not None and record not in known and not record.startswith(_SELF_TESTS):
+        if (
+            manifest is not None
+            and record not in known
+            and not record.startswith(layout.SELF_TESTS)
+        ):
             text = f"{record} is a pickle, but not a saved object of the package"
             yield Diagnostic.from_code("pickle-undeclared", record, text, record)
 

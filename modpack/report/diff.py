@@ -305,13 +305,13 @@ def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDif
 def _part_of_example(record: str) -> tuple[str, str]:
     """Return the number of an example, and the part of it that a record contains.
 
-    >>> _part_of_example(".data/modpack/trial/0/inputs.pkl")
+    >>> _part_of_example(".data/modpack/self_test/0/inputs.pkl")
     ('0', 'inputs')
-    >>> _part_of_example(".data/trial-0-3.storage")
+    >>> _part_of_example(".data/self-test-0-3.storage")
     ('0', 'output')
     """
-    if record.startswith(".data/trial-"):
-        return record.removeprefix(".data/trial-").partition("-")[0], "output"
+    if record.startswith(layout.SELF_TEST_TENSORS):
+        return record.removeprefix(layout.SELF_TEST_TENSORS).partition("-")[0], "output"
     folder, _, file = record.rpartition("/")
     return folder.rpartition("/")[2], file.partition(".")[0]
 

@@ -89,8 +89,7 @@ class ComparedPackage:
 
 def is_of_self_test(record: str) -> bool:
     """Return whether a record belongs to the examples of a self-test."""
-    prefixes = (".data/trial-", layout.MODPACK_PREFIX + "trial/")
-    return record.startswith(prefixes)
+    return record.startswith((layout.SELF_TEST_TENSORS, layout.SELF_TESTS))
 
 
 def read_compared_package(

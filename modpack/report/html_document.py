@@ -38,7 +38,7 @@ MOST: Final = 48 << 20
 ROOM: Final = 600_000
 """Default limit of the compressed sources, in characters, for a page of about 1.2 MB."""
 _NO_ROOM: Final = "the page has only the sources nearest to the model (--all-sources has all)"
-_SELF_TEST_NODES: Final = f"<{layout.MODPACK_PREFIX}trial/"
+_SELF_TEST_NODES: Final = f"<{layout.SELF_TESTS}"
 _MAX_NAMES: Final = 12
 """Limit of the listed names of one import."""
 _NO_NAMES: Final[list[Json]] = []

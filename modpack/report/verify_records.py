@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.layout import hook_records
+from modpack.archive.layout import ExampleRecords, hook_records
 from modpack.archive.manifest import Manifest, canonical_json
 from modpack.archive.records import (
     Objects,
@@ -54,7 +54,7 @@ from modpack.core.names import module_record, normalized_distribution
 from modpack.core.observations import NO_OBSERVATIONS
 from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
 from modpack.core.rules import Action
-from modpack.core.selftest import CaseRecordNames, SelfTestRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
@@ -95,8 +95,6 @@ _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
 """Patterns of the text records, and names of their values."""
 _MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of the mock runtime, which no decision mentions."""
-_HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
-_SELF_TESTS: Final = layout.MODPACK_PREFIX + "trial/"
 _SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
 _OF_THE_FORMAT: Final = frozenset(
     {
@@ -122,7 +120,7 @@ class SelfTestTensor:
 
 
 def _read_output(
-    archive: Archive, verify: Manifest, case: CaseRecordNames
+    archive: Archive, verify: Manifest, case: ExampleRecords
 ) -> tuple[SelfTestTensor, ...]:
     """Return the tensors in the recorded output of an example, in order.
 
@@ -139,7 +137,7 @@ def _read_output(
         return tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf)
 
 
-def _read_conditions(archive: Archive, verify: Manifest, case: CaseRecordNames) -> None:
+def _read_conditions(archive: Archive, verify: Manifest, case: ExampleRecords) -> None:
     """Check the recorded conditions of an example's run.
 
     Raises:
@@ -266,12 +264,17 @@ def read_own_records(
         specs = read(hook_records(record)[0], partial(read_specs, archive, record))
         if specs is not None:
             own.specs[record] = specs
-    for case in own.self_test.records if own.self_test is not None else ():
+    for case in _examples(own.self_test):
         read(case.conditions, partial(_read_conditions, archive, manifest, case))
         output = read(case.output, partial(_read_output, archive, manifest, case))
         if output is not None:
             own.outputs[case.output] = output
     return own
+
+
+def _examples(self_test: SelfTestRecord | None) -> list[ExampleRecords]:
+    cases = () if self_test is None else self_test.cases
+    return [ExampleRecords(case.number) for case in cases]
 
 
 def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnostic]:
@@ -432,7 +435,7 @@ def _check_hooks(
                 yield _inconsistent(specs, text)
     known = {name for record in own.saved for name in hook_records(record)}
     for name in archive.names():
-        if name.startswith(_HOOKS) and name not in known:
+        if name.startswith(layout.HOOKS) and name not in known:
             yield _inconsistent(name, "these hooks belong to no saved object")
 
 
@@ -472,7 +475,7 @@ def _check_self_tests(
                 f"{'/'.join(call.resource)!r:.80} has a call signature, but is not a saved object"
             )
             yield _inconsistent(layout.CALL_SIGNATURE, text)
-    for records in self_test.records if self_test is not None else ():
+    for records in _examples(self_test):
         names = (records.inputs, records.conditions, records.output)
         known.update(names)
         for name in names:
@@ -481,7 +484,7 @@ def _check_self_tests(
     if layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST)):
         return  # its records are unknown
     for name in archive.names():
-        if name.startswith(_SELF_TESTS) and name not in known:
+        if name.startswith(layout.SELF_TESTS) and name not in known:
             yield _inconsistent(name, "this example belongs to no self-test")
 
 
@@ -510,7 +513,7 @@ def _check_names(archive: Archive) -> Iterator[Diagnostic]:
     for name in archive.names():
         if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
             continue
-        if name.startswith((_HOOKS, _SELF_TESTS)) or _SCRIPTS.fullmatch(name):
+        if name.startswith((layout.HOOKS, layout.SELF_TESTS)) or _SCRIPTS.fullmatch(name):
             continue
         if not name.startswith(layout.MODPACK_PREFIX + "signature"):
             yield Diagnostic.from_code(

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from modpack.archive.layout import RUNTIME_MODULE
+from modpack.archive.layout import RUNTIME_MODULE, ExampleRecords
 from modpack.core.call_signature import (
     CallSignature,
     build_arguments,
@@ -38,7 +38,7 @@ from modpack.core.observations import (
     Observations,
     UnfilledTable,
 )
-from modpack.core.selftest import CaseRecordNames, SelfTestCase
+from modpack.core.selftest import SelfTestCase
 from modpack.errors import ModpackWarning
 from modpack.selftest.child_surroundings import (
     HostIsolation,
@@ -219,7 +219,7 @@ class _JobRunner:
             if self._importer is not None and seconds < _MAX_VARIED_SECONDS:
                 signature = known[case.resource]
                 with contextlib.suppress(BaseException):  # packaged code may raise SystemExit
-                    prepared = _prepared_case(self._importer, case)
+                    prepared = _prepared_case(self._importer, case, self._job.device)
                     with prepared as (model, example):
                         known[case.resource], failed = find_varying_dimensions(
                             signature,
@@ -251,8 +251,8 @@ class _JobRunner:
             self._modules = self._importer.describe_modules(job.modules)
         for case in job.cases:
             started = time.monotonic()
-            self._needs_settings |= _depends_on_settings(self._importer, case)
-            for difference in _case_differences(self._importer, case):
+            self._needs_settings |= _depends_on_settings(self._importer, case, job.device)
+            for difference in _case_differences(self._importer, case, job.device):
                 yield case.number, difference
             self._seconds[case.number] = time.monotonic() - started
 
@@ -305,41 +305,50 @@ class _JobRunner:
         return Failure(text, tuple(map(strip_namespaces, trace)))
 
 
-def _depends_on_settings(importer: IncrementalImporter, case: SelfTestCase) -> bool:
+def _depends_on_settings(
+    importer: IncrementalImporter, case: SelfTestCase, device: str | None
+) -> bool:
     """Return whether a case computes something else with torch's default settings."""
     from modpack.selftest.conditions import without_settings
 
-    recorded = json.loads(importer.load_binary("", CaseRecordNames(case.number).conditions))
+    recorded = json.loads(importer.load_binary("", ExampleRecords(case.number).conditions))
     defaults = without_settings(recorded)
     try:
-        return defaults is not None and bool(_case_differences(importer, case, defaults))
+        return defaults is not None and bool(_case_differences(importer, case, device, defaults))
     except BaseException:  # packaged code may raise SystemExit
         return True
 
 
 def _case_differences(
-    importer: IncrementalImporter, case: SelfTestCase, conditions: dict[str, Any] | None = None
+    importer: IncrementalImporter,
+    case: SelfTestCase,
+    device: str | None,
+    conditions: dict[str, Any] | None = None,
 ) -> list[Difference]:
     from modpack.selftest.compare import compare, flatten_output
 
-    with _prepared_case(importer, case, conditions) as (model, example):
+    with _prepared_case(importer, case, device, conditions) as (model, example):
         found = flatten_output(example.call(model))
     read = partial(importer.load_binary, "")
-    return compare(_reference().read_leaves(read, CaseRecordNames(case.number)), found)
+    expected = _reference().read_leaves(read, ExampleRecords(case.number))
+    return compare(expected, found, any_device=device is not None)
 
 
 @contextlib.contextmanager
 def _prepared_case(
-    importer: IncrementalImporter, case: SelfTestCase, conditions: dict[str, Any] | None = None
+    importer: IncrementalImporter,
+    case: SelfTestCase,
+    device: str | None,
+    conditions: dict[str, Any] | None = None,
 ) -> Iterator[tuple[Any, Any]]:
     """Return a case's newly loaded model and its example, by default as it was recorded."""
-    from modpack.selftest.conditions import apply_conditions
+    from modpack.selftest.conditions import apply_conditions, on_device
 
-    records = CaseRecordNames(case.number)
-    model = importer.load_model(*case.resource, global_hooks=case.global_hooks)
-    args, kwargs = importer.load_pickle("", records.inputs)
+    records = ExampleRecords(case.number)
+    model = importer.load_model(*case.resource, device, global_hooks=case.global_hooks)
+    args, kwargs = importer.load_pickle("", records.inputs, device)
     recorded = conditions or json.loads(importer.load_binary("", records.conditions))
-    with apply_conditions(recorded):
+    with apply_conditions(recorded if device is None else on_device(recorded, device)):
         yield model, _reference().Example(args, kwargs)
 
 

@@ -204,7 +204,8 @@ class IncrementalImporter(PackageImporter):
         from modpack.pickling.copies import why_not_copyable  # imports torch
         from modpack.selftest.object_state import describe_object
 
-        loaded = self._load(package, resource, None, True, False)
+        # Not to the device of the model, whose memory may not be enough for a second copy.
+        loaded = self._load(package, resource, "cpu", True, False)
         return describe_object(loaded.obj, loaded.extras), why_not_copyable(loaded.obj)
 
     def describe_modules(self, names: Mapping[str, Sequence[str]]) -> tuple[Row, ...]:

@@ -262,22 +262,26 @@ def _value_text(value: object) -> str:
 _MAX_TEXT = 80
 
 
-def compare(expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf]) -> list[Difference]:
+def compare(
+    expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf], any_device: bool = False
+) -> list[Difference]:
     """Return every difference between two outputs. Numbers are compared bit by bit.
 
     Args:
         expected: The expected output.
         found: The actual output.
+        any_device: Whether tensors may be on another kind of device. Their numbers are then
+            compared with the tolerances of :func:`torch.testing.assert_close`.
 
     >>> from modpack.selftest.compare import flatten_output
     >>> [str(each) for each in compare(flatten_output([1, 2]), flatten_output([1, 3]))]
     ['output[1]: expected 2, found 3']
     """
-    return list(_differences(expected, found))
+    return list(_differences(expected, found, any_device))
 
 
 def _differences(
-    expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf]
+    expected: Sequence[PytreeLeaf], found: Sequence[PytreeLeaf], any_device: bool
 ) -> Iterator[Difference]:
     by_path = {leaf.path: leaf for leaf in found}
     known = {leaf.path for leaf in expected}
@@ -285,6 +289,10 @@ def _differences(
         other = by_path.get(leaf.path)
         if other is None:
             yield Difference(leaf.path, f"expected {leaf.structure}, found nothing", True)
+        elif any_device and _is_on_another_device(leaf, other):
+            if leaf.tensor is not None and other.tensor is not None:
+                if not _is_close(leaf.tensor, other.tensor):
+                    yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
         elif other.structure != leaf.structure:
             text = f"expected {leaf.structure}, found {other.structure}"
             yield Difference(leaf.path, text, True)
@@ -296,6 +304,30 @@ def _differences(
     for leaf in found:
         if leaf.path not in known:
             yield Difference(leaf.path, f"expected nothing, found {leaf.structure}", True)
+
+
+def _is_on_another_device(expected: PytreeLeaf, found: PytreeLeaf) -> bool:
+    """Return whether two leaves are tensors that differ in their devices only."""
+    words = zip(expected.structure.split(), found.structure.split(), strict=False)
+    changed = [pair for pair in words if pair[0] != pair[1]]
+    is_tensor = expected.tensor is not None or " torch." in expected.structure
+    is_one_word = len(expected.structure.split()) == len(found.structure.split())
+    return is_tensor and is_one_word and len(changed) == 1 and all(map(_is_device, changed[0]))
+
+
+def _is_device(word: str) -> bool:
+    try:
+        return torch.device(word).type == word
+    except RuntimeError:
+        return False
+
+
+def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:
+    try:
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
 
 
 def _tensor_differences(

@@ -62,6 +62,14 @@ def without_settings(conditions: dict[str, Any]) -> dict[str, Any] | None:
     return changed if changed != conditions else None
 
 
+def on_device(conditions: dict[str, Any], device: str) -> dict[str, Any]:
+    """Return conditions for another device than that of the recorded run."""
+    autocast = {torch.device(device).type: dtype for dtype in conditions["autocast"].values()}
+    is_default = conditions["default_device"] == "cpu"
+    chosen = {"default_device": "cpu" if is_default else device, "autocast": autocast}
+    return {**conditions, **chosen}
+
+
 @contextmanager
 def apply_conditions(conditions: dict[str, Any]) -> Iterator[None]:
     """Apply recorded conditions. They are not restored: this is for a dedicated process."""

@@ -189,10 +189,8 @@ class _ModuleDescriber(Describer):
         return super()._describe(value, path)
 
     def _is_known(self, value: object, path: str) -> bool:
-        if is_a(value, (tuple, frozenset)):  # equal ones may be the same object by chance
-            return False
         origin = self._origins.get(id(value), path)
-        if origin != path:
+        if origin != path and not is_a(value, (tuple, frozenset)):
             self._add(path, f"{SAME}{origin}")
             return True
         return super()._is_known(value, path)

@@ -65,7 +65,6 @@ _HOOK_TABLES: Final = frozenset(
 ).union(["_is_full_backward_hook"])  # the flag stays set after the last hook was removed
 _REDUCTIONS: Final = ("__reduce__", "__reduce_ex__", "__reduce_package__")
 _STATE_METHODS: Final = ("__getstate__", "__setstate__")
-_OPTIMIZER_STATE: Final = ("defaults", "state", "param_groups")
 _PARTS: Final = ("_parameters", "_buffers", "_modules")
 
 
@@ -155,6 +154,8 @@ class Describer:
 
     def _is_known(self, value: object, path: str) -> bool:
         """Return whether an object is described elsewhere, and add a row if it is."""
+        if is_a(value, (tuple, frozenset)):  # equal ones may be the same object by chance
+            return False
         if id(value) in self._seen:
             self._add(path, f"{SAME}{self._seen[id(value)][0]}")
             return True
@@ -215,8 +216,7 @@ class Describer:
         if is_a(value, torch.optim.Optimizer):
             self._add_typed(path, kind)
             self._add_hooks(value, path, "optimizer")
-            state = attributes_of(value)
-            return [(dotted(path, n), state[n]) for n in _OPTIMIZER_STATE if n in state]
+            return list(_optimizer_parts(attributes_of(value), path))
         if _has_own_reduction(kind):
             self._add(path, ANYTHING)
             return ()
@@ -384,3 +384,19 @@ def _checksum(storage: torch.UntypedStorage) -> int:
         part = part.set_(storage, start, (min(_WINDOW, size - start),), (1,)).to("cpu")
         checksum = zlib.crc32(ctypes.string_at(part.data_ptr(), part.numel()), checksum)
     return checksum
+
+
+def _optimizer_parts(state: Mapping[str, Any], path: str) -> Iterator[tuple[str, object]]:
+    """Yield the parameters and tensors of an optimizer.
+
+    When torch's optimizers are loaded, they add missing options and convert numbers to tensors.
+    """
+    groups = state.get("param_groups")
+    for number, group in enumerate(groups if is_a(groups, list) else ()):
+        if is_a(group, dict) and "params" in group:
+            yield f"{path}.param_groups[{number}].params", group["params"]
+    entries = state.get("state")
+    for number, (key, entry) in enumerate(entries.items() if is_a(entries, dict) else ()):
+        for name, part in entry.items() if is_a(entry, dict) else ():
+            if is_a(part, torch.Tensor) and part.dim():
+                yield f"{path}.state[{_key(key, number)}][{name!r}]", part

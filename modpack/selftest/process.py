@@ -98,6 +98,7 @@ class Job(NamedTuple):
         objects: Package and resource of the objects to describe.
         modules: Names to describe by module; see :func:`.describe_modules`.
         in_new_interpreter: Whether no fork may run the job.
+        device: The device for the examples. None for those of the saved tensors.
     """
 
     package: str
@@ -114,6 +115,7 @@ class Job(NamedTuple):
     objects: tuple[tuple[str, str], ...] = ()
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     in_new_interpreter: bool = False
+    device: str | None = None
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]

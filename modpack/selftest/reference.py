@@ -27,13 +27,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from modpack.archive.layout import ExampleRecords
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import CaseRecordNames, SelfTestRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import dtype_name, local_folders, portable_text
 from modpack.discovery.finder import is_a
 from modpack.errors import ExampleError
@@ -140,7 +141,7 @@ def _copy_containers(value: Any) -> Any:
 
 
 def _write_leaves(
-    writer: ArchiveWriter, records: CaseRecordNames, leaves: Sequence[PytreeLeaf]
+    writer: ArchiveWriter, records: ExampleRecords, leaves: Sequence[PytreeLeaf]
 ) -> None:
     """Write an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
@@ -156,7 +157,7 @@ def _write_leaves(
     writer.write(records.output, _json({"leaves": listed}), compress=True)
 
 
-def read_leaves(read: Callable[[str], bytes], records: CaseRecordNames) -> list[PytreeLeaf]:
+def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[PytreeLeaf]:
     """Read a recorded output.
 
     Args:
@@ -200,7 +201,7 @@ class Case(NamedTuple):
     """
 
     resource: tuple[str, str]
-    records: CaseRecordNames
+    records: ExampleRecords
     model: Any
     example: Example
     conditions: dict[str, Json]
@@ -262,9 +263,9 @@ class ExampleSaver:
         self._writer = writer
         self._planner = planner
 
-    def save_arguments(self, example: Example, protocol: int) -> CaseRecordNames:
+    def save_arguments(self, example: Example, protocol: int) -> ExampleRecords:
         """Save the arguments of the next example. Their classes are included like the model's."""
-        records = CaseRecordNames(len(self.cases))
+        records = ExampleRecords(len(self.cases))
         arguments = (example.args, example.kwargs)
         edges = self._objects.save(records.inputs, arguments, protocol)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
@@ -272,7 +273,7 @@ class ExampleSaver:
 
     def record(
         self,
-        records: CaseRecordNames,
+        records: ExampleRecords,
         resource: tuple[str, str],
         model: Any,
         example: Example,
@@ -331,7 +332,7 @@ def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) 
         name: portable_text(text, folders)
         for name, text in (
             ("failure", self_test.failure),
-            ("why_process", self_test.private_failure),
+            ("private_failure", self_test.private_failure),
         )
         if text is not None
     }
@@ -393,13 +394,17 @@ def find_tables_naming(model: object) -> list[UnfilledTable]:
 
 
 def _find_tables_naming(wanted: set[str]) -> Iterator[UnfilledTable]:
+    seen: set[int] = set()
+    # In the order of their completion: a module that defines a table precedes those that import it.
     for name, module in list(sys.modules.items()):
         loaded: object = module  # not always a module
         if not is_a(loaded, ModuleType) or is_everywhere(name) or name == "__main__":
             continue
         for attribute, value in list(vars(loaded).items()):
-            for kind in named_classes(value) & wanted:
-                yield UnfilledTable(strip_namespaces(name), attribute, kind)
+            kinds = named_classes(value) & wanted
+            if kinds and id(value) not in seen:
+                seen.add(id(value))
+                yield from (UnfilledTable(strip_namespaces(name), attribute, k) for k in kinds)
 
 
 def named_classes(table: object) -> set[str]:

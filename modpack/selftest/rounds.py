@@ -152,6 +152,7 @@ class SelfTest:
         objects: The descriptions of the saved objects.
         roots: The saved objects themselves.
         namespace: The namespace that saved objects require.
+        device: The device for the examples. None for those of the saved tensors.
 
     Attributes:
         call_signatures: Those of the cases. A run that passes adds varying dimensions.
@@ -170,8 +171,10 @@ class SelfTest:
         objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
         roots: Sequence[object] = (),
         namespace: str = "private",
+        device: str | None = None,
     ) -> None:
         self._plan = plan
+        self._device = device
         self._objects = objects
         self._roots = roots
         self._modules = modules
@@ -437,6 +440,7 @@ class SelfTest:
             call_signatures=self.call_signatures if is_deciding else (),
             objects=tuple(self._objects),
             modules=self._modules.find_names(self._plan),
+            device=self._device,
         )
 
     def _changed_modules(self, outcome: Outcome) -> list[ModuleDifference]:
@@ -504,6 +508,7 @@ class SelfTest:
             observations=result.observations._replace(
                 distributions=self._undeclared_imports(result.imported), warnings=warnings
             ),
+            device=self._device,
         )
 
     def _undeclared_imports(

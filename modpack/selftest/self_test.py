@@ -96,6 +96,7 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
         operators=recorded.operators,
         policy=options["policy"],
         objects=recorded.objects,
+        device=recorded.device,
     )
     with phase("self-test"):
         result = run_job(job, lambda _: ResolvedResources(), options["timeout"])

@@ -438,7 +438,7 @@ def test_legend_explains_every_mark_of_graph(show, page_file):
     for text in ("interned", "mocked", "saved", "closed", "open", "self-test called", "several"):
         assert text in legend
     border = shown.page.evaluate(
-        """() => modpackReport.graph.drawing.nodes('[risk = 1]').style('border-color')"""
+        """() => modpackReport.graph.drawing.nodes()[0].data('risk', 1).style('border-color')"""
     )
     mark = shown.page.evaluate("getComputedStyle(document.querySelector('.legend .called')).stroke")
     assert mark.replace(" ", "") == border.replace(" ", "")

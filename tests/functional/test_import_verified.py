@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import modpack
-from modpack import importer as opening
+from modpack import importer
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
@@ -182,13 +182,13 @@ def overwritten(package: Path, folder: Path) -> None:
 def test_record_changed_after_check_is_neither_loaded_nor_cached(package, tmp_path, monkeypatch):
     folder = unzipped(package, tmp_path / "folder")
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
-    asked = opening.load_environment
+    asked = importer.load_environment
 
     def overwriting(*arguments):
         overwritten(package, folder)
         return asked(*arguments)
 
-    monkeypatch.setattr(opening, "load_environment", overwriting)
+    monkeypatch.setattr(importer, "load_environment", overwriting)
     with pytest.raises(ArchiveError, match=r"verifiednet\.py.*not the declared|has \d+ bytes"):
         modpack.load(folder, package="model", resource="model.pkl")
     monkeypatch.undo()

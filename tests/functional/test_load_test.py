@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import modpack
-from modpack.errors import SelfTestError
+from modpack.errors import ModpackWarning, SelfTestError
 from modpack.report.package_info import package_facts
 
 NET = """
@@ -234,6 +234,21 @@ def test_library_that_an_extern_module_imports_is_not_hidden(boards, installed, 
     record = self_test_of(path)
     assert record.passed and "chalk" not in record.hidden
     assert [each.distribution for each in record.observations.distributions] == ["chalk"]
+
+
+def test_options_that_optimizers_complete_and_shared_tuples_are_not_reported(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    model.sizes, model.shape = [(1, 2)], None
+    model.shape = model.sizes[0]
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    del optimizer.defaults["differentiable"]
+    for state in optimizer.state.values():
+        state["step"] = int(state["step"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModpackWarning)
+        modpack.save(model, tmp_path / "net.modpack", optimizer=optimizer, self_test=True)
 
 
 def test_requirements_of_a_library_that_is_not_hidden_are_not_hidden(installed, tmp_path):

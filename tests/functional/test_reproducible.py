@@ -262,7 +262,7 @@ def test_self_test_records_only_generators_used_by_model(tmp_path):
     def states(model: object) -> set[str]:
         path = tmp_path / "tried.modpack"
         modpack.save(model, path, example_inputs=torch.ones(8))
-        conditions = dict(contents_of(path))["/archive/.data/modpack/trial/0/conditions.json"]
+        conditions = dict(contents_of(path))["/archive/.data/modpack/self_test/0/conditions.json"]
         return set(re.findall(r'"(torch|python|numpy)":', conditions.decode()))
 
     assert states(torch.nn.Dropout(0.5).eval()) == set()

@@ -250,7 +250,7 @@ def test_inputs_are_passed_in_one_call(make, target, inputs, kwargs):
     make_it = make(files)
     modpack.save(make_it, target, example_inputs=inputs, example_kwargs=kwargs)
     with open_archive(target) as archive:
-        output = json.loads(archive.read(".data/modpack/trial/0/output.json"))
+        output = json.loads(archive.read(".data/modpack/self_test/0/output.json"))
         record = output["leaves"][0]["tensor"]["record"]
         expected = (make_it.layer(ONE) * 2).detach().flatten()
         assert torch.equal(
@@ -656,3 +656,19 @@ def test_deep_import_chain_fits_in_the_self_test(project, target, clean_python):
     clean_python(code, folder=project(files), target=str(target))
     assert self_test_of(target).passed
     clean_python("import modpack; modpack.load(target)", target=str(target))
+
+
+def test_examples_run_on_chosen_device(tmp_path):
+    path = tmp_path / "net.modpack"
+    model = torch.nn.Linear(1, 1)
+    modpack.save(model, path, example_inputs=torch.ones(2, 1), self_test_device="cpu")
+    again = modpack.self_test(path)
+    assert again.passed
+    assert (again.recorded.device, again.recorded.extent) == ("cpu", "within tolerances, on cpu")
+
+
+@pytest.mark.parametrize(("device", "error"), [("gpu", ValueError), (0, TypeError)])
+def test_unknown_device_is_rejected(device, error, tmp_path):
+    with pytest.raises(error, match="self_test_device"):
+        modpack.save(torch.nn.Linear(1, 1), tmp_path / "net.modpack", self_test_device=device)
+    assert not (tmp_path / "net.modpack").exists()

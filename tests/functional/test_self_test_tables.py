@@ -50,7 +50,8 @@ X = torch.ones(1, 2)
 
 @pytest.fixture(params=[CLASS, TEXT], ids=["class", "text"])
 def model(request, project):
-    project({"recorders/__init__.py": "", "recorders/net.py": request.param})
+    first = "from recorders.net import _RECORDED"  # the same table, listed once
+    project({"recorders/__init__.py": first, "recorders/net.py": request.param})
     from recorders.net import Net
 
     return Net()

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from modpack import PackageExporter, PackageImporter
-from modpack.archive import module_index as index_room
-from modpack.archive import records as recorded
+from modpack.archive import module_index, records
 
 SOURCES = {"stall/__init__.py": "", "stall/fruit.py": "class Pear:\n    ripe = True\n"}
 
@@ -31,7 +30,7 @@ def crates(project, tmp_path):
 
 def test_packages_of_one_project_share_parsed_records(crates, monkeypatch):
     read = {"names": 0, "environments": 0}
-    paths, decode = index_room._index_records, recorded.environment_from_json
+    paths, decode = module_index._index_records, records.environment_from_json
 
     def counting_paths(names):
         read["names"] += 1
@@ -41,10 +40,10 @@ def test_packages_of_one_project_share_parsed_records(crates, monkeypatch):
         read["environments"] += 1
         return decode(record)
 
-    index_room._build_cached.cache_clear()
-    recorded._decode_environment.cache_clear()
-    monkeypatch.setattr(index_room, "_index_records", counting_paths)
-    monkeypatch.setattr(recorded, "environment_from_json", counting_decode)
+    module_index._build_cached.cache_clear()
+    records._decode_environment.cache_clear()
+    monkeypatch.setattr(module_index, "_index_records", counting_paths)
+    monkeypatch.setattr(records, "environment_from_json", counting_decode)
     for number, file in enumerate(crates):
         with PackageImporter(file) as package:
             pear, weights = package.load_pickle("model", "model.pkl")

@@ -180,8 +180,8 @@ class Case:
             with zipfile.ZipFile(package) as archive:
                 names = archive.namelist()
                 side.sources = sum(name.endswith(".py") for name in names)
-                for name in (name for name in names if name.endswith("/modpack/trial.json")):
-                    side.why = json.loads(archive.read(name)).get("why_process") or ""
+                for name in (name for name in names if name.endswith("/modpack/self_test.json")):
+                    side.why = json.loads(archive.read(name)).get("private_failure") or ""
 
     def _report(
         self, name: str, side: Side, error: str | None, step: str, prefix: str = ""

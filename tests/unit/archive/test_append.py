@@ -5,9 +5,7 @@ import zipfile
 
 import pytest
 
-from modpack.archive import append as appending
-from modpack.archive import layout
-from modpack.archive import zip_format as zipformat
+from modpack.archive import append, layout, zip_format
 from modpack.archive.append import write_with_signature
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
@@ -45,7 +43,7 @@ def digest_of(path):
 
 def test_signing_keeps_all_bytes_before_signature(package):
     before, records, digest = package.read_bytes(), records_of(package), digest_of(package)
-    end = before.index(zipformat.CENTRAL_SIGNATURE)
+    end = before.index(zip_format.CENTRAL_SIGNATURE)
     sign(package, b"signed")
     assert package.read_bytes()[:end] == before[:end]
     assert records_of(package) == {**records, layout.SIGNATURE: b"signed"}
@@ -56,7 +54,7 @@ def test_signing_keeps_tensors_aligned(package):
     sign(package, b"x" * 333)
     with open_archive(package) as archive:
         for name in (".data/0.storage", ".data/1.storage"):
-            assert archive.data_range(name).offset % zipformat.ALIGNMENT == 0
+            assert archive.data_range(name).offset % zip_format.ALIGNMENT == 0
 
 
 def test_signing_replaces_existing_signature(package):
@@ -95,7 +93,7 @@ def test_signing_keeps_mode_and_symlink(package, tmp_path):
 
 def test_signing_large_archive_writes_zip64(package, monkeypatch):
     """Zip64 structures, with a limit of four kilobytes instead of gigabytes."""
-    monkeypatch.setattr(zipformat, "ZIP64_FROM", 4096)
+    monkeypatch.setattr(zip_format, "ZIP64_FROM", 4096)
     once = records_of(package)
     sign(package, b"x" * 5000)
     sign(package, b"y" * 5000)
@@ -153,7 +151,7 @@ def test_signing_copies_large_archive_in_pieces(package, monkeypatch):
     sign(package, b"signed")
     at_once = package.read_bytes()
     package.write_bytes(before)
-    monkeypatch.setattr(appending, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr(append, "_PIECE_BYTES", 1000)
     sign(package, b"signed")
     assert package.read_bytes() == at_once
     assert records_of(package) == {**records, layout.SIGNATURE: b"signed"}

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from modpack.archive import layout
-from modpack.archive import zip_format as zipformat
+from modpack.archive import layout, zip_format
 from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
@@ -80,12 +79,12 @@ def test_every_flipped_bit_is_rejected(content, bit):
 
 
 def test_zip64_numbers_have_one_canonical_form(write_package, monkeypatch):
-    monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
+    monkeypatch.setattr(zip_format, "ZIP64_FROM", 60)
     content = write_package({"small": b"1", **RECORDS}).read_bytes()
     monkeypatch.undo()
     with pytest.raises(RepackedError, match="another program repacked the package"):
         damage(content)
-    monkeypatch.setattr(zipformat, "ZIP64_FROM", 60)
+    monkeypatch.setattr(zip_format, "ZIP64_FROM", 60)
     assert damage(content) == {}
     for place in range(len(content)):
         assert is_refused(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -121,7 +120,7 @@ def test_read_rejects_noncanonical_header(content):
 
 def test_zipfile_headers_are_consistent_but_not_canonical(content):
     for name, entry in entries(content):
-        header = zipformat.local_header(entry, align=layout.is_storage(name))
+        header = zip_format.local_header(entry, align=layout.is_storage(name))
         assert content.startswith(header, entry.offset)
         assert find_header_problem(entry, header, b"") is None
         dated = header[:10] + b"\1" + header[11:]

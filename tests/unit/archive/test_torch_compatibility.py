@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.package import PackageExporter, PackageImporter
 
-from modpack.archive import layout
-from modpack.archive import zip_format as zipformat
+from modpack.archive import layout, zip_format
 from modpack.archive.base import FileBytes
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import ZipArchive, open_archive
@@ -65,7 +64,7 @@ def test_torch_reads_copied_torch_archive(torch_package, tmp_path):
 
 
 def test_torch_reader_finds_records(write_package, monkeypatch):
-    monkeypatch.setattr(zipformat, "ZIP64_FROM", 3000)  # as if it were beyond 4 GiB
+    monkeypatch.setattr(zip_format, "ZIP64_FROM", 3000)  # as if it were beyond 4 GiB
     storages = {f".data/{i}.storage": bytes([i]) * 1000 * i for i in range(6)}
     path = write_package({"pkg/a.py": b"x = 1\n", **storages})
     reader = torch._C.PyTorchFileReader(str(path))

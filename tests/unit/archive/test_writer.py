@@ -4,8 +4,7 @@ import zipfile
 
 import pytest
 
-from modpack.archive import layout
-from modpack.archive import zip_format as zipformat
+from modpack.archive import layout, zip_format
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.writer import ArchiveWriter
@@ -149,10 +148,10 @@ def test_write_after_commit_raises(tmp_path):
 
 
 def test_zip64_archive_is_readable_by_zipfile(write_package, monkeypatch):
-    monkeypatch.setattr(zipformat, "ZIP64_FROM", 1000)
+    monkeypatch.setattr(zip_format, "ZIP64_FROM", 1000)
     records = {"small": b"s", "large": BIG[:5000], ".data/0.storage": BIG, "late": b"l" * 999}
     path = write_package(records)
-    assert zipformat.END64_SIGNATURE in path.read_bytes()
+    assert zip_format.END64_SIGNATURE in path.read_bytes()
     with zipfile.ZipFile(path) as other, open_archive(path) as ours:
         for name, content in records.items():
             assert other.read(f"archive/{name}") == content

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from modpack.core import cache_dir as cachefolder
+from modpack.core import cache_dir
 from modpack.core.cache_dir import cache_folder, require_trusted_path
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.scan_cache import cached_scan
@@ -137,7 +137,7 @@ def test_require_trusted_path_accepts_private_group(tmp_path, monkeypatch, group
     monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="me"))
     found = SimpleNamespace(gr_name=group, gr_mem=members)
     monkeypatch.setattr(grp, "getgrgid", lambda gid: found)
-    cachefolder._is_private_group.cache_clear()
+    cache_dir._is_private_group.cache_clear()
     gid = (tmp_path / "ours").stat().st_gid
     try:
         if is_mine or gid == 0:
@@ -145,9 +145,9 @@ def test_require_trusted_path_accepts_private_group(tmp_path, monkeypatch, group
         else:
             with pytest.raises(OSError, match="other users can write"):
                 require_trusted_path(tmp_path / "ours" / "mine")
-        assert cachefolder._is_private_group(gid or 1000) is is_mine
+        assert cache_dir._is_private_group(gid or 1000) is is_mine
     finally:
-        cachefolder._is_private_group.cache_clear()
+        cache_dir._is_private_group.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,6 @@ def test_unmapped_uid_in_user_namespace(tmp_path, monkeypatch, mapped, owner):
     (tmp_path / "overflowuid").write_text("65534\n")
     if mapped is not None:
         (tmp_path / "uid_map").write_text(mapped)
-    monkeypatch.setattr(cachefolder, "_UID_MAP", tmp_path / "uid_map")
-    monkeypatch.setattr(cachefolder, "_OVERFLOW_UID", tmp_path / "overflowuid")
-    assert cachefolder._unmapped_uid.__wrapped__() == owner
+    monkeypatch.setattr(cache_dir, "_UID_MAP", tmp_path / "uid_map")
+    monkeypatch.setattr(cache_dir, "_OVERFLOW_UID", tmp_path / "overflowuid")
+    assert cache_dir._unmapped_uid.__wrapped__() == owner

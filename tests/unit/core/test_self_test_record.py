@@ -80,13 +80,13 @@ def test_self_test_from_json_rejects_unknown_addition_kind(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
     expected = f"must be one of intern, extern, file, metadata, not '{kind}'"
     with pytest.raises(TypeError, match=expected):
-        self_test_from_json({**RECORD.to_json(), "added": added})
+        self_test_from_json({**RECORD.to_json(), "additions": added})
 
 
 @pytest.mark.parametrize("kind", get_args(AdditionKind))
 def test_self_test_from_json_reads_all_addition_kinds(kind):
     added = [{"kind": kind, "name": "shop.parts", "by": None}]
-    found = self_test_from_json({**RECORD.to_json(), "added": added})
+    found = self_test_from_json({**RECORD.to_json(), "additions": added})
     assert found.additions == (Addition(kind, "shop.parts"),)
 
 

@@ -14,7 +14,7 @@ from modpack.core.graph import CodeKind, Location
 from modpack.core.names import is_stdlib
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Owner
-from modpack.discovery import distributions as installation
+from modpack.discovery import distributions
 from modpack.discovery.distributions import (
     DistributionIndex,
     InstalledDistribution,
@@ -267,9 +267,9 @@ def test_removed_distribution_is_not_found(site, install):
 def test_unrelated_distributions_are_not_read(site, install, tmp_path, monkeypatch):
     install("fakedist", "1.5", ("fakepkg/__init__.py",))
     looked_at: list[str] = []
-    original = installation.status_of
+    original = distributions.status_of
     monkeypatch.setattr(
-        installation, "status_of", lambda file: looked_at.append(file) or original(file)
+        distributions, "status_of", lambda file: looked_at.append(file) or original(file)
     )
     mine = at(tmp_path / "project/mine.py", "mine")
     assert DistributionIndex([str(site)]).distribution_of("mine", mine) is None

@@ -11,7 +11,7 @@ from torch import nn
 from modpack import PackageExporter
 from modpack.exporting import tensor_index as tensors
 from modpack.exporting.tensor_index import named_tensors
-from modpack.hooks import observe as observer
+from modpack.hooks import observe
 
 
 class Entry:
@@ -26,7 +26,7 @@ def no_names(monkeypatch):
     def refuse(*args: Any) -> Any:
         raise AssertionError("the saved object was walked through")
 
-    monkeypatch.setattr(observer, "ObjectPaths", refuse)
+    monkeypatch.setattr(observe, "ObjectPaths", refuse)
     return refuse
 
 

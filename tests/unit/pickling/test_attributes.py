@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling import pickler as plain
+from modpack.pickling import pickler
 from modpack.pickling.pickler import is_made_of_attributes, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
@@ -196,7 +196,7 @@ def test_fast_path_inspects_each_class_once(monkeypatch):
         looked_at.append(type(first))
         return is_made_of_attributes(first, protocol)
 
-    monkeypatch.setattr(plain, "is_made_of_attributes", is_made)
+    monkeypatch.setattr(pickler, "is_made_of_attributes", is_made)
     obj = [Entry(Entry(1)), Entry(2), Derived(3), Derived(4)]
     pickle_object(obj, context=Notes(), resource="m/o.pkl", protocol=3)
     assert looked_at == [Entry, Derived]

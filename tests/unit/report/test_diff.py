@@ -193,12 +193,14 @@ def test_compare_ignores_duration_of_self_test(tmp_path):
             model = torch.nn.Linear(2, 2)
             exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
     with open_archive(files[0]) as archive:
-        self_test = json.loads(archive.read(".data/modpack/trial.json"))
+        self_test = json.loads(archive.read(".data/modpack/self_test.json"))
     slow = json.dumps({**self_test, "seconds": 99.5}).encode()
-    other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/trial.json": slow})
+    other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/self_test.json": slow})
     assert compare_packages(files[0], other).is_empty
     failed = json.dumps({**self_test, "passed": False, "failure": "no"}).encode()
-    other = rewritten(files[0], tmp_path / "failed.modpack", {".data/modpack/trial.json": failed})
+    other = rewritten(
+        files[0], tmp_path / "failed.modpack", {".data/modpack/self_test.json": failed}
+    )
     told = {f.name: f.after for f in compare_packages(files[0], other).self_test}
     assert told == {"passed": "false", "failure": "no"}
 
@@ -210,7 +212,7 @@ def test_compare_lists_examples_with_other_output(tmp_path, package):
         model = torch.nn.Linear(2, 2)
         exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
     with open_archive(file) as archive:
-        (record,) = [name for name in archive.names() if name.startswith(".data/trial-")]
+        (record,) = [name for name in archive.names() if name.startswith(".data/self-test-")]
         content = bytes(archive.size(record))
     found = compare_packages(file, rewritten(file, tmp_path / "b.modpack", {record: content}))
     assert [(each.number, each.parts) for each in found.examples] == [("0", ("output",))]

@@ -181,7 +181,7 @@ def test_page_of_large_library_is_small():
 
 
 def test_page_omits_inputs_of_self_test():
-    inputs, saved = "<.data/modpack/trial/0/inputs.pkl>", "<model/net.pkl>"
+    inputs, saved = "<.data/modpack/self_test/0/inputs.pkl>", "<model/net.pkl>"
     graph = DependencyGraph()
     for root in (inputs, saved):
         graph.mark_root(root)

@@ -11,7 +11,7 @@ from modpack.report.html_document import drawn_graph, previous_on_chains
 from modpack.report.package_info import NEEDED_BY_MOCKS
 
 SAVED = "<model/net.pkl>"
-INPUTS = "<.data/modpack/trial/0/inputs.pkl>"
+INPUTS = "<.data/modpack/self_test/0/inputs.pkl>"
 
 
 def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) -> AuditFacts:

@@ -30,8 +30,8 @@ ANCESTORS = sorted(FIXTURES.glob("*/*.pt"))
 MODEL = "__model__/model.pkl"
 SPECS = f".data/modpack/hooks/{MODEL}.json"
 HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
-OUTPUT = ".data/modpack/trial/0/output.json"
-CONDITIONS = ".data/modpack/trial/0/conditions.json"
+OUTPUT = ".data/modpack/self_test/0/output.json"
+CONDITIONS = ".data/modpack/self_test/0/conditions.json"
 METADATA = "verifytools-1.5.dist-info/METADATA"
 RECORD = "verifytools-1.5.dist-info/RECORD"
 
@@ -426,7 +426,7 @@ def test_unused_storage_is_an_info(forge):
 
 def test_short_recorded_output_is_reported(good, forge):
     with open_archive(good) as archive:
-        record = next(name for name in archive.names() if name.startswith(".data/trial-"))
+        record = next(name for name in archive.names() if name.startswith(".data/self-test-"))
     facts = verify_package(forge({record: b"\0"}))
     assert f"{record!r} must have 12 bytes, but has 1" in "".join(told(facts, Severity.ERROR))
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from modpack.core.policy import Signer
 from modpack.errors import KeyFileError, TargetError
-from modpack.security import signing_keys as pem
+from modpack.security import signing_keys
 from modpack.security.signing_keys import (
     generate,
     is_readable_by_others,
@@ -225,8 +225,8 @@ def test_public_file_appends_pub():
 
 
 def test_normalized_is_canonical(alice):
-    public = pem.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
-    assert pem.normalized(public) == alice.public_key
+    public = signing_keys.public_bytes(alice.public_key.replace("\n", "\r\n"), "a key")
+    assert signing_keys.normalized(public) == alice.public_key
     assert generate().key_id != generate().key_id
 
 

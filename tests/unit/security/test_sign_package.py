@@ -8,7 +8,7 @@ import pytest
 from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, NotAPackageError, SignatureError, TargetError
-from modpack.security import signing as placing
+from modpack.security import signing
 from modpack.security.signing import check_signatures, sidecar_path, sign_package
 from tests.rezipped import rezipped
 
@@ -158,7 +158,7 @@ def test_sign_package_rejects_changing_package(package, alice, monkeypatch, embe
         os.utime(package, ns=(1, 1))
         return {}
 
-    monkeypatch.setattr(placing, "find_damage", rewrite)
+    monkeypatch.setattr(signing, "find_damage", rewrite)
     with pytest.raises(ArchiveError, match="changed while it was checked"):
         sign_package(package, alice, embed=embed)
     assert not package.with_name(f"{package.name}.sig").exists()

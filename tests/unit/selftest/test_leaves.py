@@ -175,3 +175,19 @@ def test_tensor_subclass_is_compared_by_inner_tensors():
     with pytest.warns(UserWarning, match="prototype"):
         masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
     assert paths(masked)[0] == "output" and len(paths(masked)) == 3
+
+
+def test_outputs_of_another_device_are_compared_with_tolerances():
+    here = flatten_output({"a": torch.ones(2), "b": 3})
+    there = [leaf._replace(structure=leaf.structure.replace(" cpu", " cuda")) for leaf in here]
+    near = flatten_output({"a": torch.ones(2) + 1e-7, "b": 3})
+    far = flatten_output({"a": torch.ones(2) + 1e-3, "b": 4})
+    assert [each.is_structural for each in compare(there, near)] == [True]
+    assert compare(there, near, any_device=True) == []
+    assert [each.path for each in compare(there, far, any_device=True)] == [
+        "output['a']",
+        "output['b']",
+    ]
+    assert len(compare(here, near, any_device=True)) == 1  # the same device: bit by bit
+    other = flatten_output({"a": torch.ones(3), "b": 3})
+    assert [each.is_structural for each in compare(there, other, any_device=True)] == [True]

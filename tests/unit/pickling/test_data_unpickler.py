@@ -193,7 +193,7 @@ def tensor(*more: bytes, hooks: bytes = ORDERED) -> bytes:
 def test_layout_lookup_imports_no_modules(clean_python, name):
     code = """
     import sys, torch
-    from tests.unit.pickling.test_closed import load, named, text, whole
+    from tests.unit.pickling.test_data_unpickler import load, named, text, whole
     from modpack.errors import UnpicklingError
     before = set(sys.modules)
     pickled = whole(named("torch.serialization", "_get_layout"), text(name), b"\\x85R")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery import scan_cache as scancache
+from modpack.discovery import scan_cache
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.scan_cache import ScanCache, cached_scan
 
@@ -40,7 +40,7 @@ def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         done.append(module)
         return scan_source(source, module, is_package)
 
-    monkeypatch.setattr(scancache, "scan_source", scan)
+    monkeypatch.setattr(scan_cache, "scan_source", scan)
     return done
 
 
@@ -74,7 +74,7 @@ def test_cache_key_covers_scanner(
     tmp_path: Path, scans: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
-    monkeypatch.setattr(scancache, "_scanner_digest", lambda: b"another")
+    monkeypatch.setattr(scan_cache, "_scanner_digest", lambda: b"another")
     ScanCache(tmp_path / "scans").scan(b"import os", "pkg", True)
     assert scans == ["pkg", "pkg"]
 
@@ -109,7 +109,7 @@ def test_entry_with_other_layout_is_regenerated(tmp_path: Path) -> None:
     ScanCache(folder).scan(b"import os", "pkg", True)
     (entry,) = entries(folder)
     for body in (b"{}", b"[]", b"[1, 2, 3, 4, 5, 6]", b'[[["os"]], [], [], null, null, []]', b"7"):
-        entry.write_bytes(scancache._checksum(body) + body)
+        entry.write_bytes(scan_cache._checksum(body) + body)
         found = ScanCache(folder).scan(b"import os", "pkg", True)
         assert found == scan_source(b"import os", "pkg", True)
 
@@ -133,7 +133,7 @@ def test_full_disk_disables_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(scancache.tempfile, "mkstemp", full)
+    monkeypatch.setattr(scan_cache.tempfile, "mkstemp", full)
     cache = ScanCache(tmp_path / "scans")
     assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
     assert not entries(tmp_path)
@@ -152,7 +152,7 @@ def test_cached_scan_without_home_is_uncached(monkeypatch: pytest.MonkeyPatch) -
     def homeless() -> Path:
         raise RuntimeError("no home")
 
-    monkeypatch.setattr(scancache, "cache_folder", homeless)
+    monkeypatch.setattr(scan_cache, "cache_folder", homeless)
     assert cached_scan() is scan_source
 
 
@@ -180,7 +180,7 @@ def test_entry_with_other_value_is_not_clean(tmp_path: Path) -> None:
     assert body.endswith(b",true]")
     for other in (b"1", b'"true"', b"null", b"[true]"):
         changed = body.removesuffix(b"true]") + other + b"]"
-        entry.write_bytes(scancache._checksum(changed) + changed)
+        entry.write_bytes(scan_cache._checksum(changed) + changed)
         assert not ScanCache(folder).scan(b"import os", "pkg", True).is_clean
 
 

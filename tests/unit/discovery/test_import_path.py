@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.discovery import import_path as importpath
+from modpack.discovery import import_path
 from modpack.discovery.distributions import DistributionIndex
 
 Settle = Callable[[], None]
@@ -29,13 +29,13 @@ def site(tmp_path: Path) -> Path:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the listed folders."""
     folders: list[str] = []
-    original = importpath._list_folder
+    original = import_path._list_folder
 
     def listing(folder: str) -> object:
         folders.append(folder)
         return original(folder)
 
-    monkeypatch.setattr(importpath, "_list_folder", listing)
+    monkeypatch.setattr(import_path, "_list_folder", listing)
     return folders
 
 

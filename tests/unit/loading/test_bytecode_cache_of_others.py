@@ -8,7 +8,7 @@ import os
 import pytest
 
 from modpack.loading import compile as codestore
-from tests.unit.loading.test_codestore import MODULES, files_of, keep, kept, place
+from tests.unit.loading.test_bytecode_cache import MODULES, files_of, keep, kept, place
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
 __all__ = ["place"]

@@ -204,7 +204,7 @@ def test_node_hooks_of_live_graph_are_reported_with_hint(package):
         messages = [str(each.message) for each in caught if each.category is modpack.ModpackWarning]
         assert len(messages) == 2
         assert messages[0].startswith("hook 'output/graph.node_pre': ")
-        assert "<lambda>" in messages[0] and "test_gradnodes:" in messages[0]
+        assert "<lambda>" in messages[0] and "test_grad_nodes:" in messages[0]
         assert "on node ReluBackward0" in messages[0] and "NodePreHook(path, hook)" in messages[0]
         assert "noted is registered on node AddmmBackward0" in messages[1]
         if save is package:

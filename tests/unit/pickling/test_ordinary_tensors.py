@@ -15,7 +15,7 @@ from torch import nn
 from modpack.errors import PicklingError
 from modpack.hooks.collect import HookCollector
 from modpack.hooks.observe import HookObserver
-from modpack.pickling import pickler as pickler_module
+from modpack.pickling import pickler
 from modpack.pickling.pickler import pickle_object
 from modpack.pickling.tensors import ordinary_reduction
 from tests.tensor_kinds import KINDS, DispatchingMode, ForwardingMode
@@ -60,11 +60,11 @@ def test_ordinary_reduction_pickles_like_torch(name, protocol, monkeypatch):
     try:
         ours = saved(obj, protocol)
     except Exception as failure:
-        monkeypatch.setattr(pickler_module, "ordinary_reduction", lambda tensor: None)
+        monkeypatch.setattr(pickler, "ordinary_reduction", lambda tensor: None)
         with pytest.raises(type(failure)):
             saved(obj, protocol)
         return
-    monkeypatch.setattr(pickler_module, "ordinary_reduction", lambda tensor: None)
+    monkeypatch.setattr(pickler, "ordinary_reduction", lambda tensor: None)
     assert ours == saved(obj, protocol)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.exporting import secret_guard as leakguard
+from modpack.exporting import secret_guard
 from modpack.exporting.secret_guard import SecretScan
 
 
@@ -17,8 +17,10 @@ def test_export_checks_each_folder_once_for_a_project(
     inner.mkdir(parents=True)
     (tmp_path / "project" / ".git").mkdir()
     asked: list[Path] = []
-    is_project = leakguard.is_project
-    monkeypatch.setattr(leakguard, "is_project", lambda f: asked.append(Path(f)) or is_project(f))
+    is_project = secret_guard.is_project
+    monkeypatch.setattr(
+        secret_guard, "is_project", lambda f: asked.append(Path(f)) or is_project(f)
+    )
     monkeypatch.setattr("sys.path", [str(inner), str(inner.parent), str(inner.parent.parent)])
     monkeypatch.chdir(inner)
     SecretScan(()).scan_resource("package/data.txt", b"")

@@ -12,7 +12,7 @@ import pytest
 from modpack.errors import CacheError, ModpackError
 from modpack.loading import cache as leases
 from modpack.loading import cache as tree
-from modpack.loading import cache_maintenance as caching
+from modpack.loading import cache_maintenance
 
 RECORDS = {"pkg/__init__.py": b"", "words.txt": b"alpha"}
 SIZES = {name: len(content) for name, content in RECORDS.items()}
@@ -36,11 +36,11 @@ def release(cache):
 
 
 def held(cache):
-    return [each.digest for each in caching.list_entries(cache)]
+    return [each.digest for each in cache_maintenance.list_entries(cache)]
 
 
 def test_list_entries_returns_most_recently_used_first(cache):
-    first, *others = caching.list_entries(cache)
+    first, *others = cache_maintenance.list_entries(cache)
     assert [first.digest, *(each.digest for each in others)] == [A, B, C]
     assert (first.name, first.files, first.size_bytes) == ("a.modpack", 2, 5)
 
@@ -56,7 +56,7 @@ def make_environment(cache, digest, age=0.0):
 
 def test_environments_are_listed_and_pruned_like_packages(cache):
     folder = make_environment(cache, "e" * 32, age=1.5 * 86400)
-    listed = caching.list_entries(cache)
+    listed = cache_maintenance.list_entries(cache)
     assert [(each.kind, each.digest[0]) for each in listed] == [
         ("package", "a"),
         ("package", "b"),
@@ -64,8 +64,10 @@ def test_environments_are_listed_and_pruned_like_packages(cache):
         ("package", "c"),
     ]
     assert (listed[2].name, listed[2].files, listed[2].size_bytes) == (None, 2, 10)
-    assert [each.digest for each in caching.prune(cache, max_size=20).removed] == [C]
-    assert [each.kind for each in caching.prune(cache, digests=["eeee"]).removed] == ["environment"]
+    assert [each.digest for each in cache_maintenance.prune(cache, max_size=20).removed] == [C]
+    assert [each.kind for each in cache_maintenance.prune(cache, digests=["eeee"]).removed] == [
+        "environment"
+    ]
     assert not folder.exists() and list(folder.parent.iterdir()) == []
     assert held(cache) == [A, B]
 
@@ -75,7 +77,7 @@ def test_prune_keeps_environment_in_use_and_removes_incomplete_one(cache):
     killed = make_environment(cache, "f" * 32)
     (killed / leases.ENVIRONMENT).unlink()
     leases.hold(cache, used.name)
-    pruned = caching.prune(cache, everything=True)
+    pruned = cache_maintenance.prune(cache, everything=True)
     assert [each.digest for each in pruned.kept] == [used.name]
     assert pruned.leftovers == 1
     assert list(used.parent.iterdir()) == [used]
@@ -88,31 +90,31 @@ def test_second_load_updates_last_use(cache):
 
 
 def test_list_and_prune_without_cache_return_nothing(tmp_path):
-    assert caching.list_entries(tmp_path / "none") == ()
-    assert caching.prune(tmp_path / "none", everything=True).removed == ()
+    assert cache_maintenance.list_entries(tmp_path / "none") == ()
+    assert cache_maintenance.prune(tmp_path / "none", everything=True).removed == ()
 
 
 def test_prune_removes_trees_unused_for_long(cache):
-    pruned = caching.prune(cache, older_than=1.5 * 86400)
+    pruned = cache_maintenance.prune(cache, older_than=1.5 * 86400)
     assert [each.digest for each in pruned.removed] == [C]
     assert pruned.freed_bytes == 5
     assert held(cache) == [A, B]
 
 
 def test_prune_to_size_removes_least_recently_used_trees(cache):
-    caching.prune(cache, max_size=7)
+    cache_maintenance.prune(cache, max_size=7)
     assert held(cache) == [A]
 
 
 def test_prune_accepts_digest_prefix(cache):
-    caching.prune(cache, digests=["bbbb"])
+    cache_maintenance.prune(cache, digests=["bbbb"])
     assert held(cache) == [A, C]
 
 
 @pytest.mark.parametrize("digest", ["dddd", "", "b"])
 def test_prune_rejects_ambiguous_digest_and_removes_nothing(cache, digest):
     with pytest.raises(ModpackError, match=r"begins with|is ambiguous"):
-        caching.prune(cache, digests=[digest])
+        cache_maintenance.prune(cache, digests=[digest])
     assert held(cache) == [A, B, C]
 
 
@@ -120,19 +122,19 @@ def test_prune_everything_removes_scans_too(cache):
     scan = cache / "scans" / "v1" / "ab" / "cd"
     scan.parent.mkdir(parents=True)
     scan.write_bytes(b"12345")
-    pruned = caching.prune(cache, everything=True)
-    assert len(pruned.removed) == 3 and pruned.scans == caching.Scans(1, 5)
+    pruned = cache_maintenance.prune(cache, everything=True)
+    assert len(pruned.removed) == 3 and pruned.scans == cache_maintenance.Scans(1, 5)
     assert held(cache) == [] and not scan.exists()
     assert list(tree.trees_folder(cache).iterdir()) == []
 
 
 def test_prune_keeps_and_reports_trees_in_use(cache):
     tree.unpack(B, SIZES, RECORDS.__getitem__)
-    pruned = caching.prune(cache, everything=True)
+    pruned = cache_maintenance.prune(cache, everything=True)
     assert [each.digest for each in pruned.kept] == [B]
     assert held(cache) == [B]
     release(cache)
-    assert [each.digest for each in caching.prune(cache, everything=True).removed] == [B]
+    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).removed] == [B]
 
 
 def test_prune_keeps_trees_of_forked_child_after_parent_ends(cache):
@@ -151,17 +153,17 @@ sys.stdin.read()
     ) as parent:
         parent.stdout.read()  # until parent and child have closed it
         parent.wait()
-        assert [each.digest for each in caching.prune(cache, everything=True).kept] == [B]
+        assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [B]
         parent.stdin.close()
     deadline = time.monotonic() + 60
     while held(cache) and time.monotonic() < deadline:
-        caching.prune(cache, everything=True)
+        cache_maintenance.prune(cache, everything=True)
     assert held(cache) == []
 
 
 def test_prune_removes_leftovers_of_killed_processes(cache):
     (tree.trees_folder(cache) / "dead.tmp").mkdir()
-    assert caching.prune(cache).leftovers == 1
+    assert cache_maintenance.prune(cache).leftovers == 1
     assert held(cache) == [A, B, C]
 
 
@@ -171,19 +173,19 @@ def test_prune_without_locks_raises(cache, monkeypatch):
 
     monkeypatch.setattr(leases.fcntl, "flock", no_locks)
     with pytest.raises(CacheError, match=r"cannot be locked.*by hand"):
-        caching.prune(cache, everything=True)
+        cache_maintenance.prune(cache, everything=True)
     assert held(cache) == [A, B, C]
     assert tree.unpack(A, SIZES, RECORDS.__getitem__).is_dir(), "packages can still be loaded"
 
 
 def test_damaged_files_finds_modified_files(cache):
-    first, second, third = caching.list_entries(cache)
+    first, second, third = cache_maintenance.list_entries(cache)
     (first.folder / "files" / "words.txt").write_bytes(b"omega")
     (second.folder / "files" / "words.txt").unlink()
     (third.folder / "tree.json").write_text("{}")
-    assert caching.damaged_files(first) == ("words.txt",)
-    assert caching.damaged_files(second) == ("words.txt",)
-    assert caching.damaged_files(third) == ("tree.json",)
+    assert cache_maintenance.damaged_files(first) == ("words.txt",)
+    assert cache_maintenance.damaged_files(second) == ("words.txt",)
+    assert cache_maintenance.damaged_files(third) == ("tree.json",)
 
 
 def test_lease_in_removed_folder_is_recreated(cache):
@@ -191,7 +193,7 @@ def test_lease_in_removed_folder_is_recreated(cache):
     for file in (cache / "leases").iterdir():
         file.unlink()
     tree.unpack(A, SIZES, RECORDS.__getitem__)
-    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [A]
     release(cache)
 
 
@@ -205,10 +207,10 @@ def test_prune_removes_nothing_outside_the_cache(cache, tmp_path_factory):
     trees = tree.trees_folder(cache)
     for name in (D, "0123.dead.tmp"):
         (trees / name).symlink_to(outside)
-    caching.prune(cache, everything=True)
+    cache_maintenance.prune(cache, everything=True)
     trees.rmdir() if not any(trees.iterdir()) else trees.rename(trees.with_name("aside"))
     trees.symlink_to(outside)
-    caching.prune(cache, everything=True)
+    cache_maintenance.prune(cache, everything=True)
     assert all(file.is_file() for file in precious)
 
 
@@ -218,7 +220,7 @@ def test_prune_keeps_unknown_files(cache):
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"12345")
-    assert caching.prune(cache, everything=True).scans == caching.Scans()
+    assert cache_maintenance.prune(cache, everything=True).scans == cache_maintenance.Scans()
     assert all(file.is_file() for file in files) and held(cache) == []
 
 
@@ -230,7 +232,7 @@ def test_daemon_that_closes_all_files_renews_its_lease(cache):
         tree.unpack(B, SIZES, RECORDS.__getitem__)
         assert (cache / "other").read_bytes() == b""
     os.close(descriptor)
-    kept = caching.prune(cache, everything=True).kept
+    kept = cache_maintenance.prune(cache, everything=True).kept
     assert {each.digest for each in kept} == {A, B}
     release(cache)
 
@@ -248,9 +250,9 @@ def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
         patched.setattr(os, "write", full)
         tree.unpack(A, SIZES, RECORDS.__getitem__)
     with pytest.raises(CacheError, match=r"the disk was full\. Free disk space"):
-        caching.prune(cache, everything=True)
+        cache_maintenance.prune(cache, everything=True)
     tree.unpack(A, SIZES, RECORDS.__getitem__)
-    assert [each.digest for each in caching.prune(cache, everything=True).kept] == [A]
+    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [A]
     release(cache)
 
 
@@ -258,13 +260,13 @@ def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
 def test_last_use_in_the_future_counts_as_now(cache, used):
     file = tree.trees_folder(cache) / A / "used"
     os.utime(file, (used, used))
-    [last_use] = [each.used for each in caching.list_entries(cache) if each.digest == A]
+    [last_use] = [each.used for each in cache_maintenance.list_entries(cache) if each.digest == A]
     assert last_use == (0 if used < 0 else pytest.approx(time.time(), abs=60))
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
 def test_damaged_files_reports_unreadable_record(cache, text):
-    first = caching.list_entries(cache)[0]
+    first = cache_maintenance.list_entries(cache)[0]
     (first.folder / "tree.json").write_text(text)
-    assert caching.list_entries(cache)[0].name is None
-    assert caching.damaged_files(first) == ("tree.json",)
+    assert cache_maintenance.list_entries(cache)[0].name is None
+    assert cache_maintenance.damaged_files(first) == ("tree.json",)

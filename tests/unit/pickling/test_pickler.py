@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from modpack.errors import PicklingError
-from modpack.pickling import pickler as picklers
+from modpack.pickling import pickler
 from modpack.pickling.pickler import Pickled, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
@@ -45,7 +45,7 @@ def save(obj: object, protocol: int = 3) -> Pickled:
 def asked(monkeypatch):
     """The types of all objects for which ``persistent_id`` was called."""
     kinds: list[type] = []
-    own = picklers.Pickler._persistent_ids
+    own = pickler.Pickler._persistent_ids
 
     def persistent_ids(self: Any) -> Any:
         asks = own(self)
@@ -56,7 +56,7 @@ def asked(monkeypatch):
 
         return noting
 
-    monkeypatch.setattr(picklers.Pickler, "_persistent_ids", persistent_ids)
+    monkeypatch.setattr(pickler.Pickler, "_persistent_ids", persistent_ids)
     return kinds
 
 
