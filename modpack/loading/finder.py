@@ -72,7 +72,7 @@ class PackageFinder(MetaPathFinder):
         """The store of compiled code; None if Python keeps it next to the sources."""
         from modpack.loading.compile import code_store  # many packages contain no code
 
-        return code_store(self.tree, self.prefix)
+        return code_store(self.tree, self.prefix, self.index)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.process import warm_processes_enabled
+from modpack.core.process import helpers_enabled, start_if_possible
 from modpack.selftest.warm_interpreter import END, FORK, STARTED, ImportRecord
 
 if TYPE_CHECKING:
@@ -306,18 +306,14 @@ def _start_warm_interpreter(hidden: frozenset[str] | None = None) -> _WarmInterp
         hidden: Modules that a new one hides. By default, those of the previous one.
     """
     global _warm
-    # On other systems, forks are missing or unsafe.
-    if sys.platform != "linux" or not warm_processes_enabled():
+    if sys.platform != "linux" or not helpers_enabled():  # elsewhere, forks are missing or unsafe
         return None
     if _warm is not None and not _warm.has_failed and _warm.process.poll() is not None:
         _warm.end()
         hidden = _warm.hidden if hidden is None else hidden
         _warm = None
     if _warm is None:
-        try:
-            _warm = _WarmInterpreter(hidden or frozenset())
-        except Exception as failure:  # audit hooks may raise anything
-            _log.info("no warm interpreter for self-tests (%s)", failure)
+        _warm = start_if_possible(lambda: _WarmInterpreter(hidden or frozenset()), "self-tests")
     return _warm
 
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from modpack.archive.module_index import ModuleIndex
 from modpack.core import cache_dir
 from modpack.loading import cache as tree
 from modpack.loading import compile as codestore
@@ -28,7 +29,7 @@ def place(tmp_path, monkeypatch):
 
 def opened(place, kind="private"):
     prefix = "modpack.packages.pab12." if kind == "private" else ""
-    store = code_store(place, prefix)
+    store = code_store(place, prefix, ModuleIndex.build(RECORDS, {}))
     assert store is not None
     return store
 
@@ -163,7 +164,7 @@ def test_tree_without_record_stores_no_code(place):
 
 
 def test_temporary_tree_stores_no_code(tmp_path):
-    assert code_store(tmp_path, "modpack.packages.pab12.") is None
+    assert code_store(tmp_path, "modpack.packages.pab12.", ModuleIndex({})) is None
 
 
 def test_code_folders_are_private(place):

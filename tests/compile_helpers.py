@@ -1,0 +1,24 @@
+"""Helper processes that compile ahead of an import, as seen by tests."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from modpack.loading import compile as compileahead
+
+
+def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Record started helpers, and wait for each before its answer is read."""
+    processes = []
+    start = compileahead._start
+
+    def wait(*arguments):
+        process, notes = start(*arguments)
+        processes.append(process)
+        process.wait(60)
+        return process, notes
+
+    monkeypatch.setattr(compileahead, "_start", wait)
+    return processes
