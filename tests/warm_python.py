@@ -215,7 +215,9 @@ def main(real: str, socket_path: str) -> None:
     command = [sys.executable, *arguments] if is_python else [sys.executable, real, *arguments]
     job = _job(command)
     is_other = job is not None and job["kind"] == "-m" and job["what"] != "modpack"
-    if job is None or is_other or any(name in os.environ for name in _READ_AT_START):
+    is_server = arguments[:1] == ["serve"]  # its processes would have a fork's state
+    is_new = is_other or is_server or any(name in os.environ for name in _READ_AT_START)
+    if job is None or is_new:
         os.execv(real, [real, *arguments])
     job |= {"environment": dict(os.environ), "folder": str(Path.cwd()), "descriptors": [0, 1, 2]}
     process = WarmProcess(socket_path, job, [0, 1, 2])

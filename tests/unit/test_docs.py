@@ -216,10 +216,13 @@ def run_steps(page: str, folder: Path, warm: WarmPython, background: ExitStack) 
             background.enter_context(serving(found[1], folder))
         else:
             printed = output_of(rest, folder, warm)
-            logs = "".join(file.read_text() for file in sorted(folder.glob("*.log")))
-            assert matches(text, printed), (
-                f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}\n--- logs:\n{logs}"
-            )
+            if not matches(text, printed):
+                logs = "".join(file.read_text() for file in sorted(folder.glob("*.log")))
+                running = output_of("ps -eo pid,ppid,stat,etime,wchan:20,args", folder, warm)
+                pytest.fail(
+                    f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}\n"
+                    f"--- logs:\n{logs}\n--- processes:\n{running}"
+                )
 
 
 @contextmanager
