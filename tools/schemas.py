@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line, written_keys
+from modpack.report.audit_facts import AuditFacts
 from modpack.report.diff_facts import PackageDifferences
-from modpack.report.json_audit import AuditDocument, VerifyDocument, WhyDocument
-from modpack.report.json_compare import RequirementsDocument
 from modpack.report.json_output import (
     SCHEMA,
     CacheListDocument,
@@ -40,9 +39,12 @@ from modpack.report.json_output import (
     SelfTestDocument,
     SignDocument,
 )
+from modpack.report.requirements import Requirements
+from modpack.report.verify import VerifyFacts
+from modpack.report.why import Why
 
 DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
-    "audit": AuditDocument,
+    "audit": AuditFacts,
     "cache-list": CacheListDocument,
     "cache-prune": CachePruneDocument,
     "cache-verify": CacheVerifyDocument,
@@ -52,12 +54,12 @@ DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "inspect": InspectDocument,
     "keygen": KeygenDocument,
     "report": ReportDocument,
-    "requirements": RequirementsDocument,
+    "requirements": Requirements,
     "run": RunDocument,
     "self-test": SelfTestDocument,
     "sign": SignDocument,
-    "verify": VerifyDocument,
-    "why": WhyDocument,
+    "verify": VerifyFacts,
+    "why": Why,
 }
 """The documents of each command, by the name of its schema."""
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference" / "json"

@@ -20,7 +20,6 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic, diagnostic_codes
 from modpack.errors import listed
-from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,
     DistributionFacts,
@@ -32,7 +31,6 @@ from modpack.report.audit_facts import (
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
 from modpack.security.code_listing import CodeListing
 
-"""Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
@@ -71,7 +69,6 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
-    files = files_of(audit)
     for mock in audit.mocks:
         for event in mock.events:
             if event.kind is MockEventKind.USED:
@@ -84,7 +81,7 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
             where = f"{_listed(each.importer for each in importers)} imports {mock.module}"
             if mock.uses:
                 first, more = mock.uses[0], len(mock.uses) - 1
-                location = location_in(files, first.importer, first.line)
+                location = first.location
                 scope = f"{first.importer}.{first.scope}" if first.scope else first.importer
                 where = f"{used_name(first)} is used in {scope}"
                 where += f", and in {counted(more, 'more location')}" if more else ""
@@ -149,7 +146,7 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     known = {facts.module for facts in audit.modules}
     reported = {problem.subject for problem in audit.problems}
     reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
-    roots, files = set(audit.graph.roots()), files_of(audit)
+    roots, files = set(audit.graph.roots()), files_of(audit.modules)
     # torch.package does not record whether an import is conditional.
     is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
     code = "import-unresolved" if is_foreign else "missing-module"
@@ -312,7 +309,7 @@ def dangerous_names(listing: CodeListing) -> Iterator[Diagnostic]:
     """Yield a finding for each dangerous name in a pickle."""
     for record, names in listing.names().items():
         for name in names:
-            if is_dangerous(name.module, name.name):
+            if name.is_dangerous:
                 text = f"{record} names {name}, which can run arbitrary code"
                 location = f"{record}, byte {name.position}"
                 yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, location)

@@ -6,7 +6,7 @@ Verifications show findings and code in the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -17,21 +17,18 @@ from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.observations import MockEventKind, MockRisk
-from modpack.core.plan import MockUse, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import listed
-from modpack.pickling.allowlist import is_dangerous
-from modpack.report.audit import AuditResult
 from modpack.report.audit_facts import (
+    LICENSE,
     AuditFacts,
     MockFacts,
-    files_of,
     importers_by_name,
-    location_in,
 )
-from modpack.report.facts import ModuleFacts, used_name
+from modpack.report.facts import ModuleFacts, UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
 from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
 from modpack.security.code_listing import CodeListing
@@ -66,7 +63,6 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
     """Return each mocked module with its importers, its uses, and its events in the self-test."""
     if not audit.mocks:
         return
-    files = files_of(audit)
     yield ""
     yield title(f"mocked: {counted(len(audit.mocks), 'module')}", "yellow")
     for mock in audit.mocks:
@@ -76,10 +72,10 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
         head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
         yield indented(head, 2)
-        yield from (indented(each, 4) for each in _details(mock, files, folder))
+        yield from (indented(each, 4) for each in _details(mock, folder))
 
 
-def describe_use(use: MockUse) -> str:
+def describe_use(use: UseFacts) -> str:
     """Return a short description of a use of a mocked name."""
     in_function = not use.kind.is_at_import
     scope = f"{'' if in_function else ', in'} {use.scope}" if use.scope else ""
@@ -102,15 +98,13 @@ def describe_events(mock: MockFacts) -> str:
     return "no run with example inputs is recorded. Pass example_inputs when you export the model"
 
 
-def _details(
-    mock: MockFacts, files: Mapping[str, str], folder: Path | None
-) -> Iterator[RenderableType]:
+def _details(mock: MockFacts, folder: Path | None) -> Iterator[RenderableType]:
     importers = importers_by_name(mock)
     if importers:
         places = [f"{relative(each.location, folder)} ({each.kind.value})" for each in importers]
         yield Text(printable(f"imported by {listed(places, _SHOWN_PLACES)}"))
     if mock.uses:
-        yield _uses(mock.uses, files, folder)
+        yield _uses(mock.uses, folder)
     elif importers:
         yield Text("no use of its names was found", "dim")
     if len(mock.chain) > _SHORT_CHAIN:
@@ -118,10 +112,10 @@ def _details(
     yield Text(printable(describe_events(mock)), "dim")
 
 
-def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
+def _uses(uses: Sequence[UseFacts], folder: Path | None) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
-        location = relative(location_in(files, use.importer, use.line), folder)
+        location = relative(use.location, folder)
         rows.add_row(printable(location), printable(used_name(use)), printable(describe_use(use)))
     left = len(uses) - _SHOWN_USES
     if left > 0:
@@ -172,7 +166,7 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
         return
     yield Text("code  runs with all rights of the process that loads it", "bold")
     for record, names in listing.names().items():
-        bad = [name for name in names if is_dangerous(name.module, name.name)]
+        bad = [name for name in names if name.is_dangerous]
         if bad:
             text = f"{record} names {', '.join(map(str, bad))}"
             yield indented(Text(printable(text), "bold red"), 2)
@@ -197,14 +191,11 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
         yield f"{record} names {total}: {listed(counts, _SHOWN_PARTS)}{more}"
 
 
-def audit_report(
-    audit: AuditFacts, verdict: AuditResult, folder: Path | None = None
-) -> RenderableType:
+def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableType:
     """Return the report of an audit.
 
     Args:
-        audit: The audit.
-        verdict: Its verdict.
+        audit: The audit, with the results of its gates.
         folder: Paths below this folder are shown relative to it.
     """
     return Group(
@@ -217,7 +208,7 @@ def audit_report(
         *_modules(audit),
         "",
         _totals(audit),
-        *_verdict(verdict, audit),
+        *_verdict(audit),
     )
 
 
@@ -346,21 +337,21 @@ def _totals(audit: AuditFacts) -> RenderableType:
     return Text("; ".join(parts))
 
 
-def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType]:
-    for gate, findings in verdict.fired:
-        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
+def _verdict(audit: AuditFacts) -> Iterator[RenderableType]:
+    fired = [each for each in audit.gates if each.fired]
+    for each in fired:
+        subjects = distinct((finding.subject for finding in each.findings), _SHOWN_SUBJECTS)
+        text = f"--fail-on {printable(each.gate)}: {counted(len(each.findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
-        if gate.license is not None:
-            yield from (indented(Text(printable(each.message)), 2) for each in findings)
-    if verdict.passed:
+        for finding in each.findings:
+            if finding.code == LICENSE:  # no other finding of the audit says it
+                yield indented(Text(printable(finding.message)), 2)
+    if audit.passed:
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
         more = f", with {counted(warnings, 'warning')}" if warnings else ""
         yield Text(f"passed{more}", "bold green")
         return
-    reasons = [
-        counted(verdict.problems, "problem") if verdict.problems else None,
-        counted(len(verdict.errors), "error") if verdict.errors else None,
-        f"{counted(len(verdict.fired), 'gate')} fired" if verdict.fired else None,
-    ]
-    yield Text(f"failed: {', '.join(filter(None, reasons))}", "bold red")
+    counts = ((audit.problems, "problem"), (audit.errors, "error"))
+    reasons = [counted(len(found), noun) for found, noun in counts if found]
+    reasons += [f"{counted(len(fired), 'gate')} fired"] if fired else []
+    yield Text(f"failed: {', '.join(reasons)}", "bold red")

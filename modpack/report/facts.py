@@ -13,7 +13,7 @@ from modpack.core.codec import Line, json_keys
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, MockUse, Plan
+from modpack.core.plan import Decision, MockUse, Plan, UseKind
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
@@ -45,6 +45,36 @@ class ImporterFacts(NamedTuple):
         """``path:line``, as far as known."""
         path = self.path or self.importer.strip("<>")
         return path if self.line is None else f"{path}:{self.line}"
+
+
+@json_keys(derived=("location",))
+class UseFacts(NamedTuple):
+    """A use of a mocked module's name.
+
+    Attributes:
+        module: Path of the mocked module.
+        name: Dotted name, relative to the module. Empty for the module itself.
+        importer: Module or saved object that contains the use.
+        path: Record or file of the importer, or None if unknown.
+        line: Line of the use.
+        kind: How the name is used.
+        scope: Qualified name of the surrounding function or class. Empty at module level.
+        via: Interned modules through which the importer gets the name, in order.
+    """
+
+    module: str
+    name: str
+    importer: str
+    path: str | None
+    line: Line
+    kind: UseKind
+    scope: str = ""
+    via: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        """Path and line."""
+        return f"{self.path or self.importer.strip('<>')}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -266,7 +296,7 @@ def hook_flags(spec: HookSpec) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
 
 
-def used_name(use: MockUse) -> str:
+def used_name(use: MockUse | UseFacts) -> str:
     """Return the full name of a mock use: the path of the module, and the name in it."""
     return f"{use.module}.{use.name}" if use.name else use.module
 

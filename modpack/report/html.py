@@ -103,7 +103,7 @@ class PageData:
 
     def __init__(self, audit: AuditFacts) -> None:
         self.audit = audit
-        self._modules_by_path = {path: module for module, path in files_of(audit).items()}
+        self._modules_by_path = {path: module for module, path in files_of(audit.modules).items()}
         self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
         self.severities = Counter(finding.severity for finding in audit.findings)
         self.actions = Counter(facts.action for facts in audit.modules)

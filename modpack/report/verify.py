@@ -91,14 +91,15 @@ class CheckFacts:
     is_passed: bool
 
 
+@json_keys(derived=("passed",))
 @dataclass(frozen=True)
 class VerifyFacts:
     """The result of verifying a package.
 
     Attributes:
-        subject: The package file.
-        format: ``modpack`` and its version, or ``torch.package``. Empty if unknown.
-        digest: The package's digest. Empty if unknown.
+        path: The package file.
+        format: ``modpack`` and its version, or ``torch.package``. None if unknown.
+        digest: The package's digest. None if unknown.
         size_bytes: The size of the file, or of all files of a folder. 0 if unknown.
         checks: The checks, in order.
         findings: The findings, the most severe first.
@@ -106,9 +107,9 @@ class VerifyFacts:
         code: The code in the package. None if it cannot be listed.
     """
 
-    subject: str
-    format: str
-    digest: str
+    path: str
+    format: str | None
+    digest: str | None
     size_bytes: int
     checks: tuple[CheckFacts, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
@@ -116,7 +117,7 @@ class VerifyFacts:
     code: CodeListing | None = None
 
     @property
-    def is_accepted(self) -> bool:
+    def passed(self) -> bool:
         """Whether no finding is an error."""
         return all(each.severity is not Severity.ERROR for each in self.findings)
 
@@ -238,7 +239,7 @@ def _refused_at_once(
     finding = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.path, "", "", size, (check,), (finding,))
+    return VerifyFacts(failure.path, None, None, size, (check,), (finding,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
@@ -278,7 +279,7 @@ class _Verification:
 
     def facts(self) -> VerifyFacts:
         archive = self.archive
-        form = digest = ""
+        form = digest = None
         self._add_check("structure", len(archive.names()), "records", ())
         try:
             manifest = read_manifest(archive)
@@ -461,7 +462,7 @@ def _head(facts: VerifyFacts) -> RenderableType:
     size = human_size(facts.size_bytes) if facts.size_bytes else ""
     parts = [facts.format, size, facts.digest]
     details = ", ".join(printable(part) for part in parts if part)
-    return Text.assemble((printable(facts.subject), "bold"), "  ", (details, "dim"))
+    return Text.assemble((printable(facts.path), "bold"), "  ", (details, "dim"))
 
 
 def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
@@ -496,7 +497,7 @@ def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
 
 def _outcome(facts: VerifyFacts) -> RenderableType:
     number = Counter(each.severity for each in facts.findings)
-    if not facts.is_accepted:
+    if not facts.passed:
         return Text(f"failed: {counted(number[Severity.ERROR], 'error')}", "bold red")
     warnings = number[Severity.WARNING]
     more = f", with {counted(warnings, 'warning')}" if warnings else ""

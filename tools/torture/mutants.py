@@ -154,7 +154,7 @@ def _require_accepted(package: bytes) -> bytes:
         ModpackError: If it is rejected.
     """
     facts = verify_package(io.BytesIO(package), workers=1)
-    if not facts.is_accepted:
+    if not facts.passed:
         raise ModpackError("the package is rejected")
     return package
 

@@ -76,7 +76,7 @@ def patched(package, target, *records, byte=0):
 
 def test_valid_package_passes_all_checks(good):
     facts = verify_package(good)
-    assert facts.is_accepted
+    assert facts.passed
     assert told(facts) == []
     assert all(check.is_passed for check in facts.checks)
     counts = {check.name: check.count for check in facts.checks}
@@ -109,17 +109,17 @@ def test_verify_rejects_invalid_workers(good, workers):
 
 def test_verify_accepts_buffers_and_unzipped_packages(good, tmp_path):
     facts = verify_package(io.BytesIO(good.read_bytes()))
-    assert facts.is_accepted and facts.subject == "<buffer>"
+    assert facts.passed and facts.path == "<buffer>"
     with zipfile.ZipFile(good) as archive:
         archive.extractall(tmp_path / "unzipped")
     facts = verify_package(tmp_path / "unzipped")
-    assert facts.is_accepted and told(facts) == []
+    assert facts.passed and told(facts) == []
 
 
 @pytest.mark.parametrize("archive", ANCESTORS, ids=lambda each: f"{each.parent.name}/{each.name}")
 def test_verify_accepts_torch_package_archives_with_a_note(archive):
     facts = verify_package(archive)
-    assert facts.is_accepted, told(facts)
+    assert facts.passed, told(facts)
     assert facts.format == "torch.package"
     assert "torch-package-no-digests" in {each.code for each in facts.findings}
     assert len(facts.digest) == 64
@@ -167,7 +167,7 @@ def test_verify_raises_for_newer_formats(good, tmp_path):
 def test_all_changed_records_are_reported(good, tmp_path):
     records = [".data/0.storage", ".data/1.storage", MODEL]
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", *records))
-    assert not facts.is_accepted
+    assert not facts.passed
     damaged = [each for each in facts.findings if each.code == "record-corrupt"]
     assert {each.subject for each in damaged} == set(records)
     assert {c.name for c in facts.checks if not c.is_passed} >= {"digests"}
@@ -194,7 +194,7 @@ def test_appended_bytes_are_rejected(good, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(good.read_bytes() + b"more")
     facts = verify_package(tmp_path / "longer.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
-    assert (facts.format, facts.digest, facts.is_accepted) == ("", "", False)
+    assert (facts.format, facts.digest, facts.passed) == (None, None, False)
     assert facts.size_bytes == good.stat().st_size + 4
 
 
@@ -235,7 +235,7 @@ def test_without_valid_manifest_only_crc32_is_checked(good, tmp_path):
     facts = verify_package(with_manifest(good, tmp_path, manifest, b"0" * 64))
     assert [each.code for each in facts.findings] == ["manifest-invalid"]
     assert [check.name for check in facts.checks] == ["structure", "manifest", "crc32"]
-    assert not facts.is_accepted
+    assert not facts.passed
 
 
 def test_manifest_in_noncanonical_form_is_rejected(good, tmp_path):
@@ -288,7 +288,7 @@ def test_invalid_record_is_reported(forge, record, content, fragment):
     facts = verify_package(forge({record: content}))
     unreadable = [t for t in told(facts) if t.startswith(f"record-invalid: {record}: ")]
     assert fragment in "".join(unreadable), told(facts)
-    assert not facts.is_accepted
+    assert not facts.passed
 
 
 def test_all_invalid_records_are_reported(forge):
@@ -380,7 +380,7 @@ def test_undeclared_code_is_a_warning(forge, record):
     assert told(facts) == [
         f"undeclared-code: {record}: the package records no decision for this code"
     ]
-    assert facts.is_accepted
+    assert facts.passed
 
 
 def test_undeclared_metadata_is_a_warning(forge):
@@ -421,7 +421,7 @@ def test_unused_storage_is_an_info(forge):
     facts = verify_package(forge({".data/77.storage": b"hidden"}))
     assert [each.code for each in facts.findings] == ["storage-unused"]
     assert ".data/77.storage (6 bytes)" in facts.findings[0].message
-    assert facts.is_accepted
+    assert facts.passed
 
 
 def test_short_recorded_output_is_reported(good, forge):
@@ -484,7 +484,7 @@ def test_all_damaged_records_of_a_torch_package_are_reported(tmp_path):
     facts = verify_package(patched(good, tmp_path / "tiny_model.pt", *records))
     damaged = {each.subject for each in facts.findings if each.code == "record-corrupt"}
     assert damaged == set(records)
-    assert (facts.is_accepted, facts.digest) == (False, "")
+    assert (facts.passed, facts.digest) == (False, None)
 
 
 def test_torch_package_with_invalid_byte_order_is_rejected(tmp_path):
