@@ -51,7 +51,6 @@ from modpack.report.verify_records import (
     PackageMetadata,
     check_consistency,
     check_manifest_form,
-    check_metadata,
     check_storages,
     check_texts,
     read_own_records,
@@ -319,9 +318,7 @@ class _Verification:
         own = read_own_records(archive, manifest, damaged)
         texts = list(check_texts(archive, damaged))
         self._add_check("records", own.count, "records", [*own.findings, *texts])
-        consistency = list(check_consistency(archive, own, damaged))
-        if own.plan is not None:
-            consistency += check_metadata(archive, manifest, own.plan, damaged)
+        consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
         self._check_objects(manifest, own)

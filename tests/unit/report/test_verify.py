@@ -32,8 +32,6 @@ SPECS = f".data/modpack/hooks/{MODEL}.json"
 HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
 OUTPUT = ".data/modpack/self_test/0/output.json"
 CONDITIONS = ".data/modpack/self_test/0/conditions.json"
-METADATA = "verifytools-1.5.dist-info/METADATA"
-RECORD = "verifytools-1.5.dist-info/RECORD"
 
 
 def told(facts, severity=None):
@@ -261,7 +259,6 @@ def without(good, record, key):
     [
         ("byteorder", b"middle", "'middle' is not a byte order"),
         (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is not a module path"),
-        (layout.EXTERN_MODULES, b"torch\ntorch\n", "listed twice"),
         (layout.PYTHON_VERSION, b"snake", "is not a Python version"),
         (layout.VERSION, b"six", "is not a version"),
         (layout.GRAPH, b"[]", "is not an object"),
@@ -280,8 +277,8 @@ def without(good, record, key):
         (SPECS, b'{"version":1.0,"hooks":[]}', "hook specs of version 1.0"),
         (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
         (SPECS, b"[" * 100_000, "cannot be read as JSON: the values are nested too deeply"),
-        (OUTPUT, b"{}", "'leaves' is missing"),
-        (CONDITIONS, b"{}", "'grad' is missing"),
+        (OUTPUT, b"{}", "has no 'leaves'"),
+        (CONDITIONS, b"{}", "has no 'grad'"),
     ],
 )
 def test_invalid_record_is_reported(forge, record, content, fragment):
@@ -308,24 +305,14 @@ def test_all_invalid_records_are_reported(forge):
         ({"verifyspy.py": None}, "verifyspy is mocked, but record"),
         (
             {"verifytools/words.txt": None},
-            "record 'verifytools/words.txt' of verifytools is missing",
+            "verifytools comes with a file, but record 'verifytools/words.txt' is missing",
         ),
-        ({MODEL: None}, f"the saved object {MODEL!r} is missing"),
-        ({HOOKS: None}, "of these hooks is missing"),
-        ({SPECS: None}, "of these hooks are missing"),
-        ({OUTPUT: None}, f"record {OUTPUT!r} is missing"),
+        ({MODEL: None}, f"an object is saved, but record {MODEL!r} is missing"),
+        ({HOOKS: None}, "the pickle does not contain this hook"),
+        ({SPECS: None}, "the hook has no spec"),
+        ({OUTPUT: None}, f"the self-test has an example, but record {OUTPUT!r} is missing"),
         ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
         ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
-        ({METADATA: b"Name: other\nVersion: 1.5\n"}, "got 'other' '1.5'"),
-        (
-            {METADATA: b"Name: verifytools\nVersion: 9\n"},
-            "expected the metadata of 'verifytools' '1.5'",
-        ),
-        (
-            {RECORD: b"verifytools/gone.py,,\n"},
-            "record 'verifytools/gone.py' is listed, but missing",
-        ),
-        ({RECORD: b"verifytools/words.txt,sha256=AAAA,3\n"}, "differs from the manifest"),
     ],
 )
 def test_inconsistent_records_are_reported(forge, changes, expected):
@@ -344,18 +331,17 @@ def test_extern_modules_that_differ_from_the_plan_are_reported(good, forge):
     assert "extern torch is not listed" in "".join(told(facts))
 
 
-def test_denied_module_in_a_package_is_reported(good, forge):
+def test_code_of_denied_module_is_undeclared(good, forge):
     graph = document(good, layout.GRAPH)
     graph["modules"]["verifyspy"]["action"] = "deny"
     text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
-    assert "verifyspy is denied, which no package can contain" in text
     assert "undeclared-code: verifyspy.py" in text
 
 
 def test_main_resource_that_was_not_saved_is_reported(good, forge):
     entry = {**document(good, layout.ENTRY), "main": ["verifyshop", "net.py"]}
     text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
-    assert "the main resource 'verifyshop/net.py' is not a saved object" in text
+    assert f"{layout.ENTRY}: 'verifyshop/net.py' is not a saved object" in text
 
 
 def test_unknown_namespace_is_reported(good, forge):
@@ -370,8 +356,8 @@ def test_tensors_and_self_tests_of_unsaved_objects_are_reported(good, forge):
     self_test["cases"][0]["resource"] = ["other", "model.pkl"]
     changes = {layout.TENSORS: encoded(tensors), layout.SELF_TEST: encoded(self_test)}
     text = "\n".join(told(verify_package(forge(changes))))
-    assert "'other/model.pkl', whose tensors are listed, is not a saved object" in text
-    assert "'other/model.pkl' has a self-test, but is not a saved object" in text
+    for record in changes:
+        assert f"{record}: 'other/model.pkl' is not a saved object" in text
 
 
 @pytest.mark.parametrize("record", ["extra.py", "verifyshop/extra.py", "fast.so", "a/b.pyd"])
@@ -454,7 +440,7 @@ def test_hooks_of_missing_object_are_not_reported(forge):
     facts = verify_package(forge({MODEL: None}))
     assert not any(each.subject == HOOKS for each in facts.findings), told(facts)
     assert [each.message for each in facts.findings if each.subject == layout.ENTRY] == [
-        f"the saved object {MODEL!r} is missing"
+        f"an object is saved, but record {MODEL!r} is missing"
     ]
 
 
@@ -513,12 +499,3 @@ def test_invalid_archive_is_reported_with_the_record(tmp_path):
         open_archive(tmp_path / "twice.modpack")
     facts = verify_package(tmp_path / "twice.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
-
-
-def test_observations_of_other_modules_and_files_are_reported(good, forge):
-    self_test = document(good, layout.SELF_TEST)
-    event = {"module": "stranger", "kind": "loaded", "name": "", "operation": "", "location": None}
-    self_test["observations"] |= {"mock_events": [event], "files": ["shop/nowhere.txt"]}
-    text = "\n".join(told(verify_package(forge({layout.SELF_TEST: encoded(self_test)}))))
-    assert "the self-test observed a mock of 'stranger', which is not mocked" in text
-    assert "the self-test opened 'shop/nowhere.txt', which is missing" in text
