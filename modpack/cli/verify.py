@@ -65,7 +65,7 @@ def verify_command(
     if as_json:
         write_json(facts)
     else:
-        from modpack.report.verify import verify_report
+        from modpack.report.verify_text import verify_report
 
         show(verify_report(facts))
     return not facts.passed

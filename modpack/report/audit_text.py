@@ -6,8 +6,8 @@ Verifications show findings and code in the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -41,7 +41,8 @@ _RISK_STYLES = {
 }
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _LATER = "not needed to load"
-_MAX_OF_A_NOTE = 4
+_MOST = {Severity.INFO: 4}
+"""Limit of the findings of one code, by severity."""
 _SHORT_CHAIN = 2
 """A chain that is not worth showing: the saved object, and the module of its class."""
 _SHOWN_PARTS = 5
@@ -125,13 +126,17 @@ def _uses(uses: Sequence[UseFacts], folder: Path | None) -> RenderableType:
 
 def by_severity(
     findings: Sequence[Diagnostic],
-    of_one_code: Callable[[Sequence[Diagnostic]], Iterator[RenderableType]],
+    most: Mapping[Severity, int],
+    folder: Path | None = None,
+    is_settled: Callable[[Diagnostic], bool] = lambda _: False,
 ) -> Iterator[RenderableType]:
     """Yield the findings, grouped by severity and code.
 
     Args:
         findings: The findings, in any order.
-        of_one_code: Renders the findings of one code.
+        most: Limit of the shown findings of one code, by severity.
+        folder: Paths below this folder are shown relative to it.
+        is_settled: Returns whether the self-test already did what a finding's hint asks for.
     """
     for severity in Severity:
         chosen = [each for each in findings if each.severity is severity]
@@ -141,19 +146,37 @@ def by_severity(
         yield title(counted(len(chosen), severity.value), _COLORS[severity])
         for code in dict.fromkeys(each.code for each in chosen):
             yield indented(Text(code, "bold"), 2)
-            yield from of_one_code([each for each in chosen if each.code == code])
+            alike = [each for each in chosen if each.code == code]
+            if is_settled(alike[0]):
+                subjects = distinct((each.subject for each in alike), _SHOWN_SUBJECTS)
+                text = f"{subjects}: the self-test passed with the packaged modules"
+                yield indented(Text(text), 4)
+            else:
+                yield from _of_one_code(alike, most.get(severity, len(alike)), folder)
 
 
-def left_out(count: int, about: str = "") -> RenderableType:
-    """Return the line that counts the findings that are not shown, and names their subjects."""
-    subjects = f", about {about}" if about else ""
-    return indented(Text(f"{count} more{subjects}; --json lists them", "dim"), 4)
+def _of_one_code(
+    findings: Sequence[Diagnostic], most: int, folder: Path | None
+) -> Iterator[RenderableType]:
+    """Yield the findings of one code. A hint that all of them share is shown once."""
+    is_same = len({each.hint for each in findings}) == 1
+    for each in findings[:most]:
+        location = each.location and relative(each.location, folder)
+        summary = replace(each, location=location).summary
+        yield indented(Text(printable(summary)), 4)
+        if each.hint and not is_same:
+            yield _hint_line(each)
+    if len(findings) > most:
+        others = distinct((root_of(each.subject) for each in findings[most:]), _SHOWN_ROOTS)
+        text = f"{len(findings) - most} more, about {others}; --json lists them"
+        yield indented(Text(text, "dim"), 4)
+    if is_same and findings[0].hint:
+        yield _hint_line(findings[0])
 
 
-def hint_line(hint: str) -> Iterator[RenderableType]:
-    """Yield the line that shows a hint, which may quote the package; nothing without a hint."""
-    if hint:
-        yield indented(Text(f"-> {printable(hint)}", "dim"), 4)
+def _hint_line(finding: Diagnostic) -> RenderableType:
+    """Return the line that shows a hint, which may quote the package."""
+    return indented(Text(f"-> {printable(finding.hint)}", "dim"), 4)
 
 
 def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
@@ -202,7 +225,7 @@ def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableTyp
         _head(audit),
         *_self_test(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
-        *by_severity(audit.findings, partial(_of_one_code, audit, folder)),
+        *by_severity(audit.findings, _MOST, folder, audit.is_settled),
         *_mocks(audit, folder),
         *code_part(audit.code),
         *_modules(audit),
@@ -229,28 +252,6 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
         tried = f"{examples}, namespace {self_test.namespace}"
         how = "" if self_test.deterministic else ", structure only"
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
-
-
-def _of_one_code(
-    audit: AuditFacts, folder: Path | None, findings: Sequence[Diagnostic]
-) -> Iterator[RenderableType]:
-    if audit.is_settled(findings[0]):
-        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        yield indented(Text(f"{subjects}: the self-test passed with the packaged modules"), 4)
-        return
-    is_same = len({each.hint for each in findings}) == 1
-    is_short = findings[0].severity is Severity.INFO and len(findings) > _MAX_OF_A_NOTE
-    shown = findings[: _MAX_OF_A_NOTE if is_short else None]
-    for each in shown:
-        location = f"{relative(each.location, folder)}: " if each.location else ""
-        yield indented(Text(printable(location + each.message)), 4)
-        if not is_same:
-            yield from hint_line(each.hint)
-    if left := len(findings) - len(shown):
-        others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
-        yield left_out(left, distinct(others, _SHOWN_ROOTS))
-    if is_same:
-        yield from hint_line(findings[0].hint)
 
 
 def _modules(audit: AuditFacts) -> Iterator[RenderableType]:

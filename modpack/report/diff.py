@@ -121,7 +121,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
         "torch": environment.torch,
         "platform": environment.platform,
         "machine": environment.machine,
-        "native": None if native is None else _shown(native._asdict()),
+        "native": None if native is None else _value_text(native._asdict()),
         "byteorder": side.read_text(layout.BYTEORDER),
         "main resource": "/".join(facts.main_resource) if facts.main_resource else None,
         "namespace": facts.namespace,
@@ -202,7 +202,7 @@ def _self_tests(old: SelfTestRecord | None, new: SelfTestRecord | None) -> Itera
 def _flat_self_test(self_test: SelfTestRecord) -> dict[str, str | None]:
     """Return the outcome of a self-test by field, without lists. The duration is not compared."""
     values = ((k, v) for k, v in self_test.to_json().items() if not isinstance(v, (list, dict)))
-    return {key: _shown(value) for key, value in values if key not in ("version", "seconds")}
+    return {key: _value_text(value) for key, value in values if key not in ("version", "seconds")}
 
 
 def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
@@ -212,19 +212,19 @@ def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
     others = record_to_json(observed._replace(mock_events=()))
     for name, value in (*self_test.to_json().items(), *others.items()):
         if isinstance(value, list):
-            yield from ((name, _shown(each) or "-") for each in value)
+            yield from ((name, _value_text(each) or "-") for each in value)
 
 
-def _shown(value: Json) -> str | None:
+def _value_text(value: Json) -> str | None:
     """Return a JSON value as text, for people."""
     if value is None or value == [] or value == {}:
         return None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "; ".join(_shown(each) or "-" for each in value)
+        return "; ".join(_value_text(each) or "-" for each in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_shown(each) or '-'}" for key, each in value.items())
+        return ", ".join(f"{key}={_value_text(each) or '-'}" for key, each in value.items())
     return str(value)
 
 

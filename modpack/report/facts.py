@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -294,6 +294,18 @@ def hook_target(spec: HookSpec) -> str:
 def hook_flags(spec: HookSpec) -> str:
     """Return the registration options of a hook, for people. Empty without options."""
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
+
+
+def hooks_by_callable(
+    hooks: Iterable[HookFacts],
+) -> dict[tuple[str, str, str, str | None], tuple[HookSpec, ...]]:
+    """Return the hooks by object, kind, and name and source of their callable."""
+    alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    for each in hooks:
+        called = each.spec.callable
+        key = (each.resource, each.spec.kind, called.name, called.source)
+        alike.setdefault(key, []).append(each.spec)
+    return {key: tuple(specs) for key, specs in alike.items()}
 
 
 def used_name(use: MockUse | UseFacts) -> str:

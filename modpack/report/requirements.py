@@ -239,14 +239,14 @@ def _lines(given: Requirements) -> Iterator[str]:
             yield from _requirement_lines(each, given)
     for module in given.unrecorded:
         yield f"# {printable(module)}: its distribution is not recorded"
-    yield from _named(_ABSENT_AT_LOAD, given.absent_at_load)
+    yield from _comment(_ABSENT_AT_LOAD, given.absent_at_load)
     yield from _imported_lines(given)
     optional = [each for each in given.requirements if each.is_optional]
     if optional:
         yield f"# {_OPTIONAL}:"
         for each in optional:
             yield from _requirement_lines(each, given)
-    yield from _named(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
+    yield from _comment(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
 
 
 def _imported_lines(given: Requirements) -> Iterator[str]:
@@ -258,7 +258,7 @@ def _imported_lines(given: Requirements) -> Iterator[str]:
         yield each.requirement or f"# {printable(each.distribution)} {printable(each.version)}"
 
 
-def _named(title: str, modules: Sequence[str]) -> Iterator[str]:
+def _comment(title: str, modules: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a comment that names modules."""
     if modules:
         text = f"{title}: {', '.join(map(printable, modules))}"

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
-from modpack.core.hookspec import HookSpec
 from modpack.core.names import root_of
 from modpack.core.plan import (
     has_chain_to_show,
@@ -37,6 +36,7 @@ from modpack.report.facts import (
     PlanFacts,
     ResourceFacts,
     hook_target,
+    hooks_by_callable,
 )
 from modpack.report.format import PlainTable, elided, indented, relative, table, title
 
@@ -279,13 +279,8 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
     """Return the hooks of saved objects, grouped by kind and callable."""
     if not hooks:
         return []
-    together: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
-    for each in hooks:
-        called = each.spec.callable
-        key = (each.resource, each.spec.kind, called.name, called.source)
-        together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
-    for (resource, kind, called_name, source), specs in together.items():
+    for (resource, kind, called_name, source), specs in hooks_by_callable(hooks).items():
         targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_LOCATIONS]
         more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
         shown = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)
