@@ -68,12 +68,8 @@ def mock_facts(
     files = files_of(modules)
     uses: defaultdict[str, list[UseFacts]] = defaultdict(list)
     for use in plan.mock_uses:
-        path = files.get(use.importer)
-        uses[use.module].append(
-            UseFacts(
-                use.module, use.name, use.importer, path, use.line, use.kind, use.scope, use.via
-            )
-        )
+        found = UseFacts(**vars(use), path=files.get(use.importer))
+        uses[use.module].append(found)
     events: defaultdict[str, list[MockEvent]] = defaultdict(list)
     for event in self_test.observations.mock_events if self_test is not None else ():
         events[event.module].append(event)
@@ -82,17 +78,22 @@ def mock_facts(
         MockFacts(
             each.module,
             each.rule,
-            each.importers,
-            tuple(uses[each.module]),
-            plan.graph.shortest_path(uses[each.module][0].importer) if uses[each.module] else (),
-            observed_risk(events[each.module], runs),
-            tuple(events[each.module]),
-            runs,
+            importers=each.importers,
+            uses=tuple(uses[each.module]),
+            chain=_chain_to(uses[each.module], plan),
+            risk=observed_risk(events[each.module], runs),
+            events=tuple(events[each.module]),
+            runs=runs,
         )
         for each in modules
         if each.action is Action.MOCK
     ]
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
+
+
+def _chain_to(uses: Sequence[UseFacts], plan: Plan) -> tuple[str, ...]:
+    """Return the import chain from a saved object to the first use of a mock."""
+    return plan.graph.shortest_path(uses[0].importer) if uses else ()
 
 
 def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -30,7 +29,7 @@ from modpack.report.audit_facts import (
 )
 from modpack.report.facts import ModuleFacts, UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
-from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
+from modpack.report.text import STYLES, distinct, problems_report, relocated, size_of, summed
 from modpack.security.code_listing import CodeListing
 
 _RISK_STYLES = {
@@ -161,9 +160,7 @@ def _of_one_code(
     """Yield the findings of one code. A hint that all of them share is shown once."""
     is_same = len({each.hint for each in findings}) == 1
     for each in findings[:most]:
-        location = each.location and relative(each.location, folder)
-        summary = replace(each, location=location).summary
-        yield indented(Text(printable(summary)), 4)
+        yield indented(Text(printable(relocated(each, folder).summary)), 4)
         if each.hint and not is_same:
             yield _hint_line(each)
     if len(findings) > most:

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
+from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
@@ -108,6 +109,16 @@ class ModuleFacts:
     size_bytes: int | None = None
     license: str | None = None
     editable: bool = False
+
+    def of_distribution(self, found: RecordedDistribution) -> ModuleFacts:
+        """Return the facts with those of the module's distribution at export."""
+        return replace(
+            self,
+            distribution=found.name,
+            version=found.version,
+            license=found.license,
+            editable=found.editable,
+        )
 
     @property
     def why(self) -> str:
@@ -390,14 +401,14 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
     return ModuleFacts(
         module,
         action,
-        str(decision.rule),
-        decision.overridden_by,
-        importers_of(plan, module),
-        owner,
-        found.name if found is not None else None,
-        found.version if found is not None else None,
-        module_record(module, source.is_package) if source is not None else None,
-        _size(source.file) if source is not None else None,
+        rule=str(decision.rule),
+        overridden_by=decision.overridden_by,
+        importers=importers_of(plan, module),
+        provided_by=owner,
+        distribution=found.name if found is not None else None,
+        version=found.version if found is not None else None,
+        record=module_record(module, source.is_package) if source is not None else None,
+        size_bytes=_size(source.file) if source is not None else None,
     )
 
 

@@ -73,13 +73,13 @@ class RequirementFacts:
         return cls(
             recorded.name,
             recorded.version,
-            recorded.requirement,
-            recorded.editable,
-            recorded.license,
-            modules,
-            recorded.requires,
-            tuple(sorted(filter(_HASH.fullmatch, written))),
-            is_optional,
+            requirement=recorded.requirement,
+            editable=recorded.editable,
+            license=recorded.license,
+            modules=modules,
+            requires=recorded.requires,
+            hashes=tuple(sorted(filter(_HASH.fullmatch, written))),
+            is_optional=is_optional,
         )
 
     @property
@@ -190,10 +190,10 @@ def requirements_of(
         inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
             archive.path,
-            environment.python,
-            environment.platform_label,
-            environment.torch,
-            tuple(_requirements(environment, externs, lock, at_once)),
+            python=environment.python,
+            platform=environment.platform_label,
+            torch=environment.torch,
+            requirements=tuple(_requirements(environment, externs, lock, at_once)),
             unrecorded=_outermost(unrecorded),
             absent=absent,
             absent_at_load=tuple(each for each in absent if not is_optional(inside[each], at_once)),

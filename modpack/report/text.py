@@ -113,10 +113,9 @@ def problems_report(
     for kind, group in problems_by_cause(problems):
         parts.append(indented(Text(with_hint(kind.meaning, kind.hint), "bold"), 2))
         for problem in group:
-            location = problem.location and relative(problem.location, folder)
-            summary = replace(problem, location=location).summary
             own_hint = "" if problem.hint == kind.hint else problem.hint
-            parts.append(indented(Text(printable(with_hint(summary, own_hint))), 4))
+            shown = with_hint(relocated(problem, folder).summary, own_hint)
+            parts.append(indented(Text(printable(shown)), 4))
             if has_chain_to_show(problem, show_chains):
                 chain = f"imported through {' -> '.join(problem.chain)}"
                 parts.append(indented(Text(printable(chain), "dim"), 6))
@@ -200,8 +199,12 @@ def _notes(
 
 def _note(note: Diagnostic, folder: Path | None) -> RenderableType:
     style = "dim" if note.severity is Severity.INFO else "yellow"
-    shown = replace(note, location=note.location and relative(note.location, folder))
-    return indented(Text(printable(str(shown)), style), 2)
+    return indented(Text(printable(str(relocated(note, folder))), style), 2)
+
+
+def relocated(found: Diagnostic, folder: Path | None) -> Diagnostic:
+    """Return a diagnostic whose location is relative to a folder, if it is below the folder."""
+    return replace(found, location=found.location and relative(found.location, folder))
 
 
 def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[RenderableType]:

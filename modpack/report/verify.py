@@ -292,10 +292,10 @@ class _Verification:
             form,
             digest,
             archive.stored_bytes(),
-            tuple(self.checks),
-            tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
-            tuple(self.signatures),
-            self.code,
+            checks=tuple(self.checks),
+            findings=tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
+            signatures=tuple(self.signatures),
+            code=self.code,
         )
 
     def _check_own(self, manifest: Manifest) -> None:

@@ -356,7 +356,15 @@ def import_link(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
         others: Number of further locations with the same evidence.
     """
     path = code_file(plan, edge.importer)
-    return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, others)
+    return ImportLink(
+        edge.importer,
+        edge.imported,
+        edge.kind,
+        path=path,
+        line=edge.line,
+        names=edge.names,
+        others=others,
+    )
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
