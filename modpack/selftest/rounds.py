@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 
 from modpack.archive import layout
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import MockEvent, MockEventKind, UndeclaredImport
@@ -30,7 +29,7 @@ from modpack.errors import SelfTestError, listed, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
-from modpack.pickling.copies import why_not_copyable
+from modpack.saving.copies import why_not_copyable
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
@@ -53,6 +52,7 @@ from modpack.selftest.reference import (
     write_record,
 )
 from modpack.selftest.requests import MissingResourceResolver
+from modpack.writing.writer import ArchiveWriter
 
 _log = logging.getLogger("modpack")
 
