@@ -19,7 +19,7 @@ from modpack.report.facts import (
     ResourceFacts,
     UseFacts,
 )
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 LICENSE: Final = "license"
 """Code of the findings of license gates."""

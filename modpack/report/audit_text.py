@@ -30,7 +30,7 @@ from modpack.report.audit_facts import (
 from modpack.report.facts import ModuleFacts, UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
 from modpack.report.text import STYLES, distinct, problems_report, relocated, size_of, summed
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 _RISK_STYLES = {
     MockRisk.CALLED: "bold red",
