@@ -1,9 +1,10 @@
-"""JSON documents of the commands, except those of ``json_audit`` and ``json_compare``.
+"""JSON documents of the commands that have no facts of their own, and their text.
 
-The annotations of a document describe its keys, and the ``Attributes`` of its docstring explain
-them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from both. Under one
-schema number, keys are only added. A change that could mislead a reader of the present documents
-increments :data:`SCHEMA`.
+The facts in other modules, such as ``AuditFacts`` and ``PackageDifferences``, are the documents of
+their commands. The annotations of a document describe its keys, and the ``Attributes`` of its
+docstring explain them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from
+both. Under one schema number, keys are only added. A change that could mislead a reader of the
+present documents increments :data:`SCHEMA`.
 
 Types of other modules are imported for type checking only, so that printing one document does not
 import the modules of all others.

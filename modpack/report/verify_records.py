@@ -263,10 +263,11 @@ def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:
     resources = [(layout.SELF_TEST, case.resource) for case in cases]
     resources += [(layout.CALL_SIGNATURE, each.resource) for each in own.call_signatures or ()]
     resources += [(layout.ENTRY, own.objects.main)] if own.objects.main is not None else []
+    pickles, saved = frozenset(own.objects.pickles), frozenset(own.saved)
     for record, resource in resources:
-        if resource not in own.objects.pickles:
+        if resource not in pickles:
             yield record, "/".join(resource)
-    yield from ((layout.TENSORS, each) for each in own.tensors or () if each not in own.saved)
+    yield from ((layout.TENSORS, each) for each in own.tensors or () if each not in saved)
 
 
 def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
