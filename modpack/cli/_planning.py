@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
     from modpack.exporter import PackageExporter
-    from modpack.exporting.options import Preset, SelfTest
+    from modpack.options import Preset, SelfTest
 
 PACKAGE = "__model__"
 """The default package of the saved object."""

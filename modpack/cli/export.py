@@ -135,7 +135,7 @@ def export_command(
     """
     from modpack.cli._target import build, importable, parse_target, user_code_errors
     from modpack.core.names import resource_record
-    from modpack.exporting.options import is_tested_by_default
+    from modpack.options import is_tested_by_default
     from modpack.selftest.interpreters import prestart
 
     try:
