@@ -21,7 +21,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## train a small model, package it, reload it elsewhere, and serve it
-	@$(BIN)/python -m modpack demo
+	@$(BIN)/python examples/demo
 
 # One thread per worker: with more threads than cores, they mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
