@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from modpack.cli._common import collect_warnings, warn
 from modpack.cli._config import GivenRule, read_settings
+from modpack.cli._output import collect_warnings, warn
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
 from modpack.exporting.presets import PRESETS

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import command, show, warn, write, write_json
+from modpack.cli._command import command
+from modpack.cli._output import show, warn, write, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
