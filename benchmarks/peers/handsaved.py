@@ -151,7 +151,7 @@ def _environment() -> bytes:
         "torch": torch.__version__,
         "modpack": "",
     }
-    empty = ("distributions", "externs", "installed", "providers")
+    empty = ("distributions", "installed", "providers")
     return _text({**environment, **{name: {} for name in empty}}).encode()
 
 

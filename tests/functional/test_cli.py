@@ -558,7 +558,7 @@ def test_inspect_of_other_file_exits_with_2(tmp_path, content):
 def test_inspect_of_damaged_package_exits_with_2(package, tmp_path):
     damaged = tmp_path / "damaged.modpack"
     content = bytearray(package.read_bytes())
-    content[content.index(b'"externs"') + 2] ^= 1
+    content[content.index(b'"providers"') + 2] ^= 1
     damaged.write_bytes(content)
     result = run("inspect", damaged)
     assert result.exit_code == 2
