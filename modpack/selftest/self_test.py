@@ -95,8 +95,8 @@ def self_test(
             run.
         ModpackError: If the package contains no self-test.
     """
+    from modpack.selftest.explanations import explain_failure
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
-    from modpack.selftest.rounds import explain_failure
 
     require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, timeout=timeout)
     recorded = _recorded(path, policy, verify, on_mismatch)
