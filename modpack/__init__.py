@@ -6,7 +6,6 @@ modules.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from modpack.core import define_lazily
@@ -135,19 +134,7 @@ _DEFINED_IN = {name: module for module, names in _NAMES.items() for name in name
 __all__ = sorted(_DEFINED_IN)
 
 
-def _find(name: str) -> object:
-    module = _DEFINED_IN[name]
-    if module == "modpack":  # a submodule
-        return importlib.import_module(f"modpack.{name}")
-    from modpack.core.process import gc_paused
-
-    # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
-    # can happen in this import or the next one (benchmark rows import-1000 and first-load).
-    with gc_paused():
-        return getattr(importlib.import_module(module), name)
-
-
-define_lazily(__name__, _find, frozenset(_DEFINED_IN))
+define_lazily(__name__, _DEFINED_IN)
 
 
 def __dir__() -> list[str]:

@@ -70,15 +70,6 @@ if TYPE_CHECKING:
     from modpack.hooks.describe import HookChoice
     from modpack.loading.objects import LoadedObject
 
-__all__ = [
-    "PackageImporter",
-    "call_signature_of",
-    "find_call_signature",
-    "load",
-    "loader_of",
-    "loader_of_part",
-]
-
 
 def load(
     path: str | os.PathLike[str] | BinaryIO,

@@ -9,7 +9,6 @@ Names are resolved on first use (PEP 562), so importing this package does not im
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from modpack.core import define_lazily
@@ -30,32 +29,29 @@ if TYPE_CHECKING:
     from modpack.hooks.standalone import capture as capture
     from modpack.hooks.standalone import restore as restore
 
-_MODULES = {
-    "AfterBackward": "graph",
-    "CaptureGrad": "graph",
-    "GraphHandle": "graph_parts",
-    "GraphSpec": "graph",
-    "HookCapture": "restoring",
-    "MultiGrad": "graph",
-    "NodeHook": "graph",
-    "NodePreHook": "graph",
-    "OutputGrad": "graph",
-    "SavedTensors": "graph",
-    "attach": "graph_parts",
-    "capture": "standalone",
-    "restore": "standalone",
-    "restore_comm_hook": "ddp",
+_NAMES = {
+    "modpack.hooks.ddp": ("restore_comm_hook",),
+    "modpack.hooks.graph": (
+        "AfterBackward",
+        "CaptureGrad",
+        "GraphSpec",
+        "MultiGrad",
+        "NodeHook",
+        "NodePreHook",
+        "OutputGrad",
+        "SavedTensors",
+    ),
+    "modpack.hooks.graph_parts": ("GraphHandle", "attach"),
+    "modpack.hooks.restoring": ("HookCapture",),
+    "modpack.hooks.standalone": ("capture", "restore"),
 }
-"""The defining submodule of each public name."""
+"""The public names by the module that defines them."""
 
-__all__ = sorted(_MODULES)
-
-
-def _find(name: str) -> object:
-    return getattr(importlib.import_module(f"modpack.hooks.{_MODULES[name]}"), name)
+_DEFINED_IN = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_DEFINED_IN)
 
 
-define_lazily(__name__, _find, frozenset(_MODULES))
+define_lazily(__name__, _DEFINED_IN)
 
 
 def __dir__() -> list[str]:
