@@ -59,8 +59,8 @@ _ANY_PARTS = "\ue001"
 def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
     """Return whether everything that ``later`` matches is certainly matched by one of ``earlier``.
 
-    Compares pattern by pattern. Patterns that cover another only together are recognized if one
-    of them stands for its ``**`` without components. False means that it is not certain.
+    Compares pattern by pattern. Patterns that cover one only together are recognized if they
+    divide what its first ``**`` matches. False means that it is not certain.
 
     >>> covers([GlobGroup("a.**")], GlobGroup("a.*.c"))
     True
@@ -106,9 +106,8 @@ def _includes(wide: tuple[str, ...], narrow: str, separator: str) -> bool:
         _ANY_PARTS if component == "**" else component.replace("*", _ANY_PART)
         for component in narrow.split(separator)
     )
-    return (
-        _expression(wide, separator).fullmatch(separator + separator.join(components)) is not None
-    )
+    example = separator + separator.join(components)
+    return _expression(wide, separator).fullmatch(example) is not None
 
 
 @lru_cache(maxsize=256)
