@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from modpack import services
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from modpack import analyze as analyze
     from modpack import hooks as hooks
     from modpack import pickle_by_source as pickle_by_source
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
+    from modpack.archive.base import Archive
+    from modpack.capturing.report import HookReport as HookReport
+    from modpack.capturing.report import HookStatus as HookStatus
     from modpack.core.call_signature import CallSignature as CallSignature
     from modpack.core.call_signature import ContainerSpec as ContainerSpec
     from modpack.core.call_signature import ValueSpec as ValueSpec
@@ -52,9 +59,9 @@ if TYPE_CHECKING:
     from modpack.core.selftest import SelfTestRecord as SelfTestRecord
     from modpack.diagnostics import Diagnostic as Diagnostic
     from modpack.diagnostics import Severity as Severity
-    from modpack.discovery.importers import Importer as Importer
-    from modpack.discovery.importers import OrderedImporter as OrderedImporter
-    from modpack.discovery.importers import sys_importer as sys_importer
+    from modpack.environment.importers import Importer as Importer
+    from modpack.environment.importers import OrderedImporter as OrderedImporter
+    from modpack.environment.importers import sys_importer as sys_importer
     from modpack.errors import EnvironmentMismatchError as EnvironmentMismatchError
     from modpack.errors import EnvironmentMismatchWarning as EnvironmentMismatchWarning
     from modpack.errors import ExampleError as ExampleError
@@ -71,8 +78,6 @@ if TYPE_CHECKING:
     from modpack.exporter import PackageExporter as PackageExporter
     from modpack.exporter import save as save
     from modpack.exporting.match_hooks import RuleMatch as RuleMatch
-    from modpack.hooks.report import HookReport as HookReport
-    from modpack.hooks.report import HookStatus as HookStatus
     from modpack.importer import PackageImporter as PackageImporter
     from modpack.importer import load as load
     from modpack.loading.weights import load_weights as load_weights
@@ -83,6 +88,7 @@ _NAMES = {
     "modpack": ("analyze", "hooks", "pickle_by_source"),
     "modpack._version": ("__version__",),
     "modpack.api": ("call_signature", "current_importer", "importer_of", "is_from_package"),
+    "modpack.capturing.report": ("HookReport", "HookStatus"),
     "modpack.core.call_signature": ("CallSignature", "ContainerSpec", "ValueSpec"),
     "modpack.core.graph": ("CodeKind", "DependencyGraph", "Edge", "Location"),
     "modpack.core.hookspec": ("CallableSpec", "HookSpec"),
@@ -105,7 +111,7 @@ _NAMES = {
     "modpack.core.scan": ("ImportKind",),
     "modpack.core.selftest": ("SelfTestCase", "SelfTestRecord"),
     "modpack.diagnostics": ("Diagnostic", "Severity"),
-    "modpack.discovery.importers": ("Importer", "OrderedImporter", "sys_importer"),
+    "modpack.environment.importers": ("Importer", "OrderedImporter", "sys_importer"),
     "modpack.errors": (
         "EnvironmentMismatchError",
         "EnvironmentMismatchWarning",
@@ -123,7 +129,6 @@ _NAMES = {
     ),
     "modpack.exporter": ("PackageExporter", "save"),
     "modpack.exporting.match_hooks": ("RuleMatch",),
-    "modpack.hooks.report": ("HookReport", "HookStatus"),
     "modpack.importer": ("PackageImporter", "load"),
     "modpack.loading.weights": ("load_weights",),
     "modpack.selftest.self_test": ("SelfTestResult", "self_test"),
@@ -135,6 +140,32 @@ __all__ = sorted(_DEFINED_IN)
 
 
 define_lazily(__name__, _DEFINED_IN)
+
+
+class _Services(services.Services):
+    """The services of an installation with all layers, which are imported on first use."""
+
+    def check_signatures(
+        self, archive: Archive, signers: Sequence[Signer], path: str | None
+    ) -> None:
+        from modpack.security.signing import check_signatures
+
+        check_signatures(archive, signers, path)
+
+    def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
+        from modpack.report.progress import working
+
+        return working(task, progress)
+
+    def package_html(self, archive: Archive) -> str | None:
+        from modpack.archive.manifest import read_manifest
+        from modpack.report.package_info import facts_of
+        from modpack.report.text import package_html
+
+        return package_html(facts_of(archive, read_manifest(archive)))
+
+
+services.installed = _Services()
 
 
 def __dir__() -> list[str]:

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack import services
 from modpack.archive import layout
-from modpack.archive.manifest import contents_digest, package_digest, read_manifest
+from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import (
@@ -37,7 +38,7 @@ from modpack.core.names import (
     root_of,
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
-from modpack.discovery.importers import Importer, sys_importer
+from modpack.environment.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, listed
 from modpack.loading.cache import unpack
 from modpack.loading.checks import (
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
     from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
     from modpack.core.policy import TrustPolicy
-    from modpack.hooks.describe import HookChoice
+    from modpack.hooks.choice import HookChoice
     from modpack.loading.objects import LoadedObject
 
 
@@ -135,10 +136,8 @@ def load(
     require_options(global_hooks=global_hooks, with_optimizer=with_optimizer, progress=progress)
     with ExitStack() as stack:
         if may_show_progress(progress):
-            from modpack.report.progress import working
-
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
-            stack.enter_context(working(f"Loading {name}", progress))
+            stack.enter_context(services.installed.working(f"Loading {name}", progress))
         # Packaged code is imported with garbage collection (benchmark row first-load).
         stack.enter_context(gc_paused())
         importer = PackageImporter(
@@ -258,11 +257,8 @@ class PackageImporter(Importer):
 
     def _repr_html_(self) -> str | None:
         """Return the HTML that notebooks show: the package's contents. Executes no code."""
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
         try:
-            return package_html(facts_of(self._archive, read_manifest(self._archive)))
+            return services.installed.package_html(self._archive)
         except ArchiveError:  # closed or unreadable: the notebook shows repr()
             return None
 
@@ -469,7 +465,7 @@ class PackageImporter(Importer):
         Raises:
             ModpackError: If no load registered a hook of that name.
         """
-        from modpack.hooks.describe import hook_state
+        from modpack.hooks.choice import hook_state
 
         if name not in self.hooks:
             known = listed(map(repr, self.hooks), 10) or "none"

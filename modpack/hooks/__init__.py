@@ -1,4 +1,4 @@
-"""Model hooks: capture from a live model, description as specs, and restoration.
+"""Model hooks: the kinds of hooks that torch has, and their registration on loaded objects.
 
 Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
+    from modpack.capturing.standalone import capture as capture
     from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook
     from modpack.hooks.graph import AfterBackward as AfterBackward
     from modpack.hooks.graph import CaptureGrad as CaptureGrad
@@ -26,10 +27,10 @@ if TYPE_CHECKING:
     from modpack.hooks.graph_parts import GraphHandle as GraphHandle
     from modpack.hooks.graph_parts import attach as attach
     from modpack.hooks.restoring import HookCapture as HookCapture
-    from modpack.hooks.standalone import capture as capture
-    from modpack.hooks.standalone import restore as restore
+    from modpack.hooks.restoring import restore as restore
 
 _NAMES = {
+    "modpack.capturing.standalone": ("capture",),
     "modpack.hooks.ddp": ("restore_comm_hook",),
     "modpack.hooks.graph": (
         "AfterBackward",
@@ -42,8 +43,7 @@ _NAMES = {
         "SavedTensors",
     ),
     "modpack.hooks.graph_parts": ("GraphHandle", "attach"),
-    "modpack.hooks.restoring": ("HookCapture",),
-    "modpack.hooks.standalone": ("capture", "restore"),
+    "modpack.hooks.restoring": ("HookCapture", "restore"),
 }
 """The public names by the module that defines them."""
 

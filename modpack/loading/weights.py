@@ -26,7 +26,7 @@ from modpack.loading.checks import (
 )
 from modpack.options import VerifyLevel, require_object_choice, require_options
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
-from modpack.security.pickle_names import read_pickle
+from modpack.trust.pickle_names import read_pickle
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy

@@ -30,7 +30,7 @@ from modpack.report.audit_facts import (
     location_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 """Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")

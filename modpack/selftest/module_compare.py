@@ -19,9 +19,9 @@ from modpack.core.names import is_everywhere, root_of, strip_namespaces
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
 from modpack.discovery.distributions import DistributionIndex
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import Importer, module_dict
 from modpack.discovery.walk import Walker
+from modpack.environment.finder import is_a
+from modpack.environment.importers import Importer, module_dict
 from modpack.pickling.functions import SCRIPTS
 from modpack.selftest.module_names import Names, reached_names
 from modpack.selftest.module_state import ALL_NAMES, BASES, CUT, Namespace, describe_modules

@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import torch
 
 from modpack.archive.layout import ExampleRecords
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
@@ -36,7 +35,7 @@ from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import dtype_name, local_folders, portable_text
-from modpack.discovery.finder import is_a
+from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
@@ -51,6 +50,7 @@ from modpack.selftest.conditions import (
 )
 from modpack.selftest.preservation import RestoreTensors, preserve_model
 from modpack.selftest.process import Difference
+from modpack.writing.writer import ArchiveWriter
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from modpack.archive import layout
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.codec import record_to_json
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import Job, RunResult
+from modpack.writing.writer import ArchiveWriter
 
 _MAX_KEPT: Final = 4
 """Packages whose results are kept, for programs that save several models in turn."""

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 
 from modpack.archive import layout
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import UndeclaredImport
@@ -29,7 +28,7 @@ from modpack.errors import SelfTestError
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import always_installed
-from modpack.pickling.copies import why_not_copyable
+from modpack.saving.copies import why_not_copyable
 from modpack.selftest.explanations import (
     MAX_DIFFERENCES,
     Explanation,
@@ -64,6 +63,7 @@ from modpack.selftest.reference import (
 )
 from modpack.selftest.repeated import keep, key_of, recall, without_values
 from modpack.selftest.requests import MissingResourceResolver
+from modpack.writing.writer import ArchiveWriter
 
 _log = logging.getLogger("modpack")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import modpack
-from modpack.running.predictor import Predictor
+from modpack.predicting.predictor import Predictor
 
 FUNCTIONS = {
     "save": modpack.save,
