@@ -1,4 +1,4 @@
-"""Scan results: the imports and file reads found in a module's source.
+"""Scan results: the imports and file names found in a module's source.
 
 The scanner in :mod:`modpack.discovery` produces these values; the walk turns them into graph edges.
 """
@@ -108,33 +108,17 @@ class DynamicImport:
     guarded: bool = False
 
 
-class ReadKind(Enum):
-    """How much of a data file's path can be read from the source."""
-
-    FILE = "file"
-    """The whole path."""
-    FOLDER = "folder"
-    """Only the folder; the file in it is known only at run time."""
-    NAME = "name"
-    """A string that may be a file name, in a module that uses its own file's path."""
-
-
 @dataclass(frozen=True)
-class FileRead:
-    """An expression that may read a file next to the code.
+class FileName:
+    """A string constant that may name files or a folder, in a module that uses its own path.
 
     Attributes:
-        kind: How much of the path is known.
-        path: Path relative to the module's folder, with ``/`` and ``..``; ``""`` is that folder.
+        text: The string, without a leading ``/``.
         line: 1-based line in the source.
-        module: Python package or module whose folder the path is relative to, if it is not the
-            scanned module.
     """
 
-    kind: ReadKind
-    path: str
+    text: str
     line: int
-    module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -182,7 +166,7 @@ class ModuleScan:
             star import or a ``__getattr__``, or changes its own dictionary.
         exported: The literal ``__all__``; None if there is none or it is computed.
         failure: Parse error. All other fields are then empty.
-        reads: Expressions that may read files next to the code.
+        file_names: String constants that may name files next to the code, in source order.
         listings: Folders of code that the source lists and may import from.
         is_clean: Whether a secret scan of the source found nothing.
     """
@@ -194,6 +178,6 @@ class ModuleScan:
     binds_dynamically: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
-    reads: tuple[FileRead, ...] = ()
+    file_names: tuple[FileName, ...] = ()
     listings: tuple[FolderListing, ...] = ()
     is_clean: bool = field(default=False, compare=False)

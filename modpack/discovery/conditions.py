@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 from modpack.core.names import root_of
 from modpack.discovery.syntax import (
     FUNCTIONS,
+    LOOPS,
     TRIES,
     Bindings,
     Block,
@@ -205,7 +206,7 @@ class ConditionEvaluator:
         """
         if isinstance(node, ast.Name):
             for block, value in self._bindings.find(node.id, scope):
-                yield block, None if isinstance(value, ast.ClassDef) else value
+                yield block, None if isinstance(value, (ast.ClassDef, *LOOPS)) else value
         elif isinstance(node, ast.Attribute):
             for block, body in self._classes(node.value, scope):
                 for member in body.body:

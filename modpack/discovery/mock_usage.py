@@ -267,7 +267,7 @@ class _Context(NamedTuple):
 
     def enter(self, node: Function | ast.Lambda | ast.ClassDef) -> _Context:
         """Return the context of the body of a function or class."""
-        owner = self.scope.owner
+        owner = self.scope.outside_comprehensions().owner
         within = ".<locals>." if isinstance(owner, Function) else "."
         name = getattr(node, "name", "<lambda>")
         label = f"{self.label}{within}{name}" if self.label else name
@@ -313,7 +313,7 @@ class _ModuleReader:
         elif isinstance(value, ast.Call) and last_name(value) == "import_module" and value.args:
             value = literal_string(value.args[0])
         meaning = value if isinstance(value, str) else f".{name}"
-        binder = self.table.scope if scope.binds_in_module(name) else scope
+        binder = scope.binder_of(name)
         if binder.names.get(name, ".").startswith("."):
             binder.names[name] = meaning
 
@@ -378,7 +378,7 @@ class _ModuleReader:
 
     def visit_ListComp(self, node: ast.ListComp, context: _Context) -> None:
         names = {n: f".{n}" for each in node.generators for n in assigned_names(each.target)}
-        scope = Scope(context.scope, names, owner=context.scope.owner)
+        scope = Scope(context.scope, names, owner=node)
         self._visit_parts(node, context._replace(scope=scope))
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp

@@ -29,12 +29,11 @@ from modpack.core.cache_dir import cache_folder, make_private, require_trusted_p
 from modpack.core.scan import (
     BrokenImport,
     DynamicImport,
-    FileRead,
+    FileName,
     FolderListing,
     ImportKind,
     ImportStatement,
     ModuleScan,
-    ReadKind,
     ScanFailure,
 )
 from modpack.discovery.import_scanner import scan_source
@@ -46,7 +45,6 @@ _LAYOUT = "v1"
 _CHECKSUM = 16
 """Size in bytes of the checksum at the start of an entry."""
 _KINDS: Final = {kind.value: kind for kind in ImportKind}
-_READS: Final = {kind.value: kind for kind in ReadKind}
 
 
 def cached_scan() -> Scan:
@@ -182,7 +180,7 @@ def scan_from_json(data: bytes) -> ModuleScan:
     True
     """
     imports, unreadable, broken_imports, *row = json.loads(data)
-    bound, binds_dynamically, exported, failure, reads, listings, is_clean = row
+    bound, binds_dynamically, exported, failure, file_names, listings, is_clean = row
     return ModuleScan(
         tuple(
             ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
@@ -194,7 +192,7 @@ def scan_from_json(data: bytes) -> ModuleScan:
         binds_dynamically is True,
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
-        tuple(FileRead(_READS[kind], *rest) for kind, *rest in reads),
+        tuple(starmap(FileName, file_names)),
         tuple(starmap(FolderListing, listings)),
         is_clean is True,
     )

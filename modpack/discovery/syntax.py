@@ -139,6 +139,7 @@ def _one_line(message: str | None) -> str:
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
 
 if sys.version_info >= (3, 11):
     TRIES = (ast.Try, ast.TryStar)
@@ -165,24 +166,35 @@ class BlockPart(Enum):
 
 @dataclass(eq=False)
 class Scope:
-    """The names that a function, class, or module binds.
+    """The names that a function, class, module, or comprehension binds.
 
     Attributes:
         parent: Enclosing scope; None for a module.
         names: Dotted name of each name's meaning. A leading dot means that the scanned module
             defines it.
         declared_global: Names in ``global`` statements.
-        owner: Function or class of the scope; None for a module.
+        owner: Node of the scope; None for a module.
     """
 
     parent: Scope | None = None
     names: dict[str, str] = field(default_factory=dict)
     declared_global: set[str] = field(default_factory=set)
-    owner: ast.stmt | ast.Lambda | None = None
+    owner: ast.stmt | ast.expr | None = None
 
-    def binds_in_module(self, name: str) -> bool:
-        """Return whether an assignment to a name in this scope binds it in the module."""
-        return self.parent is None or name in self.declared_global
+    def outside_comprehensions(self) -> Scope:
+        """Return the scope of the function, class, or module around comprehensions."""
+        scope = self
+        while scope.parent is not None and isinstance(scope.owner, COMPREHENSIONS):
+            scope = scope.parent
+        return scope
+
+    def binder_of(self, name: str) -> Scope:
+        """Return the scope that an assignment in this scope binds a name in."""
+        scope = self.outside_comprehensions()  # ``:=`` binds outside of them
+        if name in scope.declared_global:
+            while scope.parent is not None:
+                scope = scope.parent
+        return scope
 
     def bind(self, name: str, meaning: str) -> None:
         """Set the meaning of a name.
@@ -233,6 +245,14 @@ class Block:
         """Return a new block inside this one."""
         return Block(self, scope or self.scope, owner, part)
 
+    def owners(self) -> Iterator[ast.AST]:
+        """Yield the owners of this block and of the blocks around it, except ``else`` parts."""
+        block: Block | None = self
+        while block is not None:
+            if block.part is BlockPart.BODY:
+                yield block.owner
+            block = block.parent
+
 
 def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.stmt]]]:
     """Yield the owner, the part, and the statements of each block in a compound statement."""
@@ -266,7 +286,8 @@ class Bindings:
             name: Bound name.
             scope: Scope of the name.
             block: Block of the binding statement.
-            value: An expression, a function or class definition, or None for anything else.
+            value: An expression, a function or class definition, the loop whose items are bound, or
+                None for anything else.
         """
         self._values.setdefault((scope, name), []).append((block, value))
 
