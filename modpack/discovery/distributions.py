@@ -6,8 +6,10 @@ because of the current folder. It is loose code: the project's metadata does not
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import csv
+import hashlib
 import json
 import os
 import re
@@ -229,6 +231,21 @@ class LazyDistribution:
             return root_of(module) in self.top_level
         known = self._on_path
         return known is None or import_root(module, path, is_folder) in known
+
+    def publishes(self, file: str, data: bytes) -> bool:
+        """Return whether an index contains a file of this distribution with these contents.
+
+        The digest in RECORD shows that the file is unchanged since the installation. A
+        distribution with a direct URL (PEP 610) is from a folder or a repository, which may be
+        private.
+        """
+        if self.origin or not file.startswith(self._prefix):
+            return False
+        name = file[len(self._prefix) :].replace(os.sep, "/")
+        rows = csv.reader(self.text("RECORD").splitlines())
+        recorded = next((row[1] for row in rows if len(row) > 1 and row[0] == name), "")
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=")
+        return recorded == f"sha256={digest.decode()}"
 
     def may_claim(self, folder: str) -> bool:
         """Return whether the distribution may contain files in a folder."""
@@ -466,6 +483,12 @@ class DistributionIndex:
         if key not in self._owners:
             self._owners[key] = self._find_owner(module, location)
         return self._owners[key]
+
+    def publisher_of(self, file: Path, data: bytes) -> InstalledDistribution | None:
+        """Return the distribution from an index that contains a file with these contents."""
+        path = normalize_path(str(file))
+        entries = self._claiming(path)
+        return next((each.distribution for each in entries if each.publishes(path, data)), None)
 
     def named(self, name: str) -> InstalledDistribution | None:
         """Return the installed distribution of a name (PEP 503); None if there is none."""

@@ -461,6 +461,22 @@ class PackageDataPlanner:
             if not each.is_installed and each.package is None
         }
 
+    def publisher_of(self, source: str | PlannedFile, data: bytes) -> InstalledDistribution | None:
+        """Return the distribution from an index that contains a module or a file as it is.
+
+        Args:
+            source: The module path or the planned file.
+            data: The contents.
+        """
+        if isinstance(source, PlannedFile):
+            file: Path | None = Path(source.source)
+        else:
+            location = self._location(source)
+            file = None if location is None else location.file
+        indexes = () if file is None else (self._host, *self._trees.values())
+        found = (index.publisher_of(file, data) for index in indexes if file is not None)
+        return next(filter(None, found), None)
+
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Add the file, or the files of the folder, that packaged code looked for.
 
