@@ -81,19 +81,6 @@ class ImportStatement:
 
 
 @dataclass(frozen=True)
-class BrokenImport:
-    """A relative import beyond the top-level package, which always fails.
-
-    Attributes:
-        statement: Statement as written, shortened to one line.
-        line: 1-based line in the source.
-    """
-
-    statement: str
-    line: int
-
-
-@dataclass(frozen=True)
 class DynamicImport:
     """A dynamic import whose argument is known only at run time.
 
@@ -159,11 +146,8 @@ class ModuleScan:
     Attributes:
         imports: All imports in source order.
         unreadable: Dynamic imports that cannot be read statically.
-        broken_imports: Relative imports that always fail, unless the code handles the failure.
         bound: Names that module-level code binds. Imported with ``from module import name``, such
             a name is an attribute and not a submodule.
-        binds_dynamically: Whether the module may have names that are not in ``bound``: it has a
-            star import or a ``__getattr__``, or changes its own dictionary.
         exported: The literal ``__all__``; None if there is none or it is computed.
         failure: Parse error. All other fields are then empty.
         file_names: String constants that may name files next to the code, in source order.
@@ -173,9 +157,7 @@ class ModuleScan:
 
     imports: tuple[ImportStatement, ...] = ()
     unreadable: tuple[DynamicImport, ...] = ()
-    broken_imports: tuple[BrokenImport, ...] = ()
     bound: frozenset[str] = field(default_factory=frozenset)
-    binds_dynamically: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
     file_names: tuple[FileName, ...] = ()

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from modpack.core.process import gc_paused
 from modpack.core.scan import (
-    BrokenImport,
     DynamicImport,
     ImportKind,
     ImportStatement,
@@ -33,7 +32,6 @@ from modpack.discovery.syntax import (
     Scope,
     assigned_names,
     bindings,
-    binds_dynamically,
     bodies,
     contains_line,
     keyword_lines,
@@ -119,7 +117,7 @@ def condition_reader(
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_Found = tuple[int, int, ImportStatement | DynamicImport | BrokenImport]  # line, column, what
+_Found = tuple[int, int, ImportStatement | DynamicImport]  # line, column, what
 
 
 class _Scanner:
@@ -279,9 +277,7 @@ class _Scanner:
         return ModuleScan(
             imports=tuple(item for item in results if isinstance(item, ImportStatement)),
             unreadable=tuple(item for item in results if isinstance(item, DynamicImport)),
-            broken_imports=tuple(item for item in results if isinstance(item, BrokenImport)),
             bound=self._bound(),
-            binds_dynamically=binds_dynamically(self._parsed.text),
             exported=self._exported(),
             file_names=find_file_names(self._parsed),
             listings=find_listings(self._calls, self._values, self._parsed.text),
@@ -296,12 +292,9 @@ class _Scanner:
                     yield *position, _import_statement(alias.name, (), statement, context)
                 continue
             module = resolve_relative(self._package, statement.level, statement.module or "")
-            if module is not None:
+            if module is not None:  # otherwise it is beyond the top level, and always fails
                 names = tuple(alias.name for alias in statement.names)
                 yield *position, _import_statement(module, names, statement, context)
-            elif not (context.never or context.guarded or context.optional):
-                excerpt = _excerpt(self._parsed.text, statement)
-                yield *position, BrokenImport(excerpt, statement.lineno)
 
     def _imports_by_call(self) -> Iterator[_Found]:
         reader = CallReader(self._module, self._package, self._values)

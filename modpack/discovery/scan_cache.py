@@ -27,7 +27,6 @@ from typing import Final
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
 from modpack.core.scan import (
-    BrokenImport,
     DynamicImport,
     FileName,
     FolderListing,
@@ -179,17 +178,15 @@ def scan_from_json(data: bytes) -> ModuleScan:
     >>> scan_from_json(scan_to_json(scan)) == scan
     True
     """
-    imports, unreadable, broken_imports, *row = json.loads(data)
-    bound, binds_dynamically, exported, failure, file_names, listings, is_clean = row
+    imports, unreadable, *row = json.loads(data)
+    bound, exported, failure, file_names, listings, is_clean = row
     return ModuleScan(
         tuple(
             ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
             for module, names, kind, line, optional, asked in imports
         ),
         tuple(starmap(DynamicImport, unreadable)),
-        tuple(starmap(BrokenImport, broken_imports)),
         frozenset(bound),
-        binds_dynamically is True,
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
         tuple(starmap(FileName, file_names)),

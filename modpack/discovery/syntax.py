@@ -383,15 +383,6 @@ def _is_known_name(meaning: str) -> bool:
     return meaning.partition(".")[0] in _KNOWN_ROOTS
 
 
-# re searches quickly for a literal prefix. A single pattern of alternatives has none and is tried
-# at every character, which takes four times as long.
-_BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
-_BINDS_DYNAMICALLY = (
-    *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
-    re.compile(r"import\s*\(?\s*\*"),
-)
-
-
 def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the names that a statement binds, except imports and nested statements.
 
@@ -429,11 +420,6 @@ def targets_of(statement: ast.AST) -> list[ast.expr]:
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
         return [statement.target]
     return []
-
-
-def binds_dynamically(text: str) -> bool:
-    """Return whether a source may bind module names that are not in its text."""
-    return any(pattern.search(text) for pattern in _BINDS_DYNAMICALLY)
 
 
 def assigned_names(target: ast.expr) -> Iterator[str]:

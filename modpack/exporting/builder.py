@@ -18,9 +18,10 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.discovery.distributions import DistributionIndex
-from modpack.exporting.contents import interned_records, reject_clashing_records, write_contents
+from modpack.exporting.contents import reject_clashing_records, write_contents
 from modpack.exporting.edited_sources import edited_notes
 from modpack.exporting.heavy_libraries import heavy_notes
+from modpack.exporting.module_records import interned_records
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
 from modpack.exporting.secret_guard import SecretScan

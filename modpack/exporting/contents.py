@@ -31,7 +31,6 @@ from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
 from modpack.core.names import (
     is_everywhere,
-    is_within,
     module_record,
     package_folder,
     parents,
@@ -51,6 +50,7 @@ from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
+from modpack.exporting.module_records import interned_records, mocked_records
 from modpack.loading.mock_source import mock_source, runtime_source
 
 if TYPE_CHECKING:
@@ -58,25 +58,6 @@ if TYPE_CHECKING:
 
 _BY_FUNCTION: Final = (ImportKind.DYNAMIC, ImportKind.LIVE_MODULE, ImportKind.SELF_TEST)
 """The evidence of imports that no import statement makes."""
-
-
-def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
-    """Return the record of each interned module that has a source. The others are only folders."""
-    return {
-        module: module_record(module, walker.is_package(module))
-        for module in plan.modules(Action.INTERN)
-        if walker.has_source(module)
-    }
-
-
-def _mocked_records(plan: Plan) -> dict[str, str]:
-    """Return the record of each mock: a package's record if the plan has modules below it."""
-    mocked = plan.modules(Action.MOCK)
-    planned = [*mocked, *plan.modules(Action.INTERN)]
-    return {
-        module: module_record(module, any(o != module and is_within(o, module) for o in planned))
-        for module in mocked
-    }
 
 
 def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
@@ -94,7 +75,7 @@ def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) 
     for name in taken:
         registry.add(name)
     problems, files, notes = list(plan.problems), [], list(plan.notes)
-    for module, record in (interned_records(plan, walker) | _mocked_records(plan)).items():
+    for module, record in (interned_records(plan, walker) | mocked_records(plan)).items():
         reason = registry.add(record)
         if reason is not None:
             text = f"{module!r} would be stored as {record}, but {reason}"
@@ -210,7 +191,7 @@ def _json(record: Mapping[str, Json]) -> bytes:
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
     """Write the mocks and return the imports of their runtime, which torch.package must list."""
-    records = _mocked_records(plan)
+    records = mocked_records(plan)
     planned = [*records, *plan.modules(Action.INTERN)]
     for module, record in records.items():
         submodules = [o.rpartition(".")[2] for o in planned if o.rpartition(".")[0] == module]

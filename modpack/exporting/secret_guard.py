@@ -35,7 +35,7 @@ from modpack.discovery.secrets import (
     is_project,
 )
 from modpack.discovery.walk import Walker
-from modpack.exporting.contents import interned_records
+from modpack.exporting.module_records import interned_records
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.problems import file_of
 
