@@ -66,10 +66,8 @@ class ImportStatement:
             for ``import module``. Each may be a submodule or an attribute.
         kind: Strength of the dependency.
         line: 1-based line in the source.
-        is_optional: Whether a condition around the statement tests for a module, such as a flag
-            set in a ``try`` that imports. If the module is absent, it is not required.
-        condition_names: Names in other modules of the library (``lib.utils.has_x``) that the
-            conditions around the statement use, and that may test for a module.
+        is_optional: Whether the statement runs only under a condition. If the module is absent, it
+            is not required.
     """
 
     module: str
@@ -77,7 +75,6 @@ class ImportStatement:
     kind: ImportKind
     line: int
     is_optional: bool = False
-    condition_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

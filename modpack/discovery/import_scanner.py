@@ -7,7 +7,7 @@ The conditions, handlers, and functions around a block determine the kind of eac
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from modpack.core.process import gc_paused
 from modpack.core.scan import (
@@ -17,7 +17,7 @@ from modpack.core.scan import (
     ModuleScan,
     ScanFailure,
 )
-from modpack.discovery.conditions import ConditionEvaluator, ConditionResult, ImportContext
+from modpack.discovery.conditions import ContextReader, ImportContext
 from modpack.discovery.dynamic_imports import CallReader, find_listings, may_import_listed
 from modpack.discovery.file_names import find_file_names
 from modpack.discovery.syntax import (
@@ -91,31 +91,6 @@ def _scan(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     return scanner.result()
 
 
-def condition_reader(
-    source: bytes, module: str, is_package: bool
-) -> Callable[[str], ConditionResult]:
-    r"""Return a function that evaluates names such as ``HAS_X`` and ``is_x_available``.
-
-    Args:
-        source: Source bytes. A source that does not parse has no names.
-        module: Absolute name of the module.
-        is_package: Whether the source is a Python package's ``__init__``.
-
-    Returns:
-        A function that evaluates a name of the module as a condition.
-
-    >>> evaluate = condition_reader(b"import sys\nHAS = 'x' in sys.modules\nN = 1", "lib", True)
-    >>> evaluate("HAS").checks_presence, evaluate("N").checks_presence
-    (True, False)
-    """
-    with gc_paused():
-        parsed = parse_source(source)
-        if isinstance(parsed, ScanFailure):
-            return lambda name: ConditionResult()
-        scanner = _Scanner(parsed, module, is_package)
-    return lambda name: scanner.conditions.evaluate(ast.Name(name, ast.Load()), scanner.scope)
-
-
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Found = tuple[int, int, ImportStatement | DynamicImport]  # line, column, what
 
@@ -131,7 +106,6 @@ class _Scanner:
 
     Attributes:
         scope: Scope of the module.
-        conditions: Evaluator for the module's conditions.
         renames_importers: Whether the source gives another name to a function that imports.
     """
 
@@ -140,7 +114,7 @@ class _Scanner:
     ) -> None:
         self.scope = Scope()
         self._values = Bindings()
-        self.conditions = ConditionEvaluator(module, self._values)
+        self._contexts = ContextReader(self._values)
         self._parsed = parsed
         self._module = module
         self._package = module if is_package else module.rpartition(".")[0]
@@ -285,7 +259,7 @@ class _Scanner:
 
     def _imports_by_statement(self) -> Iterator[_Found]:
         for statement, block in self._imports:
-            context = self.conditions.context_of(block)
+            context = self._contexts.context_of(block)
             position = (statement.lineno, statement.col_offset)
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
@@ -302,7 +276,7 @@ class _Scanner:
             reading = reader.read(call, block)
             if reading.readable and not reading.modules:
                 continue
-            context = self.conditions.context_of(block)
+            context = self._contexts.context_of(block)
             position = (call.lineno, call.col_offset)
             for module in reading.modules:
                 yield *position, _import_statement(module, reading.names, call, context)
@@ -315,7 +289,7 @@ class _Scanner:
         for name, block, is_deleted in self._bindings:
             if is_deleted:
                 bound.discard(name)
-            elif not self.conditions.context_of(block).never:
+            elif not self._contexts.context_of(block).never:
                 bound.add(name)
         return frozenset(bound)
 
@@ -325,7 +299,7 @@ class _Scanner:
         return literal_exports(
             (statement, block.parent is None)
             for statement, block in self._exports
-            if not self.conditions.context_of(block).never
+            if not self._contexts.context_of(block).never
         )
 
 
@@ -377,8 +351,7 @@ def _import_statement(
         kind = ImportKind.DYNAMIC
     elif context.in_function:
         kind = ImportKind.FUNCTION
-    optional, condition_names = context.optional, context.condition_names
-    return ImportStatement(module, names, kind, node.lineno, optional, condition_names)
+    return ImportStatement(module, names, kind, node.lineno, context.optional)
 
 
 def _excerpt(text: str, node: ast.stmt | ast.expr) -> str:

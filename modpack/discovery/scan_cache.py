@@ -182,8 +182,8 @@ def scan_from_json(data: bytes) -> ModuleScan:
     bound, exported, failure, file_names, listings, is_clean = row
     return ModuleScan(
         tuple(
-            ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
-            for module, names, kind, line, optional, asked in imports
+            ImportStatement(module, tuple(names), _KINDS[kind], line, optional)
+            for module, names, kind, line, optional in imports
         ),
         tuple(starmap(DynamicImport, unreadable)),
         frozenset(bound),

@@ -259,8 +259,8 @@ class MissingModules:
 
     def _why_not_found(self, module: str, rule: Rule | None, edges: Sequence[Edge]) -> str | None:
         if all(edge.kind.may_be_absent for edge in edges):
-            by = f"{edges[0].importer} handles" if edges else "its importers handle"
-            return f"{module} is not installed, and {by} its absence"
+            by = edges[0].importer if edges else "other code"
+            return f"{module} is not installed, and {by} imports it conditionally"
         if rule is None or rule.origin is not RuleOrigin.PRESET:
             return None
         if self._walker.is_loaded(module):
