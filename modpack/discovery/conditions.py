@@ -93,10 +93,10 @@ class ContextReader:
         if isinstance(owner, FUNCTIONS):
             return ImportContext(in_function=True)
         if isinstance(owner, ast.Assert):
-            never = _truth(owner.test, scope) is False
+            never = _static_truth(owner.test, scope) is False
             return self._test_context(owner.test, scope, never, follows=True)
         if isinstance(owner, _TESTS):
-            never = _truth(owner.test, scope) is (block.part is not BlockPart.BODY)
+            never = _static_truth(owner.test, scope) is (block.part is not BlockPart.BODY)
             return self._test_context(owner.test, scope, never, block.part is BlockPart.FOLLOWING)
         if isinstance(owner, TRIES):
             handles = any(catches_import_error(handler.type) for handler in owner.handlers)
@@ -176,7 +176,7 @@ def _suppresses(item: ast.withitem, scope: Scope) -> bool:
     return any(catches_import_error(argument) for argument in call.args)
 
 
-def _truth(test: ast.expr, scope: Scope) -> bool | None:
+def _static_truth(test: ast.expr, scope: Scope) -> bool | None:
     """Return the value of a test at run time, or None if it is uncertain."""
 
     def known(node: ast.expr) -> bool | None:

@@ -218,7 +218,7 @@ class LazyDistribution:
         if not self._roots:  # no RECORD: only top_level.txt is available
             return root_of(module) in self.top_level
         listed = file[len(self._prefix) :].replace(os.sep, "/")
-        return listed in (self._folders if is_folder else self._listed)
+        return listed in (self._folders if is_folder else self._listed_files)
 
     def _has_source(self, module: str, file: str, is_folder: bool) -> bool:
         """Return whether a file of an editable install's folder is importable through it."""
@@ -342,7 +342,7 @@ class LazyDistribution:
         return pth_folders(self.folder, self._roots)
 
     @cached_property
-    def _listed(self) -> frozenset[str]:
+    def _listed_files(self) -> frozenset[str]:
         """Files in RECORD, as a set for fast lookups."""
         return frozenset(_LISTED_FILE.findall(self._record()))
 
@@ -350,7 +350,7 @@ class LazyDistribution:
     def _folders(self) -> frozenset[str]:
         """All folders that contain files in RECORD."""
         folders: set[str] = set()
-        for folder in {name.rpartition("/")[0] for name in self._listed}:
+        for folder in {name.rpartition("/")[0] for name in self._listed_files}:
             while folder and folder not in folders:
                 folders.add(folder)
                 folder = folder.rpartition("/")[0]

@@ -96,7 +96,7 @@ class CallReader:
         Returns:
             The values in loop order; None if they are known only at run time.
         """
-        parts = _parts(node)
+        parts = _string_parts(node)
         if parts is None:
             return None
         choices: dict[str, tuple[str, ...]] = {}
@@ -122,7 +122,7 @@ class CallReader:
         loops = [value for _, value in found if isinstance(value, LOOPS) and value in around]
         if not loops:
             # Constants built from other constants are rare; leaving them out avoids recursion.
-            parts = _parts(self._constant_value(name, block.scope))
+            parts = _string_parts(self._constant_value(name, block.scope))
             names = {part.id for part in parts or () if isinstance(part, ast.Name)}
             if parts is None or not names <= self._own_names.keys():
                 return None
@@ -182,7 +182,7 @@ def _reading_of(modules: Sequence[str | None], names: tuple[str, ...] | None = (
     return CallReading(valid, names or (), readable=names is not None)
 
 
-def _parts(node: ast.expr | None) -> list[str | ast.Name] | None:
+def _string_parts(node: ast.expr | None) -> list[str | ast.Name] | None:
     """Return the strings and names that a string expression joins; None for anything else."""
     parts: list[str | ast.Name] = []
     pending = [node]
@@ -263,11 +263,11 @@ def _listing(
         is_deep = is_deep or any("**" in text or "*/" in text for text in patterns)
     else:
         return None
-    folder = _folder(paths, scope, bindings)
+    folder = _listed_folder(paths, scope, bindings)
     return None if folder is None else FolderListing(folder[0], is_deep, call.lineno, folder[1])
 
 
-def _folder(
+def _listed_folder(
     paths: Sequence[ast.expr], scope: Scope, bindings: Bindings
 ) -> tuple[str, str | None] | None:
     """Return the folder in an expression that starts from a module's ``__file__`` or ``__path__``.

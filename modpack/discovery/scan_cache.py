@@ -78,7 +78,7 @@ class ScanCache:
         if not self._is_usable:
             return scan_source(source, module, is_package)
         file = self._path(source, module, is_package)
-        cached = _read(file)
+        cached = _read_entry(file)
         if cached is not None:
             return cached
         scan = scan_source(source, module, is_package)
@@ -105,7 +105,7 @@ class ScanCache:
             _log.info("no more scans are cached (%s)", failure)
 
 
-def _read(file: str) -> ModuleScan | None:
+def _read_entry(file: str) -> ModuleScan | None:
     """Return an entry; None if it is missing or damaged."""
     try:
         with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - there are many

@@ -319,14 +319,14 @@ class Walker:
     def _follow(self, module: str) -> None:
         self._followed.add(module)
         for statement in self.scan(module).imports:
-            kind = self._kind(statement)
+            kind = self._edge_kind(statement)
             self._add_edge(Edge(module, statement.module, kind, statement.line, statement.names))
             if kind.is_dependency:
                 for name in self._submodules(statement):
                     submodule = f"{statement.module}.{name}"
                     self._add_edge(Edge(module, submodule, kind, statement.line))
 
-    def _kind(self, statement: ImportStatement) -> ImportKind:
+    def _edge_kind(self, statement: ImportStatement) -> ImportKind:
         """Return the kind of an import; guarded for an absent module under a condition."""
         # Locate a module only if a condition surrounds its import: a finder in sys.meta_path may
         # import something to answer.

@@ -163,13 +163,14 @@ def write_contents(
     }
     if namespace != "private":
         entry["namespace"] = namespace
-    writer.write(".data/modpack/graph.json", _json(graph), compress=True)
+    writer.write(".data/modpack/graph.json", _json_bytes(graph), compress=True)
     writer.write(
-        ".data/modpack/environment.json", _json(_environment(plan, installed, torch_settings))
+        ".data/modpack/environment.json",
+        _json_bytes(_environment_record(plan, installed, torch_settings)),
     )
-    writer.write(".data/modpack/entry.json", _json(entry))
+    writer.write(".data/modpack/entry.json", _json_bytes(entry))
     if objects.tensors:
-        tensors = _json(tensors_to_json(objects.tensors))
+        tensors = _json_bytes(tensors_to_json(objects.tensors))
         writer.write(".data/modpack/tensors.json", tensors, compress=True)
 
 
@@ -185,7 +186,7 @@ def _needs_modpack(plan: Plan) -> bool:
     )
 
 
-def _json(record: Mapping[str, Json]) -> bytes:
+def _json_bytes(record: Mapping[str, Json]) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -272,7 +273,7 @@ def _record_locations(plan: Plan, walker: Walker) -> Mapping[str, str]:
     return places
 
 
-def _environment(
+def _environment_record(
     plan: Plan, installed: DistributionIndex, torch_settings: Mapping[str, str]
 ) -> dict[str, Json]:
     """Return the record of the export environment, as the archive format page documents it."""

@@ -118,7 +118,7 @@ def why_not_interned(walker: Walker, module: str, native: bool) -> Diagnostic | 
         hint = "Save the modules in it."
         return _problem(walker, module, Reason.NO_DUNDER_FILE, text, hint=hint)
     if location.kind in _NO_SOURCE:
-        text = f"{module!r} cannot be saved: it is {_kind(location)}"
+        text = f"{module!r} cannot be saved: it is {_kind_text(location)}"
         return _problem(walker, module, _NO_SOURCE[location.kind], text)
     return None
 
@@ -144,7 +144,7 @@ def _interning_problems(
     elif location is not None and location.kind in _NO_SOURCE:
         is_created = location.kind is CodeKind.UNKNOWN and location.file is None
         hint = _HINT_FOR_MODULES_WITHOUT_FILE if is_created and walker.is_loaded(module) else None
-        text = f"{module!r} is {_kind(location)}"
+        text = f"{module!r} is {_kind_text(location)}"
         yield _problem(walker, module, _NO_SOURCE[location.kind], text, hint=hint)
 
 
@@ -155,7 +155,7 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
     return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text, location, hint)
 
 
-def _kind(location: Location) -> str:
+def _kind_text(location: Location) -> str:
     if location.file is not None:
         is_native = location.kind is CodeKind.EXTENSION
         return location.file if is_native else f"{location.file}, not a readable source file"
@@ -418,7 +418,7 @@ def _externs_that_need_interned(
             found = next(((other.module, None) for other in needed), None)
             how = "its distribution requires that of"
         else:
-            found = _imported(module, walker, plan)
+            found = _first_interned_import(module, walker, plan)
             how = "its code imports"
         if found is None:
             continue
@@ -449,13 +449,15 @@ def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Locat
             yield decision.location
 
 
-def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None] | None:
+def _first_interned_import(
+    module: str, walker: Walker, plan: Plan
+) -> tuple[str, str | None] | None:
     """Return the first interned module that local extern code imports, and the location."""
     interned = {root_of(each) for each in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
         current = todo.pop()
-        for target, line in _targets(walker, current):
+        for target, line in _imported_names(walker, current):
             if target in seen:
                 continue
             seen.add(target)
@@ -467,7 +469,7 @@ def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None]
     return None
 
 
-def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
+def _imported_names(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
     """Yield the imports of a module with their lines, including possible submodules."""
     for statement in walker.scan(module).imports:
         if statement.kind.is_dependency:

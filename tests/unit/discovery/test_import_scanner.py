@@ -470,6 +470,9 @@ def test_dynamic_import_is_guarded_but_not_function_local() -> None:
         "NAMES = ['x', 'y']\ndef f():\n for n in NAMES:\n  importlib.import_module(f'pkg.{n}')",
         "[importlib.import_module(f'pkg.{n}') for n in ('x', 'y')]",
         "d = {n: importlib.import_module(f'.{n}', 'pkg') for n in ('x', 'y')}",
+        "for n in ('pkg.x', 'pkg.y'):\n importlib.import_module(n)\nfor n in f(): g(n)",
+        "n = 1\n[importlib.import_module(n) for n in ('pkg.x', 'pkg.y')]",
+        "[n := importlib.import_module(m) for m in ('pkg.x', 'pkg.y')]",
     ],
 )
 def test_scan_reads_loop_over_literal_names(loop: str) -> None:
@@ -518,6 +521,10 @@ def test_scan_limits_nested_loops() -> None:
         "NAME = 'a'\nNAME = 'b'\nimportlib.import_module(NAME)",
         "NAME = 'a'\nNAME += '.b'\nimportlib.import_module(NAME)",
         "NAME = 'a'\ndef f(NAME): importlib.import_module(NAME)",
+        "for n in ('a', 'b'):\n for n in ('c', 'd'):\n  importlib.import_module(n)",
+        "for n in ('a', 'b'): pass\nelse: importlib.import_module(n)",
+        "[importlib.import_module(n) for n in f()]\nfor n in ('a', 'b'): pass",
+        "n = 'a'\n[importlib.import_module(n) for n in f()]",
         "NAME = 'a'\nf = lambda NAME: importlib.import_module(NAME)",
         "NAME = 'a'\ndef f():\n NAME = get()\n importlib.import_module(NAME)",
         "NAME = 'a'\ndef f():\n global NAME\n NAME = 'b'\nimportlib.import_module(NAME)",
