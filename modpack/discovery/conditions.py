@@ -92,12 +92,12 @@ class ContextReader:
         scope = block.scope
         if isinstance(owner, FUNCTIONS):
             return ImportContext(in_function=True)
-        if isinstance(owner, ast.Assert):
-            never = _static_truth(owner.test, scope) is False
-            return self._test_context(owner.test, scope, never, follows=True)
-        if isinstance(owner, _TESTS):
-            never = _static_truth(owner.test, scope) is (block.part is not BlockPart.BODY)
-            return self._test_context(owner.test, scope, never, block.part is BlockPart.FOLLOWING)
+        if isinstance(owner, (ast.Assert, *_TESTS)):
+            truth = _static_truth(owner.test, scope)
+            if truth is None:
+                return self._test_context(owner.test, scope, block.part is BlockPart.FOLLOWING)
+            runs_if = isinstance(owner, ast.Assert) or block.part is BlockPart.BODY
+            return ImportContext(never=truth is not runs_if)
         if isinstance(owner, TRIES):
             handles = any(catches_import_error(handler.type) for handler in owner.handlers)
             return ImportContext(guarded=block.part is BlockPart.BODY and handles)
@@ -111,16 +111,14 @@ class ContextReader:
             return self._test_context(owner, scope)
         return ImportContext()
 
-    def _test_context(
-        self, test: ast.expr, scope: Scope, never: bool = False, follows: bool = False
-    ) -> ImportContext:
+    def _test_context(self, test: ast.expr, scope: Scope, follows: bool = False) -> ImportContext:
         """Return the context that a test gives its block, or the statements that follow.
 
         Code that rejects a Python version or a platform needs the following statements elsewhere.
         """
         environment, module = self._subjects(test, scope)
         guarded = (environment or module) and not follows
-        return ImportContext(False, guarded, never, optional=not (follows and environment))
+        return ImportContext(guarded=guarded, optional=not (follows and environment))
 
     def _subjects(self, test: ast.expr, scope: Scope) -> tuple[bool, bool]:
         """Return whether a condition tests the version or the platform, and whether a module.
@@ -155,10 +153,6 @@ class ContextReader:
 def catches_import_error(caught: ast.expr | None) -> bool:
     """Return whether an ``except`` clause of this type catches a failed import."""
     return caught is None or not _IMPORT_FAILURES.isdisjoint(_types_of(caught))
-
-
-def _is_caught(statement: ast.Try) -> bool:
-    return any(catches_import_error(handler.type) for handler in statement.handlers)
 
 
 def _types_of(caught: ast.expr) -> list[str]:

@@ -34,10 +34,11 @@ from modpack.discovery.syntax import (
     bindings,
     bodies,
     contains_line,
+    import_bindings,
+    inner_scope,
     keyword_lines,
     literal_string,
     literal_strings,
-    parameters_of,
     parse_source,
     qualified_name,
     resolve_relative,
@@ -155,10 +156,8 @@ class _Scanner:
                     break
 
     def _visit(self, statement: ast.stmt, block: Block) -> None:
-        if isinstance(statement, ast.Import):
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
             self._visit_import(statement, block)
-        elif isinstance(statement, ast.ImportFrom):
-            self._visit_import_from(statement, block)
         elif isinstance(statement, (Function, ast.ClassDef)):
             self._bind(statement.name, block, definition=statement)
         elif isinstance(statement, ast.Global):
@@ -183,25 +182,13 @@ class _Scanner:
     def _has_line(self, lines: Sequence[int], statement: ast.stmt) -> bool:
         return self._everywhere or contains_line(statement, lines)
 
-    def _visit_import(self, statement: ast.Import, block: Block) -> None:
+    def _visit_import(self, statement: ast.Import | ast.ImportFrom, block: Block) -> None:
         self._imports.append((statement, block))
-        for alias in statement.names:
-            if alias.asname is None:
-                root = alias.name.partition(".")[0]
-                self._bind(root, block, meaning=root)
-            elif alias.name != f"{self._module}.{alias.asname}":
-                self._bind(alias.asname, block, meaning=alias.name)
-
-    def _visit_import_from(self, statement: ast.ImportFrom, block: Block) -> None:
-        self._imports.append((statement, block))
-        source = resolve_relative(self._package, statement.level, statement.module or "")
-        for alias in statement.names:
-            name = alias.asname or alias.name
-            meaning = f"{source or ''}.{alias.name}"
+        for name, meaning in import_bindings(statement, self._package):
             # ``from . import x`` in a package may bind its submodule x, so x is not an attribute.
-            if source == self._module and name == alias.name:
+            if meaning == f"{self._module}.{name}":
                 block.scope.bind(name, meaning)
-            elif alias.name != "*":
+            elif name != "*":
                 self._bind(name, block, meaning=meaning)
 
     def _bind(
@@ -236,10 +223,9 @@ class _Scanner:
             pending.extend(_subexpressions(node, inner))
 
     def _enter_comprehension(self, node: ast.expr, block: Block) -> Block:
-        scope = Scope(block.scope, owner=node)
+        scope = inner_scope(node, block.scope)
         for generator in getattr(node, "generators", ()):
             for name in assigned_names(generator.target):
-                scope.bind(name, f".{name}")
                 self._values.add(name, scope, block, generator)
             block = block.inside(generator, scope=scope)
         return block
@@ -312,14 +298,11 @@ def _is_conditional_exit(statement: ast.stmt) -> bool:
 
 def _enter_block(block: Block, owner: ast.AST, part: BlockPart) -> Block:
     """Return the block for a part of a compound statement or an expression."""
-    if isinstance(owner, ast.ClassDef):
-        return block.inside(owner, part, Scope(block.scope, owner=owner))
-    if not isinstance(owner, FUNCTIONS):
-        if isinstance(owner, ast.ExceptHandler) and owner.name is not None:
-            block.scope.bind(owner.name, f".{owner.name}")
-        return block.inside(owner, part)
-    names = {each.arg: f".{each.arg}" for each in parameters_of(owner)}
-    return block.inside(owner, part, Scope(block.scope, names, owner=owner))
+    if isinstance(owner, (*FUNCTIONS, ast.ClassDef)):
+        return block.inside(owner, part, inner_scope(owner, block.scope))
+    if isinstance(owner, ast.ExceptHandler) and owner.name is not None:
+        block.scope.bind(owner.name, f".{owner.name}")
+    return block.inside(owner, part)
 
 
 def _subexpressions(node: ast.AST, block: Block) -> Iterator[tuple[ast.AST, Block]]:

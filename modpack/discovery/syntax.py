@@ -9,7 +9,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -199,11 +199,11 @@ class Scope:
     def bind(self, name: str, meaning: str) -> None:
         """Set the meaning of a name.
 
-        A standard-library meaning survives a fallback such as ``importlib = None`` in ``except
-        ImportError``.
+        Its first import or alias survives a fallback such as ``importlib = None`` in ``except
+        ImportError``. Only a standard-library meaning replaces it.
         """
-        before = self.names.get(name)
-        if before is None or not _is_known_name(before) or _is_known_name(meaning):
+        before = self.names.get(name, ".")
+        if before.startswith(".") or (_is_known_name(meaning) and not _is_known_name(before)):
             self.names[name] = meaning
 
     def resolve(self, name: str) -> str:
@@ -221,6 +221,16 @@ class Scope:
                 return scope
             scope = scope.parent
         return None
+
+
+def inner_scope(node: ast.stmt | ast.expr, outer: Scope) -> Scope:
+    """Return the scope of a function, class, or comprehension, with its parameters or targets."""
+    names: Iterable[str] = ()
+    if isinstance(node, FUNCTIONS):
+        names = (each.arg for each in parameters_of(node))
+    elif isinstance(node, COMPREHENSIONS):
+        names = (name for each in node.generators for name in assigned_names(each.target))
+    return Scope(outer, {name: f".{name}" for name in names}, owner=node)
 
 
 @dataclass(eq=False)
@@ -411,6 +421,26 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     for target in targets:
         for name in assigned_names(target):
             yield name, value if isinstance(target, ast.Name) else None
+
+
+def import_bindings(
+    statement: ast.Import | ast.ImportFrom, package: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the names that an import binds, each with its meaning; ``*`` for a star import.
+
+    Args:
+        statement: Import statement.
+        package: Python package that relative imports start from.
+    """
+    for alias in statement.names:
+        if isinstance(statement, ast.ImportFrom):
+            source = resolve_relative(package, statement.level, statement.module or "")
+            yield alias.asname or alias.name, f"{source or ''}.{alias.name}"
+        elif alias.asname is not None:
+            yield alias.asname, alias.name
+        else:
+            root = alias.name.partition(".")[0]
+            yield root, root
 
 
 def targets_of(statement: ast.AST) -> list[ast.expr]:

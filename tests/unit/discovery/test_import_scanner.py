@@ -893,7 +893,16 @@ def test_import_under_condition_is_optional(source: str, test: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["import a", "def f(): import a", "class C:\n import a", "for x in y:\n import a"]
+    "source",
+    [
+        "import a",
+        "def f(): import a",
+        "class C:\n import a",
+        "for x in y:\n import a",
+        "if True:\n import a",
+        "if not TYPE_CHECKING:\n import a",
+        "assert 1\nimport a",
+    ],
 )
 def test_unconditional_import_is_not_optional(source: str) -> None:
     assert optional(source) == set()
