@@ -244,7 +244,8 @@ def find_listings(
         return ()
     lists_code = _CODE_HINTS.search(text) is not None
     found = (_listing(call, block.scope, bindings, lists_code) for call, block in calls)
-    return tuple(sorted({each for each in found if each is not None}, key=lambda each: each.line))
+    unique = dict.fromkeys(each for each in found if each is not None)
+    return tuple(sorted(unique, key=lambda each: each.line))
 
 
 def _listing(
