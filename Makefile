@@ -64,6 +64,7 @@ corpus-fast: $(CORPUS)-fast/ready.stamp ## package a few small models, as in CI
 
 torture: $(READY) ## run the torture tests, some minutes; writes docs/reference/torture.md
 	@$(BIN)/python tools/torture --write
+	@EXAMPLES_FACTOR=50 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/property
 
 torture-fast: $(READY) ## run a tenth of the torture tests, as in CI
 	@$(BIN)/python tools/torture --fast
