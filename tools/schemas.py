@@ -27,9 +27,8 @@ from modpack.report.audit_facts import AuditFacts
 from modpack.report.diff_facts import PackageDifferences
 from modpack.report.json_output import (
     SCHEMA,
+    CacheClearDocument,
     CacheListDocument,
-    CachePruneDocument,
-    CacheVerifyDocument,
     ErrorDocument,
     InspectDocument,
     KeygenDocument,
@@ -45,9 +44,8 @@ from modpack.report.why import Why
 
 DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "audit": AuditFacts,
+    "cache-clear": CacheClearDocument,
     "cache-list": CacheListDocument,
-    "cache-prune": CachePruneDocument,
-    "cache-verify": CacheVerifyDocument,
     "diff": PackageDifferences,
     "error": ErrorDocument,
     "export": PackageDocument,

@@ -312,10 +312,6 @@ def _explained(
             yield from (facts.record for facts in known if facts and facts.record)
         elif each.part is Part.PACKAGE and each.subject == _CALL:
             yield layout.CALL_SIGNATURE
-    # Durations that older versions recorded are not reported.
-    self_tests = [side.facts.self_test for side in (old, new)]
-    if any(each is not None and each.seconds for each in self_tests) and None not in self_tests:
-        yield layout.SELF_TEST
 
 
 def _changed(

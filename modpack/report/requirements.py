@@ -198,7 +198,7 @@ def requirements_of(
             absent=absent,
             absent_at_load=tuple(each for each in absent if not is_optional(inside[each], at_once)),
             is_lock=lock,
-            has_indirect=environment.has_requirements,
+            has_indirect=bool(environment.distributions),
             comparison=comparison,
             imported=tuple(ImportedDistribution(*each) for each in imported),
         )
