@@ -145,8 +145,10 @@ def _write_leaves(
 ) -> None:
     """Write an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
-    for index, (path, structure, value, tensor) in enumerate(leaves):
+    for index, (path, structure, value, tensor, device) in enumerate(leaves):
         entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
+        if device is not None:
+            entry["device"] = device
         if tensor is not None:
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
@@ -171,6 +173,7 @@ def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[P
             entry["structure"],
             entry["value"],
             _tensor(read, entry["tensor"]) if "tensor" in entry else None,
+            entry.get("device"),
         )
         for entry in document["leaves"]
     ]

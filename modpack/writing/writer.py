@@ -12,7 +12,7 @@ import hashlib
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
@@ -571,6 +571,13 @@ class ArchiveWriter:
             return _PLANNED
         with self._closing_on_failure():
             return self._body.digest(name).sha256
+
+    def digests(self) -> Mapping[str, RecordDigest]:
+        """Return the size and SHA-256 of all records. Empty when only planning."""
+        if self._body is None:
+            return {}
+        with self._closing_on_failure():
+            return dict(self._body.digests())
 
     def _add(self, name: str, data: bytes | bytearray | memoryview, *, compress: bool) -> None:
         content = data if type(data) is bytes else _as_bytes(data)
