@@ -58,11 +58,11 @@ _EXTRA_MARKER: Final = re.compile(r";.*\bextra\s*==\s*(?:'[^']+'|\"[^\"]+\")")
 _OR_MARKER: Final = re.compile(r"\bor\b")
 
 
-_SPECIFIER: Final = r"(?:(?:==|!=|<=?|>=?)\s*\d+(?:\.\d+)*|~=\s*\d+(?:\.\d+)+)\s*"
-_SPECIFIERS: Final = rf"{_SPECIFIER}(?:,\s*{_SPECIFIER})*"
+_SPECIFIER: Final = r"(?:(?:==|!=|<=?|>=?)[ \t]*\d+(?:\.\d+)*|~=[ \t]*\d+(?:\.\d+)+)[ \t]*"
+_SPECIFIERS: Final = rf"{_SPECIFIER}(?:,[ \t]*{_SPECIFIER})*"
 _PLAIN_REQUIREMENT: Final = (
-    rf"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)\s*(?:\(\s*{_SPECIFIERS}\)\s*|{_SPECIFIERS})?"
-    r"(?:;\s*python_version\s*([<>]=?)\s*[\"'](\d)\.(\d+)[\"']\s*)?"
+    rf"([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)[ \t]*(?:\([ \t]*{_SPECIFIERS}\)[ \t]*|{_SPECIFIERS})?"
+    r"(?:;[ \t]*python_version[ \t]*([<>]=?)[ \t]*([\"'])(\d)\.(\d+)\3[ \t]*)?"
 )
 """The usual form of a requirement, for example each of torch's. The library `packaging` reads the
 others: its import takes 12 ms, a tenth of the first save of a process."""
@@ -148,7 +148,7 @@ def _required_name(line: str) -> str | None:
     """
     plain = re.fullmatch(_PLAIN_REQUIREMENT, line, re.ASCII)
     if plain is not None:
-        name, comparison, *version = plain.groups()
+        name, comparison, _, *version = plain.groups()
         applies = comparison is None or _COMPARISONS[comparison](
             sys.version_info[:2], tuple(map(int, version))
         )
