@@ -733,7 +733,3 @@ class KeyFileError(ModpackError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}", hint=hint)
-
-
-for _name in __all__:
-    globals()[_name].__module__ = __name__  # shown in tracebacks and pickles

@@ -101,18 +101,18 @@ def _torch_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
         return
     loaded = getattr(sys.modules.get("torch"), "__version__", None)
     installed = str(loaded) if loaded is not None else installed_version("torch")
-    if installed is None and not _missing(["torch"]):
+    if installed is None and not _missing_modules(["torch"]):
         yield EnvironmentRow("torch", known.version, None, RowStatus.UNKNOWN, ("torch",))
         return
-    status = _status(known.version, installed)
+    status = _version_status(known.version, installed)
     requirement = _requirement(known, status)
     yield EnvironmentRow("torch", known.version, installed, status, ("torch",), requirement)
 
 
 def _distribution_row(known: RecordedDistribution, modules: tuple[str, ...]) -> EnvironmentRow:
     installed = installed_version(known.name)
-    status = _status(known.version, installed)
-    if status == RowStatus.MISSING and modules and not _missing(modules):
+    status = _version_status(known.version, installed)
+    if status == RowStatus.MISSING and modules and not _missing_modules(modules):
         status = RowStatus.UNKNOWN  # installed without metadata
     requirement = _requirement(known, status)
     return EnvironmentRow(known.name, known.version, installed, status, modules, requirement)
@@ -121,7 +121,7 @@ def _distribution_row(known: RecordedDistribution, modules: tuple[str, ...]) -> 
 def _unassigned_rows(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
     """Yield rows for modules without a recorded distribution, without submodules of each other."""
     listed = sorted(modules)
-    missing = _missing(listed)
+    missing = _missing_modules(listed)
     for group in (RowStatus.MISSING, RowStatus.SAME):
         mine = {m for m in listed if (m in missing) == (group == RowStatus.MISSING)}
         for module in sorted(mine):
@@ -129,7 +129,7 @@ def _unassigned_rows(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
                 yield EnvironmentRow(module, None, None, group, (module,))
 
 
-def _missing(modules: Sequence[str]) -> frozenset[str]:
+def _missing_modules(modules: Sequence[str]) -> frozenset[str]:
     """Return those modules that this environment lacks."""
     if not modules:
         return frozenset()
@@ -139,7 +139,7 @@ def _missing(modules: Sequence[str]) -> frozenset[str]:
     return frozenset(m for m in modules if m not in sys.modules and host.locate(m) is None)
 
 
-def _status(recorded: str, installed: str | None) -> str:
+def _version_status(recorded: str, installed: str | None) -> str:
     if installed is None:
         return RowStatus.MISSING
     if installed == recorded:

@@ -83,10 +83,10 @@ class Importer(ABC):
                 f"importlib.reload. Re-create the object from the current {attribute}."
             )
         if found is not _MISSING or (self.has_unloaded(path) and "<locals>" not in attribute):
-            other = _origin(found) if found is not _MISSING else repr(self)
+            other = _origin_text(found) if found is not _MISSING else repr(self)
             raise ObjMismatchError(
                 f"{obj!r} claims to be {path}.{attribute}, but that is a different object, from "
-                f"{other}; this one is from {_origin(obj)}",
+                f"{other}; this one is from {_origin_text(obj)}",
                 hint=hint
                 or f"If another importer has this object, pass that one too: {PASS_BOTH}.",
             )
@@ -289,7 +289,7 @@ def _hint_for_missing_module(obj: object, module: str) -> str:
     )
 
 
-def _origin(obj: object) -> str:
+def _origin_text(obj: object) -> str:
     module = sys.modules.get(str(getattr(obj, "__module__", None)))
     file = getattr(module, "__file__", None)
     return str(file or getattr(obj, "__module__", None) or "an unknown module")

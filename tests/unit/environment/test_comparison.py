@@ -32,7 +32,7 @@ def test_same_version_agrees_with_packaging():
         assert _is_same_version(one, other) == _expected(one, other), (one, other)
 
 
-@pytest.mark.parametrize("invalid", ["", "latest", "1..0", "1.0-", "1.0xyz", "1.0.", "!1", "1.\u0660"])
+@pytest.mark.parametrize("invalid", ["", "latest", "1..0", "1.0-", "1.0.", "!1", "1.\u0660"])
 def test_invalid_version_is_the_same_only_if_equal(invalid):
     assert _is_same_version(invalid, invalid)
     assert not _is_same_version(invalid, "1.0") and not _is_same_version("1.0", invalid)
