@@ -6,7 +6,6 @@ modules.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from modpack import services
@@ -85,93 +84,62 @@ if TYPE_CHECKING:
     from modpack.selftest.self_test import SelfTestResult as SelfTestResult
     from modpack.selftest.self_test import self_test as self_test
 
-_DEFINED_IN = {
-    "Action": "modpack.core.rules",
-    "CallSignature": "modpack.core.call_signature",
-    "CallableSpec": "modpack.core.hookspec",
-    "CodeKind": "modpack.core.graph",
-    "ContainerSpec": "modpack.core.call_signature",
-    "Decision": "modpack.core.plan",
-    "DependencyGraph": "modpack.core.graph",
-    "Diagnostic": "modpack.diagnostics",
-    "Directory": "modpack.core.names",
-    "Edge": "modpack.core.graph",
-    "EmptyMatchError": "modpack.core.plan",
-    "EnvironmentMismatchError": "modpack.errors",
-    "EnvironmentMismatchWarning": "modpack.errors",
-    "ExampleError": "modpack.errors",
-    "FileKind": "modpack.core.plan",
-    "GlobGroup": "modpack.core.names",
-    "HookReport": "modpack.capturing.report",
-    "HookSpec": "modpack.core.hookspec",
-    "HookStatus": "modpack.capturing.report",
-    "ImportKind": "modpack.core.scan",
-    "Importer": "modpack.environment.importers",
-    "InputMismatchError": "modpack.errors",
-    "Location": "modpack.core.graph",
-    "MockUse": "modpack.core.plan",
-    "Observations": "modpack.core.observations",
-    "ModpackError": "modpack.errors",
-    "ModpackWarning": "modpack.errors",
-    "ObjMismatchError": "modpack.errors",
-    "ObjNotFoundError": "modpack.errors",
-    "OrderedImporter": "modpack.environment.importers",
-    "Owner": "modpack.core.rules",
-    "PackageExporter": "modpack.exporter",
-    "PackageImporter": "modpack.importer",
-    "PackagingError": "modpack.core.plan",
-    "PackagingErrorReason": "modpack.core.plan",
-    "PicklingError": "modpack.errors",
-    "Plan": "modpack.core.plan",
-    "PlannedDistribution": "modpack.core.plan",
-    "PlannedFile": "modpack.core.plan",
-    "Rule": "modpack.core.rules",
-    "RuleMatch": "modpack.exporting.match_hooks",
-    "RuleOrigin": "modpack.core.rules",
-    "SelfTestCase": "modpack.core.selftest",
-    "SelfTestError": "modpack.errors",
-    "SelfTestRecord": "modpack.core.selftest",
-    "SelfTestResult": "modpack.selftest.self_test",
-    "Severity": "modpack.diagnostics",
-    "SignatureError": "modpack.errors",
-    "Signer": "modpack.core.policy",
-    "TrustError": "modpack.errors",
-    "TrustPolicy": "modpack.core.policy",
-    "UnpicklingError": "modpack.errors",
-    "UseKind": "modpack.core.plan",
-    "ValueSpec": "modpack.core.call_signature",
-    "__version__": "modpack._version",
-    "analyze": "modpack",
-    "call_signature": "modpack.api",
-    "current_importer": "modpack.api",
-    "hooks": "modpack",
-    "importer_of": "modpack.api",
-    "is_from_package": "modpack.api",
-    "load": "modpack.importer",
-    "load_weights": "modpack.loading.weights",
-    "pickle_by_source": "modpack",
-    "save": "modpack.exporter",
-    "self_test": "modpack.selftest.self_test",
-    "sys_importer": "modpack.environment.importers",
+_NAMES = {
+    "modpack": ("analyze", "hooks", "pickle_by_source"),
+    "modpack._version": ("__version__",),
+    "modpack.api": ("call_signature", "current_importer", "importer_of", "is_from_package"),
+    "modpack.capturing.report": ("HookReport", "HookStatus"),
+    "modpack.core.call_signature": ("CallSignature", "ContainerSpec", "ValueSpec"),
+    "modpack.core.graph": ("CodeKind", "DependencyGraph", "Edge", "Location"),
+    "modpack.core.hookspec": ("CallableSpec", "HookSpec"),
+    "modpack.core.names": ("Directory", "GlobGroup"),
+    "modpack.core.observations": ("Observations",),
+    "modpack.core.plan": (
+        "Decision",
+        "EmptyMatchError",
+        "FileKind",
+        "MockUse",
+        "PackagingError",
+        "PackagingErrorReason",
+        "Plan",
+        "PlannedDistribution",
+        "PlannedFile",
+        "UseKind",
+    ),
+    "modpack.core.policy": ("Signer", "TrustPolicy"),
+    "modpack.core.rules": ("Action", "Owner", "Rule", "RuleOrigin"),
+    "modpack.core.scan": ("ImportKind",),
+    "modpack.core.selftest": ("SelfTestCase", "SelfTestRecord"),
+    "modpack.diagnostics": ("Diagnostic", "Severity"),
+    "modpack.environment.importers": ("Importer", "OrderedImporter", "sys_importer"),
+    "modpack.errors": (
+        "EnvironmentMismatchError",
+        "EnvironmentMismatchWarning",
+        "ExampleError",
+        "InputMismatchError",
+        "ModpackError",
+        "ModpackWarning",
+        "ObjMismatchError",
+        "ObjNotFoundError",
+        "PicklingError",
+        "SelfTestError",
+        "SignatureError",
+        "TrustError",
+        "UnpicklingError",
+    ),
+    "modpack.exporter": ("PackageExporter", "save"),
+    "modpack.exporting.match_hooks": ("RuleMatch",),
+    "modpack.importer": ("PackageImporter", "load"),
+    "modpack.loading.weights": ("load_weights",),
+    "modpack.selftest.self_test": ("SelfTestResult", "self_test"),
 }
-"""The module that defines each public name."""
+"""The public names by the module that defines them."""
 
+_DEFINED_IN = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_DEFINED_IN)
 
 
-def _find(name: str) -> object:
-    module = _DEFINED_IN[name]
-    if module == "modpack":  # a submodule
-        return importlib.import_module(f"modpack.{name}")
-    from modpack.core.process import gc_paused
-
-    # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
-    # can happen in this import or the next one (benchmark rows import-1000 and first-load).
-    with gc_paused():
-        return getattr(importlib.import_module(module), name)
-
-
-define_lazily(__name__, _find, frozenset(_DEFINED_IN))
+define_lazily(__name__, _DEFINED_IN)
 
 
 class _Services(services.Services):

@@ -19,11 +19,11 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.environment.importers import Importer, importer_of, local_path, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError, listed
-from modpack.exporting.options import DEFAULT_PROTOCOL
 from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretScan
+from modpack.options import DEFAULT_PROTOCOL
 from modpack.pickling.functions import SCRIPTS
 from modpack.pickling.scripts import has_script_definitions
 from modpack.saving.function_source import globals_module

@@ -9,7 +9,6 @@ Names are resolved on first use (PEP 562), so importing this package does not im
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from modpack.core import define_lazily
@@ -30,32 +29,29 @@ if TYPE_CHECKING:
     from modpack.hooks.restoring import HookCapture as HookCapture
     from modpack.hooks.restoring import restore as restore
 
-_DEFINED_IN = {
-    "AfterBackward": "modpack.hooks.graph",
-    "CaptureGrad": "modpack.hooks.graph",
-    "GraphHandle": "modpack.hooks.graph_parts",
-    "GraphSpec": "modpack.hooks.graph",
-    "HookCapture": "modpack.hooks.restoring",
-    "MultiGrad": "modpack.hooks.graph",
-    "NodeHook": "modpack.hooks.graph",
-    "NodePreHook": "modpack.hooks.graph",
-    "OutputGrad": "modpack.hooks.graph",
-    "SavedTensors": "modpack.hooks.graph",
-    "attach": "modpack.hooks.graph_parts",
-    "capture": "modpack.capturing.standalone",
-    "restore": "modpack.hooks.restoring",
-    "restore_comm_hook": "modpack.hooks.ddp",
+_NAMES = {
+    "modpack.capturing.standalone": ("capture",),
+    "modpack.hooks.ddp": ("restore_comm_hook",),
+    "modpack.hooks.graph": (
+        "AfterBackward",
+        "CaptureGrad",
+        "GraphSpec",
+        "MultiGrad",
+        "NodeHook",
+        "NodePreHook",
+        "OutputGrad",
+        "SavedTensors",
+    ),
+    "modpack.hooks.graph_parts": ("GraphHandle", "attach"),
+    "modpack.hooks.restoring": ("HookCapture", "restore"),
 }
-"""The module that defines each public name."""
+"""The public names by the module that defines them."""
 
+_DEFINED_IN = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_DEFINED_IN)
 
 
-def _find(name: str) -> object:
-    return getattr(importlib.import_module(_DEFINED_IN[name]), name)
-
-
-define_lazily(__name__, _find, frozenset(_DEFINED_IN))
+define_lazily(__name__, _DEFINED_IN)
 
 
 def __dir__() -> list[str]:

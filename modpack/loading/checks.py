@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from modpack.options import VerifyLevel
 
 
-def stricter_level(verify: VerifyLevel, policy: TrustPolicy | None) -> str:
+def stricter_level(verify: VerifyLevel, policy: TrustPolicy | None) -> VerifyLevel:
     """Return the stricter verification level of an option and a policy."""
     return "full" if policy is not None and policy.verify == "full" else verify
 

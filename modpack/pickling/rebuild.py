@@ -8,7 +8,6 @@ name next to the old one.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -141,8 +140,4 @@ def named_in_packages(obj: T) -> T:
     return obj
 
 
-def _find(name: str) -> object:
-    return getattr(importlib.import_module(DEFINED_IN[name]), name)
-
-
-define_lazily(__name__, _find, frozenset(DEFINED_IN))
+define_lazily(__name__, DEFINED_IN)

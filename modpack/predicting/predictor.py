@@ -14,11 +14,11 @@ from modpack.core.process import gc_paused
 from modpack.errors import ModpackError
 from modpack.importer import PackageImporter
 from modpack.options import (
-    HookOptions,
-    OpenOptions,
-    PredictorOptions,
-    select_options,
-    takes_options,
+    NamespaceKind,
+    OnMismatch,
+    VerifyLevel,
+    require_object_choice,
+    require_options,
 )
 from modpack.predicting.rows import (
     count_rows,
@@ -32,7 +32,8 @@ from modpack.predicting.rows import (
 from modpack.predicting.values import check_inputs, flatten_result, signature_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from modpack.core.policy import TrustPolicy
+    from modpack.hooks.choice import HookChoice
 
 
 class Predictor:
@@ -45,7 +46,14 @@ class Predictor:
         device: Device of the tensors, such as ``"cuda:0"``. None keeps the devices on which they
             were saved.
         compile: Whether to compile the object with :func:`torch.compile`.
-        **options: See :class:`modpack.options.PredictorOptions`.
+        package: Package of the saved object; see :func:`modpack.load`.
+        resource: Name of the saved object in ``package``.
+        hooks: Hooks to register: True, False, names, or a predicate over HookSpecs.
+        global_hooks: Whether to register the process-wide hooks that were captured.
+        policy: Trust policy; see :func:`modpack.load`.
+        verify: Records to compare with their digests first; see :func:`modpack.load`.
+        on_mismatch: Reaction if the environment differs; see :func:`modpack.load`.
+        namespace: Names of the package's modules in ``sys.modules``; see :func:`modpack.load`.
 
     Attributes:
         path: The package, as the user named it.
@@ -66,27 +74,35 @@ class Predictor:
     signature: CallSignature
     device: str
 
-    @takes_options(PredictorOptions)
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
         device: str | None = None,
         compile: bool = False,
-        **options: Unpack[PredictorOptions],
+        package: str | None = None,
+        resource: str | None = None,
+        hooks: HookChoice = True,
+        global_hooks: bool = False,
+        policy: TrustPolicy | None = None,
+        verify: VerifyLevel = "code",
+        on_mismatch: OnMismatch = "warn",
+        namespace: NamespaceKind = "auto",
     ) -> None:
-        package, resource = options["package"], options["resource"]
-        if (package is None) != (resource is None):
-            raise TypeError("package and resource must be given together")
+        require_object_choice(package, resource)
+        require_options(global_hooks=global_hooks)
         location = _find_device(device)
         self.path = os.fspath(path)
         with gc_paused():
-            importer = PackageImporter(path, **select_options(OpenOptions, options))
+            importer = PackageImporter(
+                path, policy=policy, verify=verify, on_mismatch=on_mismatch, namespace=namespace
+            )
             try:
                 if package is None or resource is None:
                     package, resource = importer.main_resource()
-                chosen = select_options(HookOptions, options)
-                self.model = importer.load_model(package, resource, location, **chosen)
+                self.model = importer.load_model(
+                    package, resource, location, hooks=hooks, global_hooks=global_hooks
+                )
                 if not callable(self.model):
                     kind = type(self.model).__name__
                     raise ModpackError(f"{self.path}: the object, a {kind}, cannot be called")

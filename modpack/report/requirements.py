@@ -212,7 +212,7 @@ def _head(given: Requirements) -> Iterator[str]:
         yield f"# Exported with {printable(environment)}."
     if exported.platform_label is None:
         yield "# The version of torch at export is not recorded."
-    if given.is_lock and not exported.has_requirements:
+    if given.is_lock and not exported.distributions:
         yield "# Indirect requirements are not recorded."
     if given.is_lock and not given.has_all_hashes:
         known = sum(1 for each in given.needed if each.hashes)

@@ -99,7 +99,6 @@ REFUSED: tuple[Row, ...] = (
         (
             "torch.distributed._composable_state._State",  # what each of them holds or is
             "torch.distributed.fsdp.FSDPModule",
-            "torch.distributed._composable.fsdp.fully_shard.FSDPModule",  # before torch 2.6
         ),
         "each process of its group has only a part of it",
         "Build the model again without it in every process, load the state with "

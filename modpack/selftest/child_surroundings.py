@@ -174,7 +174,7 @@ class IncrementalImporter(PackageImporter):
         super().__init__(file, namespace=cast("NamespaceKind", namespace), policy=policy)
 
     def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
+        self, recorded: RecordedEnvironment, digest: str
     ) -> Mapping[str, str | None]:
         """Skip the comparison: the parent has made it, and this interpreter is the same."""
         return {}

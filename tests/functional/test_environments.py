@@ -223,16 +223,6 @@ def test_torch_is_recorded_with_its_requirements(shop):
     assert set(record["installed"]["torch"]["requires"]) & set(record["installed"])
 
 
-def test_package_of_older_modpack_is_compared_by_its_records(shop, elsewhere):
-    def older(record):
-        for key in ("installed", "providers"):
-            del record[key]
-        record["externs"]["envtea"]["version"] = "1.5"
-
-    told = warned(elsewhere(shop[0], older))
-    assert told.differences == (("envshop-tea", "1.5", "2.0"),)
-
-
 def test_mismatch_warning_escapes_names_for_terminal_and_shell(without, elsewhere):
     def hostile(record):
         record["installed"]["envshop-tea"].update(name="x'; reboot; '")

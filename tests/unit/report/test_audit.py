@@ -163,14 +163,6 @@ def test_audit_executes_nothing_and_needs_no_torch(package):
     subprocess.run([sys.executable, "-c", program, str(package)], check=True)
 
 
-def test_uses_are_found_in_packages_without_recorded_uses(package, tmp_path):
-    with open_archive(package) as archive:
-        document = json.loads(archive.read(GRAPH))
-    assert document.pop("uses")
-    old = rewritten(package, tmp_path / "old.modpack", GRAPH, json.dumps(document).encode())
-    assert audit_package(old).mocks == audit_package(package).mocks
-
-
 @pytest.mark.parametrize("archive", sorted(FIXTURES.glob("torch-*/*.pt")), ids=str)
 def test_torch_package_archives_are_audited(archive):
     audit = audit_package(archive)

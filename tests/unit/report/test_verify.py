@@ -268,7 +268,7 @@ def without(good, record, key):
         (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
         (layout.GRAPH, None, "missing, but every package has one"),
         (layout.ENVIRONMENT, None, "missing, but every package has one"),
-        (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
+        (layout.ENVIRONMENT, b"{}", "'providers' is missing"),
         (layout.ENTRY, b"{", "not in the form that modpack writes"),
         (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
         (layout.SELF_TEST, b'{"version":1}', "has no 'passed'"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import urllib.request
@@ -38,8 +37,6 @@ def serve(package: Path, folder: Path) -> Iterator[str]:
     server = subprocess.Popen(
         [*command, "--log-format", "json"],
         cwd=folder,
-        # Only a modpack that runs from its source tree needs this entry.
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stderr=subprocess.PIPE,
         text=True,
     )

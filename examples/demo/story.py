@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,18 +16,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import render
 import torch
+from behavior import Check, Digits, compare, error_message, load_digits, observe
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import track
 from rich.text import Text
+from served import can_serve, post, serve
 
 from modpack import Action, PackageExporter, PackageImporter, self_test
-from modpack.demo import render
-from modpack.demo.behavior import Check, Digits, compare, error_message, load_digits, observe
-from modpack.demo.served import can_serve, post, serve
-from modpack.report.package_info import package_facts
-from modpack.report.text import package_report
 
 EPOCHS = 16
 """Takes a few seconds on two cores and reaches a test accuracy of about 99%."""
@@ -61,7 +61,7 @@ def run(console: Console, keep: Path | None = None, epochs: int = EPOCHS) -> int
         return 1
     console.print(Text(f"All {len(checks)} checks passed.", "bold green"))
     if keep is None:
-        console.print("To keep the project and the package, run: modpack demo --keep DIR")
+        console.print("To keep the project and the package, run: python examples/demo --keep DIR")
     else:
         console.print(f"The project and the package are in {keep}.", highlight=False)
     return 0
@@ -217,7 +217,12 @@ def _package(
     console.print(
         f"\n{file.name}: {size}, {seconds:.2f} s.\n\n$ modpack inspect {file.name}", highlight=False
     )
-    console.print(package_report(package_facts(str(file))))
+    command = [sys.executable, "-m", "modpack", "inspect", str(file)]
+    width = {"COLUMNS": str(console.width), "PYTHONIOENCODING": console.encoding}
+    inspected = subprocess.run(
+        command, env={**os.environ, **width}, capture_output=True, encoding=console.encoding
+    )
+    console.print(Text(inspected.stdout + inspected.stderr), end="")
     return {module: each.action for module, each in plan.decisions.items()}, announced
 
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from behavior import Check
 from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
-
-from modpack.demo.behavior import Check
 
 _INK = 8
 """The lowest value of a pixel (0 to 16) that is drawn."""

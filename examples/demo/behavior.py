@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import nll_loss
 
-from modpack import Action, ModpackError
+from modpack import Action
 
 MIN_ACCURACY = 0.95
 """The lowest test accuracy of a model worth packaging."""
@@ -21,11 +21,7 @@ CLIP = 0.0625
 """The gradient clip of the sample project."""
 
 _BATCH = 64
-_HERE = Path(__file__).parent
-_DATA = (  # in an installed modpack and in its source tree
-    _HERE / "data" / "digits.csv.gz",
-    _HERE.parent.parent / "fixtures" / "data" / "digits" / "digits.csv.gz",
-)
+_DATA = Path(__file__).parents[2] / "fixtures" / "data" / "digits" / "digits.csv.gz"
 
 
 class Digits(NamedTuple):
@@ -45,17 +41,8 @@ def load_digits() -> tuple[Digits, Digits]:
 
     Returns:
         The training set and the test set, which are always the same.
-
-    Raises:
-        ModpackError: If the data file is missing.
     """
-    file = next((file for file in _DATA if file.is_file()), None)
-    if file is None:
-        searched = " or ".join(map(str, _DATA))
-        raise ModpackError(
-            f"the demo's data set was not found: {searched}", hint="Reinstall modpack."
-        )
-    with gzip.open(file, "rt", encoding="ascii", newline="") as lines:
+    with gzip.open(_DATA, "rt", encoding="ascii", newline="") as lines:
         rows = torch.tensor([[int(cell) for cell in row] for row in csv.reader(lines)])
     images, labels = rows[:, :64].float().reshape(-1, 8, 8), rows[:, 64]
     tested = torch.arange(len(rows)) % 5 == 0
@@ -103,7 +90,7 @@ def observe(model: Any, test: Digits) -> Observation:
         logits = torch.cat([model(batch) for batch in torch.split(test.images, _BATCH)])
     normalized, maps = model.normalize.calls, list(model.feature_maps.means)
     model.zero_grad()
-    nll_loss(model(test.images[:_BATCH]), test.labels[:_BATCH]).backward()  # type: ignore[no-untyped-call]
+    nll_loss(model(test.images[:_BATCH]), test.labels[:_BATCH]).backward()
     gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     return Observation(
