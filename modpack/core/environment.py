@@ -334,6 +334,7 @@ class EnvironmentRow(NamedTuple):
         return self.installed or ("unknown" if self.recorded else "installed")
 
 
+@json_keys(derived=("matches", "matches_exactly", "install_command"))
 class EnvironmentComparison(NamedTuple):
     """The comparison of a package's export environment with the loading environment.
 
@@ -352,6 +353,16 @@ class EnvironmentComparison(NamedTuple):
     def deviations(self) -> tuple[EnvironmentRow, ...]:
         """All rows that differ, which ``on_mismatch="error"`` rejects."""
         return tuple(row for row in self.rows if row.status != RowStatus.SAME)
+
+    @property
+    def matches(self) -> bool:
+        """Whether loading raises no warning."""
+        return not self.differences
+
+    @property
+    def matches_exactly(self) -> bool:
+        """Whether loading with ``on_mismatch="error"`` accepts the environment."""
+        return not self.deviations
 
     @property
     def missing(self) -> tuple[EnvironmentRow, ...]:

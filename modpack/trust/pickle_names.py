@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from modpack.core.codec import json_keys
 from modpack.core.process import gc_paused
-from modpack.pickling.allowlist import CALLABLE, DATA
+from modpack.pickling.allowlist import CALLABLE, DATA, is_dangerous
 from modpack.pickling.pickle_machine import (
     OPAQUE,
     Actions,
@@ -45,6 +46,11 @@ _SIZES: Final = {b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8}
 _MAX_LEVELS: Final = 5
 
 
+@json_keys(
+    {"full_name": "name", "is_dangerous": "dangerous"},
+    omitted=("module", "name", "position"),
+    derived=("full_name", "is_dangerous"),
+)
 @dataclass(frozen=True, slots=True)
 class PickledName:
     """A global that a pickle looks up.
@@ -65,8 +71,18 @@ class PickledName:
         """Whether the name is in the allowlist."""
         return f"{self.module}.{self.name}" in DATA
 
-    def __str__(self) -> str:
+    @property
+    def is_dangerous(self) -> bool:
+        """Whether the name gives access to the interpreter, the system, or the network."""
+        return is_dangerous(self.module, self.name)
+
+    @property
+    def full_name(self) -> str:
+        """The module path and the name in it."""
         return f"{self.module}.{self.name}" if self.name else self.module
+
+    def __str__(self) -> str:
+        return self.full_name
 
 
 class _GlobalCollector(Actions):
@@ -110,6 +126,11 @@ class PickledStorage(NamedTuple):
     position: int
 
 
+@json_keys(
+    {"sources": "functions", "code_names": "names"},
+    omitted=("names", "storages", "misused", "position"),
+    derived=("code_names",),
+)
 class PickleContents(NamedTuple):
     """The contents of a pickle, as far as its opcodes show.
 
