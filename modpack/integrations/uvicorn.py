@@ -30,6 +30,41 @@ _HEAD_TOO_LARGE = (
 )
 
 
+class _JoinedWrites:
+    """A transport that sends the head of an answer together with its body.
+
+    A write of its own for each costs the server a fifth of its time, and wakes the client twice
+    (benchmark serving, 1 client).
+
+    Args:
+        transport: The transport.
+        is_answering: Returns whether an answer has begun and is not complete.
+    """
+
+    def __init__(self, transport: Any, is_answering: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._is_answering = is_answering
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._held.append(data)
+        if not self._is_answering():
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is held."""
+        if self._held:
+            held, self._held = self._held, []
+            self._transport.writelines(held)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+
 def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
     """Return a protocol that limits the head of a request in bytes and seconds.
 
@@ -44,8 +79,17 @@ def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            self._joined = _JoinedWrites(transport, self._is_answering)
+            super().connection_made(self._joined)
             self._wait()
+
+        def _is_answering(self) -> bool:
+            cycle = self.cycle
+            return cycle is not None and cycle.response_started and not cycle.response_complete
+
+        def on_response_complete(self) -> None:
+            self._joined.flush()
+            super().on_response_complete()
 
         def data_received(self, data: bytes) -> None:
             cycle = self.cycle

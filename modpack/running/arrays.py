@@ -97,7 +97,7 @@ class ArraySource(RowSource[int]):
             spec = self._layout.specs.get(name)
             if not isinstance(value, StoredArray) or spec is None or spec.type != "tensor":
                 continue
-            dtype = dtype_of(spec)
+            dtype = dtype_of(spec.name, spec.dtype)
             if dtype != value.dtype and can_convert(value.dtype, dtype):
                 found[name] = _converting(name, value, dtype)
                 changes.append(f"{name!r} from {dtype_name(value.dtype)} to {dtype_name(dtype)}")
