@@ -89,8 +89,8 @@ bench-profile: $(VENV)/bench.stamp ## profile the rows of bench; writes docs/exp
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
-# Takes 10 minutes; keep the machine idle. ROUNDS=5 measures longer.
-bench-serve: $(VENV)/bench.stamp ## compare modpack serve with a FastAPI app and LitServe; writes docs/reference/serving-speed.md
+# Takes 9 minutes (ROUNDS=5: 14); keep the machine idle.
+bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI and Starlette, and LitServe; writes docs/reference/serving-speed.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 

@@ -2,73 +2,59 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
-from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
-import prometheus_client
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 if TYPE_CHECKING:
     from modpack.serving.model import ServedModel
     from modpack.serving.server import ModelServer
 
-_BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-
-
-class _Histogram:
-    """The values of each model, counted by the least bound that is not below them."""
-
-    def __init__(self, name: str, text: str, bounds: tuple[float, ...]) -> None:
-        self._name, self._text, self._bounds = name, text, bounds
-        self._counts: dict[str, list[int]] = defaultdict(lambda: [0] * (len(bounds) + 1))
-        self._sums: dict[str, float] = defaultdict(float)
-
-    def observe(self, model: str, value: float) -> None:
-        self._counts[model][bisect_left(self._bounds, value)] += 1
-        self._sums[model] += value
-
-    def family(self) -> HistogramMetricFamily:
-        """Return what Prometheus reads."""
-        family = HistogramMetricFamily(self._name, self._text, labels=["model"])
-        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        for model, counts in self._counts.items():
-            buckets = list(zip(bounds, map(float, accumulate(counts)), strict=True))
-            family.add_metric([model], buckets, self._sums[model])
-        return family
+_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class PrometheusMetrics:
-    """The metrics of a server.
-
-    Requests and batches are counted here, and the library reads the numbers as from a collector.
-    Its own counters and histograms take locks for each request.
-    """
+    """The metrics of a server."""
 
     def __init__(self) -> None:
-        self._registry = registry = prometheus_client.CollectorRegistry()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._seconds = _Histogram(
-            "modpack_request_seconds", "Time from a request's headers to its answer", _SECONDS
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "modpack_requests", "Answered requests", ["model", "kind", "status"], registry=registry
         )
-        self._batches = _Histogram(
-            "modpack_batch_requests", "Requests that were computed together", _BATCHES
+        self._seconds = Histogram(
+            "modpack_request_seconds",
+            "Time from a request's headers to its answer",
+            ["model"],
+            buckets=_SECONDS,
+            registry=registry,
         )
-        self._computing = _Histogram(
-            "modpack_batch_seconds", "Time of a worker for a batch", _SECONDS
+        self._batches = Histogram(
+            "modpack_batch_requests",
+            "Requests that were computed together",
+            ["model"],
+            buckets=_BATCHES,
+            registry=registry,
         )
-        registry.register(self)
-        self._lost = prometheus_client.Counter(
+        self._computing = Histogram(
+            "modpack_batch_seconds",
+            "Time of a worker for a batch",
+            ["model"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._lost = Counter(
             "modpack_workers_lost", "Workers that ended unexpectedly", ["model"], registry=registry
         )
-        self._replacements = prometheus_client.Counter(
+        self._replacements = Counter(
             "modpack_replacements", "Replaced packages", ["model", "result"], registry=registry
         )
+        # Finding a child by its labels takes longer than counting.
+        self._request_counter = lru_cache(1000)(self._requests.labels)
+        self._request_timer = lru_cache(1000)(self._seconds.labels)
 
     def observe(self, server: ModelServer) -> None:
         """Add the gauges of a server's models."""
@@ -78,7 +64,7 @@ class PrometheusMetrics:
             ("modpack_ready", "Whether the model is ready", lambda m: m.is_ready),
         )
         for title, text, value in gauges:
-            gauge = prometheus_client.Gauge(title, text, ["model"], registry=self._registry)
+            gauge = Gauge(title, text, ["model"], registry=self._registry)
             for name, model in server.models.items():
                 gauge.labels(name).set_function(partial(value, model))
         for name in server.models:
@@ -86,26 +72,15 @@ class PrometheusMetrics:
             for result in ("succeeded", "failed"):
                 self._replacements.labels(name, result)
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the counted numbers, for the library."""
-        requests = CounterMetricFamily(
-            "modpack_requests", "Answered requests", labels=["model", "kind", "status"]
-        )
-        for labels, count in self._requests.items():
-            requests.add_metric([*map(str, labels)], count)
-        yield requests
-        for each in (self._seconds, self._batches, self._computing):
-            yield each.family()
-
     def answered(self, model: str, kind: str, status: int, seconds: float) -> None:
         """Count an answered request."""
-        self._requests[model, kind, status] += 1
-        self._seconds.observe(model, seconds)
+        self._request_counter(model, kind, status).inc()
+        self._request_timer(model).observe(seconds)
 
     def computed(self, model: str, requests: int, seconds: float) -> None:
         """Count a batch."""
-        self._batches.observe(model, requests)
-        self._computing.observe(model, seconds)
+        self._batches.labels(model).observe(requests)
+        self._computing.labels(model).observe(seconds)
 
     def worker_lost(self, model: str) -> None:
         """Count a worker that ended unexpectedly."""
@@ -117,4 +92,4 @@ class PrometheusMetrics:
 
     def render(self) -> tuple[str, bytes]:
         """Return the media type of all metrics in the text format, and their text."""
-        return CONTENT_TYPE_LATEST, prometheus_client.generate_latest(self._registry)
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)

@@ -16,6 +16,7 @@ from modpack.errors import ModpackError
 from modpack.serving.log import LogHandler
 
 if TYPE_CHECKING:
+    from modpack.serving.asgi import ServerApp
     from modpack.serving.server import ModelServer
 
 _KEEP_ALIVE = 75
@@ -158,7 +159,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(server: ModelServer, app: Callable[..., Any]) -> None:
+def run(server: ModelServer, app: ServerApp) -> None:
     """Wait until all models are ready, open the port, and answer requests until a signal.
 
     SIGTERM and SIGINT close the port and finish accepted requests; a second signal ends at once.
@@ -178,6 +179,7 @@ def run(server: ModelServer, app: Callable[..., Any]) -> None:
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nothing here reads the address of a client
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
@@ -185,19 +187,20 @@ def run(server: ModelServer, app: Callable[..., Any]) -> None:
     loop = (config.get_loop_factory() or asyncio.new_event_loop)()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(server, _Server(config, server)))
+        loop.run_until_complete(_serve(server, _Server(config, server), app))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
 
 
-async def _serve(server: ModelServer, http: uvicorn.Server) -> None:
+async def _serve(server: ModelServer, http: uvicorn.Server, app: ServerApp) -> None:
     host = server.settings.host
     try:
         with _reserve(host, server.settings.port) as listener:
             await server.start()
             await http.serve([listener])
     finally:
+        app.record()
         await server.close()
     server.log("stopped")
 

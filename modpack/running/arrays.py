@@ -189,7 +189,12 @@ def open_npz(file: str, layout: Layout) -> ArraySource:
     """Open an .npz file, whose arrays are read completely."""
     numpy = require_library("numpy", ".npz files")
     _require_magic(file, b"PK")
-    with reading(file), numpy.load(file, allow_pickle=False) as archive:
+    # NumPy leaves a file that it has opened itself to the garbage collector if reading fails.
+    with (
+        reading(file),
+        Path(file).open("rb") as stream,
+        numpy.load(stream, allow_pickle=False) as archive,
+    ):
         values: dict[str, object] = {name: archive[name] for name in archive.files}
     return _named(file, layout, {n: _numpy_array(file, a) for n, a in values.items()})
 

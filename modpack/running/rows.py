@@ -10,15 +10,13 @@ import torch
 from modpack.core.text import counted
 from modpack.errors import DataError, InputMismatchError, ModpackError
 from modpack.loading.objects import packaged_location
-from modpack.running.inputs import join_problems
+from modpack.running.inputs import DEFAULT_ROWS, join_problems
 from modpack.running.values import check_inputs, describe
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature, ValueSpec
 
 OnError: TypeAlias = Literal["stop", "skip"]
-DEFAULT_ROWS = 32
-"""Rows of a batch unless the user chooses another number."""
 
 
 class Place(NamedTuple):

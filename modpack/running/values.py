@@ -62,18 +62,16 @@ class CallForm:
 
     def check(self, values: Mapping[str, object]) -> None:
         """Check named values; see :func:`check_inputs`."""
-        problems: list[str] = []
-        if not values.keys() <= self.specs.keys():
-            problems += [
-                f"input {name!r:.100}: unknown name. {self._suggest(name)}"
-                for name in values
-                if name not in self.specs
-            ]
+        specs = self.specs
+        unknown = () if values.keys() <= specs.keys() else [n for n in values if n not in specs]
+        problems = [f"input {n!r:.100}: unknown name. {self._suggest(n)}" for n in unknown]
+        # An optional argument may be omitted, but not a part of it.
+        is_partial = bool(unknown) or len(values) < len(specs)
+        started = {specs[n].path[0] for n in values if n in specs} if is_partial else set()
         sizes: dict[str, tuple[int, str]] = {}
-        for name, spec in self.specs.items():
+        for name, spec in specs.items():
             if name not in values:
-                # An optional argument may be omitted, but not a part of it.
-                if spec.required or self._has_part(spec.path[0], values):
+                if spec.required or spec.path[0] in started:
                     problems.append(f"input {name!r}: missing; expected {spec}")
             elif not self._fits(spec, values[name]):
                 found = describe(values[name])
@@ -89,9 +87,6 @@ class CallForm:
         known = list(self.specs)
         inputs = f"The inputs are {', '.join(map(repr, known[:10]))}."
         return did_you_mean(name, known, inputs if known else "There are no inputs.")
-
-    def _has_part(self, argument: object, values: Mapping[str, object]) -> bool:
-        return any(spec.path[0] == argument for n, spec in self.specs.items() if n in values)
 
     def _fits(self, spec: ValueSpec, value: object) -> bool:
         """Return whether a value fits, apart from dimensions that vary."""
