@@ -1,4 +1,4 @@
-"""Measure ``modpack serve`` beside apps on FastAPI and Starlette, and LitServe, with the same packages.
+"""Measure ``modpack serve``, apps on FastAPI and Starlette, and LitServe, with the same packages.
 
 ``make bench-serve`` runs this and writes ``docs/reference/serving-speed.md``. The servers of a row
 run alternately: all are started, and those that are not measured are stopped (SIGSTOP).
