@@ -232,8 +232,6 @@ def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
 
     Reasons that differ only in the names of objects have the same cause; the first one is shown.
     """
-    import re  # seldom needed, and slow to import
-
     by_cause: dict[str, list[tuple[str, str]]] = {}
     for path, reason in problems:
         cause = re.sub(r"<[^<>]*(<\w+>[^<>]*)*>|'[^']*'|[\w<>]+(\.[\w<>]+)+", "...", reason)
@@ -734,7 +732,3 @@ class KeyFileError(ModpackError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}", hint=hint)
-
-
-for _name in __all__:
-    globals()[_name].__module__ = __name__  # shown in tracebacks and pickles

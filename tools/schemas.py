@@ -27,9 +27,8 @@ from modpack.report.json_audit import AuditDocument, VerifyDocument, WhyDocument
 from modpack.report.json_compare import DiffDocument, RequirementsDocument
 from modpack.report.json_output import (
     SCHEMA,
+    CacheClearDocument,
     CacheListDocument,
-    CachePruneDocument,
-    CacheVerifyDocument,
     ErrorDocument,
     InspectDocument,
     KeygenDocument,
@@ -42,9 +41,8 @@ from modpack.report.json_output import (
 
 DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "audit": AuditDocument,
+    "cache-clear": CacheClearDocument,
     "cache-list": CacheListDocument,
-    "cache-prune": CachePruneDocument,
-    "cache-verify": CacheVerifyDocument,
     "diff": DiffDocument,
     "error": ErrorDocument,
     "export": PackageDocument,

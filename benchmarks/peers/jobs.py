@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.util
 import json
 import keyword
 import os
@@ -12,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import limits
 import project
 from clocks import (
     clock,
@@ -26,10 +27,10 @@ from clocks import (
     seconds_of,
 )
 from formats import FILES, LOADERS, SAVERS, exporter_of, importer_of
-from rates import make_files, rate
 
 Figures = dict[str, float]
 
+_GIB = 1 << 30
 _TINY = ["tensors", 1, 64]
 """The object of warm-ups, which trigger lazy imports."""
 
@@ -169,8 +170,6 @@ def import_packaged(how: str, file: str) -> Figures:
 
 def import_plainly(folder: str) -> Figures:
     """Import the same modules from where they are."""
-    import importlib
-
     sys.path.insert(0, folder)
     with clock() as seconds:
         importlib.import_module(project.MAIN)
@@ -302,6 +301,21 @@ def process(arguments: list[str]) -> Figures:
     return {"process": seconds()}
 
 
+def machine(work: str) -> Figures:
+    """Measure work that no tool can avoid: hashing half a GiB, or writing it to the disk."""
+    data, file = bytes(_GIB // 2), Path(f"machine-{os.getpid()}")
+    os.sync()
+    with clock() as seconds:
+        if work == "hash":
+            hashlib.sha256(data).digest()
+        else:
+            with file.open("wb", buffering=0) as opened:
+                opened.write(data)
+                os.fsync(opened.fileno())
+    file.unlink(missing_ok=True)
+    return {"for 1 GiB": 2 * seconds()}
+
+
 def build_large() -> Figures:
     """Build the package of 2,500 modules of the benchmark of commands."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -331,12 +345,7 @@ JOBS: dict[str, Callable[..., Figures]] = {
         cpu_of_import,
         process,
         build_large,
-        limits.read_library,
-        limits.compile_library,
-        limits.write_code,
-        limits.import_code,
-        rate,
-        make_files,
+        machine,
     )
 }
 
@@ -376,7 +385,10 @@ def _require_cache(is_needed: bool) -> None:
 
 def _modules_below(library: str) -> list[str]:
     """Return the modules of an installed library without importing any."""
-    site, files = limits.files_below(library)
+    found = importlib.util.find_spec(library.partition(".")[0])
+    assert found is not None and found.origin is not None
+    site = Path(found.origin).parents[1]
+    files = sorted((site / library.replace(".", "/")).rglob("*.py"))
     modules = (".".join(file.relative_to(site).with_suffix("").parts) for file in files)
     return [name.removesuffix(".__init__") for name in modules if _is_module_path(name)]
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from modpack.cli._common import FILE, command, key_option, show, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, key_option
+from modpack.cli._output import show, write_json
 from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_plan_options
 from modpack.report.progress import working
 

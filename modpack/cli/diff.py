@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, make_console, write, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import make_console, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:

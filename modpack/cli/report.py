@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import (
-    FILE,
-    command,
-    require_extra,
-    require_other_file,
-    write_file,
-    write_json,
-)
+from modpack.cli._command import command, require_extra
+from modpack.cli._options import FILE
+from modpack.cli._output import require_other_file, write_file, write_json
 from modpack.core.text import counted
 from modpack.report.progress import working
 
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
+    type=FILE,
     help="Write the page to FILE.  [default: the package's name with .html, in this folder]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from modpack.cli._common import FILE, command, show, write, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import show, write, write_json
 
 
 @command(

@@ -12,23 +12,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from modpack.cli._common import (
+from modpack.cli._command import command
+from modpack.cli._options import (
     FILE,
-    collect_warnings,
-    command,
     isolated_option,
     key_option,
     on_mismatch_option,
     policy_option,
     verify_option,
-    warn,
-    write,
-    write_json,
 )
+from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.cli._running import read_trust, repeat_isolated
+from modpack.core.call_signature import DEFAULT_ROWS
 from modpack.core.process import handle_sigterm
 from modpack.report.progress import working
-from modpack.running.inputs import DEFAULT_ROWS
 
 if TYPE_CHECKING:
     from modpack.running.job import RunResult

@@ -10,14 +10,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
-from modpack.cli._common import (
+from modpack.cli._command import command, require_extra
+from modpack.cli._options import (
     FILE,
     Size,
-    command,
     key_option,
     on_mismatch_option,
     policy_option,
-    require_extra,
     verify_option,
 )
 from modpack.cli._running import read_trust

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, key_option, show, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, key_option
+from modpack.cli._output import show, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ class PackagingErrorReason(str, Enum):
     IS_EXTENSION_MODULE = "native-extension"
     NO_DUNDER_FILE = "source-file-missing"
     SOURCE_FILE_NOT_FOUND = "module-not-found"
-    BROKEN_IMPORT = "broken-import"
     SOURCE_NOT_PARSABLE = "invalid-syntax"
     DEFINED_IN_SCRIPT = "defined-in-script"
     NO_ACTION = "no-matching-rule"

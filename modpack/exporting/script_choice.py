@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from modpack.discovery.finder import is_a
 from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_names
+from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
     is_constant,
@@ -29,8 +29,8 @@ from modpack.exporting.live_code import (
     resolve_name,
     unwrap_functions,
 )
-from modpack.pickling.base import Filling
-from modpack.pickling.functions import FUTURE_FLAGS, same_code
+from modpack.saving.base import Filling
+from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
 _MAX_LITERAL_LENGTH = 500
@@ -130,7 +130,7 @@ class DefinitionSelector:
             return CapturedName(CaptureMethod.LITERAL, first, literal)
         for statement in reversed(statements):
             expression = statement.value
-            if self._names(expression, value) or _is_type(expression, value):
+            if self._refers_to(expression, value) or _is_type(expression, value):
                 return CapturedName(CaptureMethod.TEXT, statement)
             # Pickle refers to a type variable, for example, by a name of its module.
             is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
@@ -154,7 +154,7 @@ class DefinitionSelector:
             return None
         return resolve_name(ast.unparse(expression), self.namespace)
 
-    def _names(self, expression: ast.expr | None, value: Any) -> bool:
+    def _refers_to(self, expression: ast.expr | None, value: Any) -> bool:
         """Return whether an expression names an object that a definition or an import created."""
         return is_a(value, _CODE_TYPES) and self._resolved(expression) is value
 
@@ -189,7 +189,7 @@ class DefinitionSelector:
                         return True
             elif isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
-                    if _is_literal(node.value, value) or self._names(node.value, value):
+                    if _is_literal(node.value, value) or self._refers_to(node.value, value):
                         return True
         return False
 
@@ -273,7 +273,7 @@ class DefinitionSelector:
         if body is None or not isinstance(statement.node, ast.ClassDef):
             return False
         return (
-            all(_fits(kind, method, body) for method in _methods(statement.node))
+            all(_may_define(kind, method, body) for method in _methods(statement.node))
             and all(self._contains_method(each, statement, body) for each in _own_methods(kind))
             and all(self._is_base(kind, base) for base in statement.node.bases)
         )
@@ -434,7 +434,7 @@ class DefinitionSelector:
 
     def _is_reproducible(self, expression: ast.expr, value: Any) -> bool:
         """Return whether an expression in a definition has this value in any environment."""
-        if self._names(expression, value):
+        if self._refers_to(expression, value):
             return True
         is_same = _is_literal(expression, value) or self._resolved(expression) is value
         return is_same and _literal_of(value) is not None
@@ -447,7 +447,7 @@ def _is_code(value: Any) -> bool:
     return is_a(value, (ModuleType, type)) or hasattr(type(value), "__get__")
 
 
-def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
+def _may_define(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
     live = vars(kind).get(_mangle(kind, method.name), _ABSENT)
     if live is _ABSENT:
         return bool(method.decorator_list)

@@ -352,16 +352,9 @@ def _explained(found: PackageDifferences) -> Iterator[str]:
         (layout.BYTEORDER, found.package),
         (layout.ENTRY, (*found.package, *found.resources)),
         (layout.TENSORS, (*found.tensors, *found.sharing)),
-        (layout.SELF_TEST, (*found.self_test, *_timing(found))),
+        (layout.SELF_TEST, found.self_test),
     )
     yield from (record for record, differences in explained if any(True for _ in differences))
-
-
-def _timing(found: PackageDifferences) -> Iterator[float]:
-    """Yield the durations of self-tests that older versions recorded. They are not reported."""
-    self_tests = found.before.self_test, found.after.self_test
-    if self_tests[0] is not None and self_tests[1] is not None:
-        yield from filter(None, (self_tests[0].seconds, self_tests[1].seconds))
 
 
 def _changed(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         PlanFacts,
         ResourceFacts,
     )
-    from modpack.security.code_listing import CodeListing
+    from modpack.trust.code_listing import CodeListing
 
 SCHEMA: Final = 1
 
@@ -401,7 +401,7 @@ class CacheListDocument(NamedTuple):
     scans: CachedScans
 
 
-class CachePruneDocument(NamedTuple):
+class CacheClearDocument(NamedTuple):
     """What was removed from the cache.
 
     Attributes:
@@ -419,31 +419,6 @@ class CachePruneDocument(NamedTuple):
     scans: CachedScans
     leftovers: int
     freed_bytes: int
-
-
-@dataclass(frozen=True)
-class VerifiedEntry(CachedEntry):
-    """An unpacked package whose files were compared with their digests.
-
-    Attributes:
-        damaged_files: Files that changed or are missing.
-    """
-
-    damaged_files: tuple[str, ...]
-
-
-class CacheVerifyDocument(NamedTuple):
-    """The verification of the cache.
-
-    Attributes:
-        folder: The cache folder.
-        passed: Whether no file changed or is missing.
-        entries: The unpacked packages, most recently used first.
-    """
-
-    folder: str
-    passed: bool
-    entries: tuple[VerifiedEntry, ...]
 
 
 InspectDocument: TypeAlias = PackageDocument | NotesDocument | TreeDocument | SourceDocument

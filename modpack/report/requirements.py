@@ -21,7 +21,7 @@ from modpack.core.environment import (
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
 from modpack.core.observations import UndeclaredImport
 from modpack.core.text import counted, printable
-from modpack.discovery.environment import compare
+from modpack.environment.comparison import compare
 from modpack.report.package_info import read_checked_manifest
 
 _OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"
@@ -212,7 +212,7 @@ def _head(given: Requirements) -> Iterator[str]:
         yield f"# Exported with {printable(environment)}."
     if exported.platform_label is None:
         yield "# The version of torch at export is not recorded."
-    if given.is_lock and not exported.has_requirements:
+    if given.is_lock and not exported.distributions:
         yield "# Indirect requirements are not recorded."
     if given.is_lock and not given.has_all_hashes:
         known = sum(1 for each in given.needed if each.hashes)

@@ -8,20 +8,13 @@ from itertools import groupby
 from pathlib import Path
 
 from modpack.errors import DataError, InputMismatchError, listed
+from modpack.predicting.rows import BadRow, Chunk, Layout, Source, merge
+from modpack.predicting.values import join_problems
 from modpack.running.arrays import open_arguments, read_plain
 from modpack.running.decoding import parse_document
 from modpack.running.images import ImageSource
-from modpack.running.inputs import (
-    FORMATS,
-    IMAGE,
-    STDIN,
-    InputFile,
-    code_of,
-    join_problems,
-    reading,
-)
+from modpack.running.inputs import FORMATS, IMAGE, STDIN, InputFile, code_of, reading
 from modpack.running.row_files import ListSource
-from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
 
 
 def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = False) -> Source:

@@ -16,11 +16,9 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.errors import DataError, InputMismatchError, ModpackError, listed
+from modpack.errors import DataError, ModpackError, listed
 
 STDIN: Final = "-"
-DEFAULT_ROWS: Final = 32
-"""Rows of a batch unless the user chooses another number."""
 IMAGE: Final = "image"
 """The format of all image files."""
 _IMAGES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -229,8 +227,3 @@ def reading(file: str) -> Iterator[None]:
     except Exception as failure:
         reason = " ".join((str(failure) or type(failure).__name__).split())
         raise DataError(file, f"the file cannot be read: {reason:.200}") from failure
-
-
-def join_problems(failure: InputMismatchError) -> str:
-    """Return all problems of values on one line."""
-    return "; ".join(problem.rstrip(".") for problem in failure.problems)

@@ -2,7 +2,7 @@
 
 An environment is in the folder ``environments`` of the cache, named by a digest of its
 requirements. A file, which is written last, marks a complete environment; a lock lets only one
-process create it. A process that uses an environment holds it, so that ``modpack cache prune``
+process create it. A process that uses an environment holds it, so that ``modpack cache clear``
 keeps it.
 """
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.predicting.rows import layout_of
 from modpack.running.decoding import decode_value
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
-from modpack.running.rows import layout_of
 from modpack.serving.documents import encode_values, parse_body
 from modpack.serving.infer_requests import (
     InferRequest,
@@ -27,8 +27,8 @@ from modpack.serving.settings import Answer, JobKind
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
-    from modpack.running.predictor import Predictor
-    from modpack.running.values import CallForm
+    from modpack.predicting.predictor import Predictor
+    from modpack.predicting.values import CallForm
 
 _MAX_MESSAGE = 2000
 _ANY_COMPRESSION = zlib.MAX_WBITS | 32

@@ -7,11 +7,11 @@ import os
 import pytest
 
 from modpack.archive import layout
-from modpack.archive import target as sinks
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing import target as sinks
+from modpack.writing.writer import ArchiveWriter
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
 COUNT = 40

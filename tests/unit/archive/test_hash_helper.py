@@ -13,12 +13,12 @@ import zlib
 
 import pytest
 
-from modpack.archive import hash_helper
-from modpack.archive import writer as writing
-from modpack.archive.hash_helper import HashHelper
-from modpack.archive.target import PathSink
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import TargetError
+from modpack.writing import hash_helper
+from modpack.writing import writer as writing
+from modpack.writing.hash_helper import HashHelper
+from modpack.writing.target import PathSink
+from modpack.writing.writer import ArchiveWriter
 
 pytestmark = pytest.mark.skipif(
     not (hasattr(os, "memfd_create") and sys.platform == "linux"),
@@ -200,7 +200,7 @@ def test_full_disk_raises_target_error(tmp_path, helpers, monkeypatch):
 def test_helper_ends_when_its_parent_is_gone():
     code = """
     import os, time
-    from modpack.archive.hash_helper import HashHelper
+    from modpack.writing.hash_helper import HashHelper
     helper = HashHelper()
     if os.fork() == 0:  # another child, which holds its socket open
         time.sleep(4)
@@ -244,8 +244,8 @@ def test_forked_child_leaves_the_helper_alone(helpers):
 def test_dead_helper_raises_no_sigpipe(tmp_path):
     code = f"""
     import signal
-    from modpack.archive import hash_helper
-    from modpack.archive import writer as writing
+    from modpack.writing import hash_helper
+    from modpack.writing import writer as writing
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     writing._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
     from tests.unit.archive import test_hash_helper

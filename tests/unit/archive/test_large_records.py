@@ -9,11 +9,11 @@ import threading
 import pytest
 
 from modpack.archive import layout
-from modpack.archive import writer as body
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.process import ThreadPool
+from modpack.writing import writer as body
+from modpack.writing.writer import ArchiveWriter
 
 SIZE = 9_000_001
 

@@ -10,12 +10,12 @@ import pytest
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.observations import MockRisk
 from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
+from modpack.writing.writer import ArchiveWriter
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 GRAPH = ".data/modpack/graph.json"
@@ -161,14 +161,6 @@ def test_audit_executes_nothing_and_needs_no_torch(package):
         "assert not foreign, foreign\n"
     )
     subprocess.run([sys.executable, "-c", program, str(package)], check=True)
-
-
-def test_uses_are_found_in_packages_without_recorded_uses(package, tmp_path):
-    with open_archive(package) as archive:
-        document = json.loads(archive.read(GRAPH))
-    assert document.pop("uses")
-    old = rewritten(package, tmp_path / "old.modpack", GRAPH, json.dumps(document).encode())
-    assert audit_package(old).mocks == audit_package(package).mocks
 
 
 @pytest.mark.parametrize("archive", sorted(FIXTURES.glob("torch-*/*.pt")), ids=str)

