@@ -9,9 +9,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from modpack import services
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from modpack import analyze as analyze
     from modpack import hooks as hooks
     from modpack import pickle_by_source as pickle_by_source
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
+    from modpack.archive.base import Archive
+    from modpack.capturing.report import HookReport as HookReport
+    from modpack.capturing.report import HookStatus as HookStatus
     from modpack.core.call_signature import CallSignature as CallSignature
     from modpack.core.call_signature import ContainerSpec as ContainerSpec
     from modpack.core.call_signature import ValueSpec as ValueSpec
@@ -53,9 +60,9 @@ if TYPE_CHECKING:
     from modpack.core.selftest import SelfTestRecord as SelfTestRecord
     from modpack.diagnostics import Diagnostic as Diagnostic
     from modpack.diagnostics import Severity as Severity
-    from modpack.discovery.importers import Importer as Importer
-    from modpack.discovery.importers import OrderedImporter as OrderedImporter
-    from modpack.discovery.importers import sys_importer as sys_importer
+    from modpack.environment.importers import Importer as Importer
+    from modpack.environment.importers import OrderedImporter as OrderedImporter
+    from modpack.environment.importers import sys_importer as sys_importer
     from modpack.errors import EnvironmentMismatchError as EnvironmentMismatchError
     from modpack.errors import EnvironmentMismatchWarning as EnvironmentMismatchWarning
     from modpack.errors import ExampleError as ExampleError
@@ -72,8 +79,6 @@ if TYPE_CHECKING:
     from modpack.exporter import PackageExporter as PackageExporter
     from modpack.exporter import save as save
     from modpack.exporting.match_hooks import RuleMatch as RuleMatch
-    from modpack.hooks.report import HookReport as HookReport
-    from modpack.hooks.report import HookStatus as HookStatus
     from modpack.importer import PackageImporter as PackageImporter
     from modpack.importer import load as load
     from modpack.loading.weights import load_weights as load_weights
@@ -97,11 +102,11 @@ _DEFINED_IN = {
     "ExampleError": "modpack.errors",
     "FileKind": "modpack.core.plan",
     "GlobGroup": "modpack.core.names",
-    "HookReport": "modpack.hooks.report",
+    "HookReport": "modpack.capturing.report",
     "HookSpec": "modpack.core.hookspec",
-    "HookStatus": "modpack.hooks.report",
+    "HookStatus": "modpack.capturing.report",
     "ImportKind": "modpack.core.scan",
-    "Importer": "modpack.discovery.importers",
+    "Importer": "modpack.environment.importers",
     "InputMismatchError": "modpack.errors",
     "Location": "modpack.core.graph",
     "MockUse": "modpack.core.plan",
@@ -110,7 +115,7 @@ _DEFINED_IN = {
     "ModpackWarning": "modpack.errors",
     "ObjMismatchError": "modpack.errors",
     "ObjNotFoundError": "modpack.errors",
-    "OrderedImporter": "modpack.discovery.importers",
+    "OrderedImporter": "modpack.environment.importers",
     "Owner": "modpack.core.rules",
     "PackageExporter": "modpack.exporter",
     "PackageImporter": "modpack.importer",
@@ -147,7 +152,7 @@ _DEFINED_IN = {
     "pickle_by_source": "modpack",
     "save": "modpack.exporter",
     "self_test": "modpack.selftest.self_test",
-    "sys_importer": "modpack.discovery.importers",
+    "sys_importer": "modpack.environment.importers",
 }
 """The module that defines each public name."""
 
@@ -167,6 +172,32 @@ def _find(name: str) -> object:
 
 
 define_lazily(__name__, _find, frozenset(_DEFINED_IN))
+
+
+class _Services(services.Services):
+    """The services of an installation with all layers, which are imported on first use."""
+
+    def check_signatures(
+        self, archive: Archive, signers: Sequence[Signer], path: str | None
+    ) -> None:
+        from modpack.security.signing import check_signatures
+
+        check_signatures(archive, signers, path)
+
+    def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
+        from modpack.report.progress import working
+
+        return working(task, progress)
+
+    def package_html(self, archive: Archive) -> str | None:
+        from modpack.archive.manifest import read_manifest
+        from modpack.report.package_info import facts_of
+        from modpack.report.text import package_html
+
+        return package_html(facts_of(archive, read_manifest(archive)))
+
+
+services.installed = _Services()
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive.layout import CALL_SIGNATURE, is_internal
 from modpack.archive.manifest import canonical_json
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
 from modpack.core.names import (
@@ -38,8 +37,8 @@ from modpack.core.process import (
 )
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
-from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import cached_scan
+from modpack.environment.importers import Importer, importer_of, sys_importer
 from modpack.errors import ModpackError, ModpackWarning, SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
@@ -58,13 +57,14 @@ from modpack.exporting.planner import Planner
 from modpack.exporting.presets import preset_rules
 from modpack.exporting.secret_guard import SecretScan
 from modpack.options import select_options, takes_options
+from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from modpack.capturing.report import HookReport
     from modpack.core.call_signature import CallSignature
     from modpack.exporting.hook_saver import HookOptions
-    from modpack.hooks.report import HookReport
     from modpack.selftest.object_rows import Row
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
@@ -525,7 +525,7 @@ class PackageExporter:
 
     def hook_report(self) -> HookReport:
         """Return the status of every hook found so far; see :class:`modpack.HookStatus`."""
-        from modpack.hooks.report import HookReport
+        from modpack.capturing.report import HookReport
 
         return HookReport(tuple(self._objects.hook_statuses))
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack import services
 from modpack.archive import layout
-from modpack.archive.manifest import contents_digest, package_digest, read_manifest
+from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import (
@@ -37,7 +38,7 @@ from modpack.core.names import (
     root_of,
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
-from modpack.discovery.importers import Importer, sys_importer
+from modpack.environment.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, listed
 from modpack.loading.cache import unpack
 from modpack.loading.checks import (
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
     from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
-    from modpack.hooks.describe import HookChoice
+    from modpack.hooks.choice import HookChoice
     from modpack.loading.objects import LoadedObject
 
 __all__ = [
@@ -112,10 +113,9 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
         raise TypeError("package and resource must be given together")
     with ExitStack() as stack:
         if may_show_progress(options["progress"]):
-            from modpack.report.progress import working
-
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
-            stack.enter_context(working(f"Loading {name}", options["progress"]))
+            task = f"Loading {name}"
+            stack.enter_context(services.installed.working(task, options["progress"]))
         # Packaged code is imported with garbage collection (benchmark row first-load).
         stack.enter_context(gc_paused())
         importer = PackageImporter(path, **select_options(OpenOptions, options))
@@ -216,11 +216,8 @@ class PackageImporter(Importer):
 
     def _repr_html_(self) -> str | None:
         """Return the HTML that notebooks show: the package's contents. Executes no code."""
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
         try:
-            return package_html(facts_of(self._archive, read_manifest(self._archive)))
+            return services.installed.package_html(self._archive)
         except ArchiveError:  # closed or unreadable: the notebook shows repr()
             return None
 
@@ -423,7 +420,7 @@ class PackageImporter(Importer):
         Raises:
             ModpackError: If no load registered a hook of that name.
         """
-        from modpack.hooks.describe import hook_state
+        from modpack.hooks.choice import hook_state
 
         if name not in self.hooks:
             known = listed(map(repr, self.hooks), 10) or "none"

@@ -32,7 +32,7 @@ from modpack.core.json_values import require_type
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
-    from modpack.hooks.describe import HookChoice
+    from modpack.hooks.choice import HookChoice
 
 VerifyLevel = Literal["code", "full"]
 OnMismatch = Literal["warn", "error", "ignore"]
@@ -323,7 +323,7 @@ class LoadOptions(ResourceOptions, LoadModelOptions, OpenOptions, ProgressOption
 
 
 class PredictorOptions(ObjectOptions, HookOptions, OpenOptions, total=False):
-    """Options of :class:`modpack.running.predictor.Predictor`."""
+    """Options of :class:`modpack.predicting.predictor.Predictor`."""
 
 
 class LoadWeightsOptions(ResourceOptions, TrustOptions, total=False):

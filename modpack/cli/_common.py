@@ -200,7 +200,7 @@ def write_file(path: Path, text: str) -> None:
         TargetError: If the file cannot be written. The previous file is unchanged.
         OSError: If the device cannot be written.
     """
-    from modpack.archive.target import write_atomically
+    from modpack.writing.target import write_atomically
 
     if path.exists() and not path.is_file():
         path.write_bytes(text.encode())

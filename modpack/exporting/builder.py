@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from modpack.archive.writer import ArchiveWriter, Checkpoint
 from modpack.core.plan import (
     EmptyMatchError,
     MockUse,
@@ -24,6 +23,7 @@ from modpack.exporting.heavy_libraries import heavy_notes
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
 from modpack.exporting.secret_guard import SecretScan
+from modpack.writing.writer import ArchiveWriter, Checkpoint
 
 
 @dataclass

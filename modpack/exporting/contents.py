@@ -25,7 +25,6 @@ from modpack.archive.layout import (
     check_record_name,
     is_internal,
 )
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
@@ -47,11 +46,12 @@ from modpack.core.tensors import tensors_to_json
 from modpack.core.text import local_folders, portable_text
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.recorded_distributions import recorded_closure
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
 from modpack.loading.mock_source import mock_source, runtime_source
+from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
     from modpack.exporting.objects import ObjectSaver

@@ -22,11 +22,11 @@ from modpack.core.graph import CodeKind, Location
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
+from modpack.environment.finder import is_a
+from modpack.environment.importers import module_dict
 from modpack.exporting.live_code import absolute_file, is_loaded, nested_codes, unwrap_functions
-from modpack.pickling.functions import same_code
+from modpack.saving.function_source import same_code
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: file systems have coarser or remote clocks

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, cast
 
 from modpack.core.json_values import require_type
-from modpack.discovery.importers import Importer, sys_importer
+from modpack.environment.importers import Importer, sys_importer
 from modpack.options import Option, ProgressOptions
 
 if TYPE_CHECKING:
-    from modpack.hooks.describe import HookChoice
+    from modpack.hooks.choice import HookChoice
 
 SelfTest = Literal[True, False, "warn"]
 Preset = Literal["none", "pinned", "hermetic"]

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from modpack.discovery.finder import is_a
 from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_names
+from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
     is_constant,
@@ -29,8 +29,8 @@ from modpack.exporting.live_code import (
     resolve_name,
     unwrap_functions,
 )
-from modpack.pickling.base import Filling
-from modpack.pickling.functions import FUTURE_FLAGS, same_code
+from modpack.saving.base import Filling
+from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
 _MAX_LITERAL_LENGTH = 500

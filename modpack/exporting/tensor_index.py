@@ -19,8 +19,8 @@ from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_use
 from modpack.core.text import dtype_name, human_size
 from modpack.diagnostics import Diagnostic
 from modpack.errors import listed
-from modpack.pickling.object_paths import iter_with_paths
-from modpack.pickling.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
+from modpack.saving.object_paths import iter_with_paths
+from modpack.saving.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
 
 _MAX_PATHS: Final = 1000
 """Maximum number of paths to one module. Nested shared modules multiply them."""

@@ -26,7 +26,7 @@ from modpack.loading.checks import (
 )
 from modpack.options import LoadWeightsOptions, takes_options
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
-from modpack.security.pickle_names import read_pickle
+from modpack.trust.pickle_names import read_pickle
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -54,7 +54,6 @@ _NAMES: Final = {
         "make_parametrized",
         "tensor_of",
     ),
-    "modpack.hooks.observe": ("fresh",),
     "modpack.hooks.restoring": (
         "HookCapture",
         "handle",
@@ -68,7 +67,7 @@ _NAMES: Final = {
         "make_named_tuple",
         "make_typed_dict",
     ),
-    "modpack.pickling.base": (
+    "modpack.pickling.scripts": (
         "defined",
         "script_module",
         "set_in_script",
@@ -86,6 +85,7 @@ _NAMES: Final = {
         "fill_cell",
         "fill_weak_container",
         "forward_ref",
+        "fresh",
         "fresh_barrier",
         "fresh_condition",
         "fresh_context_var",
@@ -95,6 +95,7 @@ _NAMES: Final = {
         "fresh_semaphore",
         "fresh_simple_queue",
         "graph_module",
+        "load_script_module",
         "lru_cached",
         "mapping_proxy",
         "memory_view",
@@ -115,7 +116,6 @@ _NAMES: Final = {
         "weak_proxy",
         "weak_reference",
     ),
-    "modpack.pickling.torch_archives": ("load_script_module",),
 }
 """The defining modules. A table of names, because some of them are in higher layers."""
 

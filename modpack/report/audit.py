@@ -40,8 +40,8 @@ from modpack.report.facts import (
     sources_here,
 )
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
-from modpack.security.code_listing import list_code
 from modpack.security.signing import check_signatures
+from modpack.trust.code_listing import list_code
 
 _LICENSE: Final = "license"
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)

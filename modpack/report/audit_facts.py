@@ -13,7 +13,7 @@ from modpack.core.plan import MockUse
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 
 @dataclass(frozen=True)

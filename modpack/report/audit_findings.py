@@ -30,7 +30,7 @@ from modpack.report.audit_facts import (
     location_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 """Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
@@ -199,6 +199,9 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
             "self-test-missing", package.path, "the package has no self-test"
         )
     else:
+        if package.self_test.passed and not audit.is_verified:
+            text = "the package records that its self-test passed"
+            yield Diagnostic.from_code("self-test-unverified", package.path, text)
         yield from _self_test(package.path, package.self_test)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""

@@ -34,7 +34,7 @@ from modpack.report.audit_facts import (
 from modpack.report.facts import ModuleFacts, used_name
 from modpack.report.format import indented, relative, table, title
 from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
 _RISK_STYLES = {
     MockRisk.CALLED: "bold red",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         PlanFacts,
         ResourceFacts,
     )
-    from modpack.security.code_listing import CodeListing
+    from modpack.trust.code_listing import CodeListing
 
 SCHEMA: Final = 1
 

@@ -21,7 +21,7 @@ from modpack.core.environment import (
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
 from modpack.core.observations import UndeclaredImport
 from modpack.core.text import counted, printable
-from modpack.discovery.environment import compare
+from modpack.environment.comparison import compare
 from modpack.report.package_info import read_checked_manifest
 
 _OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"

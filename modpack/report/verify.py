@@ -56,7 +56,6 @@ from modpack.report.verify_records import (
     check_texts,
     read_own_records,
 )
-from modpack.security.code_listing import CodeListing, find_package_violations, list_code
 from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import (
     CHANGED,
@@ -64,6 +63,7 @@ from modpack.security.signing_envelope import (
     read_envelope,
     require_subject,
 )
+from modpack.trust.code_listing import CodeListing, find_package_violations, list_code
 
 _REPORTED_BY_OTHER_CHECKS: Final = frozenset({"pickle-missing"})
 """Codes of pickle findings that the checks of digests and records cover."""

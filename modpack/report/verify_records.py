@@ -61,9 +61,9 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError, listed
 from modpack.pickling.pickle_machine import MalformedError
-from modpack.security.code_listing import CodeListing
-from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import read_hooks
+from modpack.trust.code_listing import CodeListing
+from modpack.trust.pickle_names import PickledStorage, read_pickle
 
 _TRUTHS: Final = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
 _TEXTS: Final = ("default_dtype", "default_device", "matmul_precision")

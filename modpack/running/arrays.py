@@ -11,6 +11,8 @@ import torch
 
 from modpack.core.text import dtype_name
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
+from modpack.predicting.rows import Layout, Place
+from modpack.predicting.values import can_convert, check_inputs, convert, describe, join_problems
 from modpack.running.decoding import (
     decode_named,
     decode_value,
@@ -19,10 +21,8 @@ from modpack.running.decoding import (
     only_input,
     parse_document,
 )
-from modpack.running.inputs import join_problems, reading, require_library
+from modpack.running.inputs import reading, require_library
 from modpack.running.row_files import RowSource
-from modpack.running.rows import Layout, Place
-from modpack.running.values import can_convert, check_inputs, convert, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
 

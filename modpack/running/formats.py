@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from modpack.errors import DataError, InputMismatchError, listed
+from modpack.predicting.rows import BadRow, Chunk, Layout, Source, merge
+from modpack.predicting.values import join_problems
 from modpack.running.arrays import (
     open_arguments,
     open_npy,
@@ -19,9 +21,8 @@ from modpack.running.arrays import (
 )
 from modpack.running.decoding import parse_document
 from modpack.running.images import ImageSource
-from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
+from modpack.running.inputs import IMAGE, STDIN, InputFile, reading
 from modpack.running.row_files import JsonlSource, ListSource
-from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
 from modpack.running.tables import CsvSource, ParquetSource
 
 _OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {

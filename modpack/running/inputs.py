@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.errors import DataError, InputMismatchError, ModpackError, listed
+from modpack.errors import DataError, ModpackError, listed
 
 STDIN: Final = "-"
 IMAGE: Final = "image"
@@ -197,8 +197,3 @@ def reading(file: str) -> Iterator[None]:
     except Exception as failure:
         reason = " ".join((str(failure) or type(failure).__name__).split())
         raise DataError(file, f"the file cannot be read: {reason:.200}") from failure
-
-
-def join_problems(failure: InputMismatchError) -> str:
-    """Return all problems of values on one line."""
-    return "; ".join(problem.rstrip(".") for problem in failure.problems)

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from modpack.archive.target import Sink, open_sink
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
+from modpack.predicting.rows import Outputs
 from modpack.running.decoding import encode_value
 from modpack.running.inputs import require_library
-from modpack.running.rows import Outputs
+from modpack.writing.target import Sink, open_sink
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""

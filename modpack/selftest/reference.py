@@ -28,7 +28,6 @@ from typing import Any, NamedTuple
 import torch
 
 from modpack.archive.layout import ExampleRecords
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
@@ -36,7 +35,7 @@ from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import dtype_name, local_folders, portable_text
-from modpack.discovery.finder import is_a
+from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
@@ -51,6 +50,7 @@ from modpack.selftest.conditions import (
 )
 from modpack.selftest.preservation import RestoreTensors, preserve_model
 from modpack.selftest.process import Difference
+from modpack.writing.writer import ArchiveWriter
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,10 @@ def _write_leaves(
 ) -> None:
     """Write an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
-    for index, (path, structure, value, tensor) in enumerate(leaves):
+    for index, (path, structure, value, tensor, device) in enumerate(leaves):
         entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
+        if device is not None:
+            entry["device"] = device
         if tensor is not None:
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
@@ -171,6 +173,7 @@ def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[P
             entry["structure"],
             entry["value"],
             _tensor(read, entry["tensor"]) if "tensor" in entry else None,
+            entry.get("device"),
         )
         for entry in document["leaves"]
     ]

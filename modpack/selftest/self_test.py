@@ -83,8 +83,8 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
             run.
         ModpackError: If the package contains no self-test.
     """
+    from modpack.selftest.explanations import explain_failure
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
-    from modpack.selftest.rounds import explain_failure
 
     recorded = _recorded(path, options)
     job = Job(

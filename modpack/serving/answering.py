@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.predicting.rows import layout_of
 from modpack.running.decoding import decode_value, encode_named, parse_document
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
-from modpack.running.rows import layout_of
 from modpack.serving.infer_requests import (
     MAX_DEPTH,
     InferRequest,
@@ -27,7 +27,7 @@ from modpack.serving.settings import Answer, JobKind
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
-    from modpack.running.predictor import Predictor
+    from modpack.predicting.predictor import Predictor
 
 _MAX_MESSAGE = 2000
 _ANY_COMPRESSION = zlib.MAX_WBITS | 32

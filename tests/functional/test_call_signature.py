@@ -14,9 +14,9 @@ from torch import nn
 import modpack
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, UnsupportedVersionError
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 from tests.warm_python import run_python
 
 SOURCE = """

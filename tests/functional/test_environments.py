@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.errors import (
     ArchiveError,
@@ -18,6 +17,7 @@ from modpack.errors import (
     EnvironmentMismatchWarning,
     ExternNotFoundError,
 )
+from modpack.writing.writer import ArchiveWriter
 
 ENVIRONMENT = ".data/modpack/environment.json"
 

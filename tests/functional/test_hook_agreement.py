@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.core.hookspec import CallableSpec
 from modpack.pickling import rebuild
 from modpack.security.pickled_hooks import read_hooks
+from modpack.writing.writer import ArchiveWriter
 from tests.warm_python import run_python
 
 RECORD = "__model__/model.pkl"

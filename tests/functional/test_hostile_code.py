@@ -10,7 +10,7 @@ import pytest
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.json_output import code_facts
-from modpack.security.code_listing import list_code
+from modpack.trust.code_listing import list_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ import codecs, os, sys
 import modpack, torch
 from modpack.errors import ModpackError
 codecs.lookup("raw_unicode_escape")
-import modpack.core.plan_json as plans, modpack.discovery.finder
+import modpack.core.plan_json as plans, modpack.environment.finder
 plans.plan_from_json(plans.plan_to_json(plans.Plan({}), {}))  # evaluates annotations once
 modpack.load(good, policy=modpack.TrustPolicy())  # imports what loading needs
 events = []

@@ -17,7 +17,6 @@ import torch
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import (
     ArchiveError,
     NotAPackageError,
@@ -25,6 +24,7 @@ from modpack.errors import (
     UnpicklingError,
     UnsupportedVersionError,
 )
+from modpack.writing.writer import ArchiveWriter
 
 
 class WithPersistentIds(pickle.Pickler):

@@ -17,10 +17,10 @@ import modpack
 from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 from tests.warm_python import run_python
 
 KEY = """-----BEGIN PUBLIC KEY-----

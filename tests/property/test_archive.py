@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from modpack.archive.layout import NameRegistry, check_record_name
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError
+from modpack.writing.writer import ArchiveWriter
 from tests.property_settings import examples
 
 names = st.text(st.characters(codec="utf-8"), max_size=12) | st.from_regex(

@@ -9,8 +9,8 @@ import pytest
 from modpack.archive import layout
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
 COUNT = 40
@@ -60,7 +60,7 @@ def target(request, tmp_path, monkeypatch):
         yield file, request.param
         return
     if request.param == "spooled on disk":
-        monkeypatch.setattr("modpack.archive.target._SPOOL_IN_MEMORY_BYTES", 100)
+        monkeypatch.setattr("modpack.writing.target._SPOOL_IN_MEMORY_BYTES", 100)
     with file.open("wb") as opened:
         yield opened, request.param
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from modpack import PackageExporter
+from modpack.capturing import observe
 from modpack.exporting import tensor_index
 from modpack.exporting.tensor_index import named_tensors
-from modpack.hooks import observe
 
 
 class Entry:

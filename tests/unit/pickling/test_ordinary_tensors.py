@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from modpack.capturing.collect import HookCollector
+from modpack.capturing.observe import HookObserver
 from modpack.errors import PicklingError
-from modpack.hooks.collect import HookCollector
-from modpack.hooks.observe import HookObserver
-from modpack.pickling import pickler
-from modpack.pickling.pickler import pickle_object
-from modpack.pickling.tensors import ordinary_reduction
+from modpack.saving import pickler
+from modpack.saving.pickler import pickle_object
+from modpack.saving.tensors import ordinary_reduction
 from tests.tensor_kinds import KINDS, DispatchingMode, ForwardingMode
 from tests.unit.pickling.test_saving import Notes
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling.pickle_edits import SetWriter
+from modpack.saving.pickle_edits import SetWriter
 
 PROTOCOLS = [2, 3, 4, 5]
 

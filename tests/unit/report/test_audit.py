@@ -10,12 +10,12 @@ import pytest
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.observations import MockRisk
 from modpack.core.plan import PackagingErrorReason
 from modpack.core.rules import Action
 from modpack.errors import ArchiveError
 from modpack.report.audit import audit_package, audit_plan, judge, parse_gate
+from modpack.writing.writer import ArchiveWriter
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 GRAPH = ".data/modpack/graph.json"

@@ -36,7 +36,7 @@ def self_test(**changes):
 
 
 def found(**facts):
-    return find_all(AuditFacts("m.modpack", **{"modules": (), **facts}))
+    return find_all(AuditFacts("m.modpack", **{"modules": (), "is_verified": True, **facts}))
 
 
 def codes(**facts):
@@ -105,7 +105,7 @@ def test_observations_of_unchecked_package_are_warnings(risk, code, text):
     mocks = (mock(use(UseKind.FUNCTION_BODY), risk=risk, runs=2),)
     (finding,) = [
         each
-        for each in found(mocks=mocks, package=package(self_test=self_test()))
+        for each in found(mocks=mocks, package=package(self_test=self_test()), is_verified=False)
         if each.subject == "spy"
     ]
     assert (finding.code, finding.severity) == ("mock-unverified", Severity.WARNING)
@@ -261,6 +261,16 @@ def test_absent_optional_extern_is_an_info():
 def test_package_without_self_test_is_an_info():
     assert codes(package=package()) == ["self-test-missing"]
     assert codes() == []
+
+
+def test_passed_self_test_is_the_word_of_an_unchecked_producer():
+    tried = package(self_test=self_test())
+    (finding,) = found(package=tried, is_verified=False)
+    assert (finding.code, finding.severity) == ("self-test-unverified", Severity.INFO)
+    assert "--key" in finding.hint
+    assert codes(package=tried) == []
+    failed = package(self_test=self_test(passed=False))
+    assert codes(package=failed, is_verified=False) == ["self-test-failed"]
 
 
 def test_failed_self_test_is_an_error_with_its_reason():

@@ -38,6 +38,7 @@ def test_gate_fires_on_codes_that_imply_its_code():
     assert fires("mock-not-observed", "mock-unverified")
     assert fires("extern-unpinned", "extern-local")
     assert fires("self-test-missing", "self-test-failed")
+    assert fires("self-test-missing", "self-test-unverified")
 
 
 def test_severity_gate_fires_on_higher_severities():

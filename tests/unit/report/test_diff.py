@@ -9,11 +9,11 @@ import torch
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackWarning, NotAPackageError
 from modpack.report.diff import compare_packages
 from modpack.report.diff_facts import Change, SourceChoice
 from modpack.report.diff_text import differences_lines, statistics_lines
+from modpack.writing.writer import ArchiveWriter
 
 TILL = "difflib_shop/till.py"
 LIBRARY = {

@@ -12,10 +12,10 @@ from torch.package import PackageExporter as AncestorsExporter
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.report.diff import compare_packages
 from modpack.report.diff_facts import Change, Values
 from modpack.report.diff_text import differences_lines
+from modpack.writing.writer import ArchiveWriter
 
 RECORD = ".data/modpack/tensors.json"
 

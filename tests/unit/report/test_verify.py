@@ -13,7 +13,6 @@ from rich.padding import Padding
 
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.diagnostics import Severity
 from modpack.errors import (
     ArchiveError,
@@ -23,6 +22,7 @@ from modpack.errors import (
 )
 from modpack.report.audit_text import code_part
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 from tests.rezipped import rezipped
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/archives/torch_package"

@@ -12,12 +12,12 @@ from rich.console import Console
 import modpack
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
 from modpack.report.verify import verify_package, verify_report
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate, read_public, write_pair
+from modpack.writing.writer import ArchiveWriter
 from tests.rezipped import rezipped
 
 

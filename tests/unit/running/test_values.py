@@ -11,7 +11,7 @@ from torch import nn
 
 from modpack.core.call_signature import CallSignature, ContainerSpec, ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.running.values import check_inputs, flatten_result, signature_of
+from modpack.predicting.values import check_inputs, flatten_result, signature_of
 
 SIGNATURE = CallSignature(
     ("net", "model.pkl"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modpack.pickling.allowlist import DATA, is_dangerous
-from modpack.security.pickle_names import PickleReader, read_pickle
+from modpack.trust.pickle_names import PickleReader, read_pickle
 from tests.hostile_pickles import HOSTILE_PICKLES
 
 
