@@ -85,8 +85,8 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
-# Takes 10 minutes; keep the machine idle. ROUNDS=5 measures longer.
-bench-serve: $(VENV)/bench.stamp ## compare modpack serve with a FastAPI app and LitServe; writes docs/reference/serving-speed.md
+# Takes 9 minutes (ROUNDS=5: 14); keep the machine idle.
+bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI and Starlette, and LitServe; writes docs/reference/serving-speed.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 

@@ -19,7 +19,7 @@ _SECONDS = 60
 
 def can_serve() -> bool:
     """Return whether the optional dependencies of ``modpack serve`` are installed."""
-    return all(find_spec(name) for name in ("fastapi", "uvicorn", "prometheus_client"))
+    return all(find_spec(name) for name in ("uvicorn", "msgspec", "prometheus_client"))
 
 
 @contextmanager

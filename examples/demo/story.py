@@ -232,7 +232,7 @@ def _serve(
     """Send the first test image to the served package, and check the answer."""
     if not can_serve():
         console.print(
-            "Skipped, because FastAPI, uvicorn, or prometheus-client is not installed. Run: pip "
+            "Skipped, because uvicorn, msgspec, or prometheus-client is not installed. Run: pip "
             "install 'modpack[serve]'",
             highlight=False,
         )

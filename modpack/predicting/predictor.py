@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from modpack.archive.manifest import package_digest
-from modpack.core.call_signature import CallSignature, build_arguments
+from modpack.core.call_signature import CallSignature
 from modpack.core.process import gc_paused
 from modpack.errors import ModpackError
 from modpack.importer import PackageImporter
@@ -29,7 +29,7 @@ from modpack.predicting.rows import (
     split,
     split_outputs,
 )
-from modpack.predicting.values import check_inputs, flatten_result, signature_of
+from modpack.predicting.values import CallForm, signature_of
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
@@ -61,6 +61,7 @@ class Predictor:
         model: The loaded object.
         signature: Its call signature. If the package has none, it knows only the names of the
             arguments.
+        form: The call signature, prepared for many calls.
         device: The device of the inputs.
 
     Raises:
@@ -72,6 +73,7 @@ class Predictor:
     digest: str
     model: Any
     signature: CallSignature
+    form: CallForm
     device: str
 
     def __init__(
@@ -115,6 +117,7 @@ class Predictor:
         self._importer = importer
         self._device = location or _device_of(self.model)
         self.device = str(self._device)
+        self.form = CallForm(self.signature)
         self._layout = layout_of(self.signature, None)
         self._rows = self._layout.rows if self.signature.batching == "independent" else frozenset()
         self._call = torch.compile(self.model) if compile else self.model
@@ -149,13 +152,14 @@ class Predictor:
         Returns:
             The outputs of each call, or its exception.
         """
+        if len(calls) == 1 or not self._rows:
+            return [self._try(call) for call in calls]
         results: dict[int, dict[str, object] | Exception] = {}
-        can_join = bool(self._rows) and len(calls) > 1
         groups: dict[object, list[tuple[int, dict[str, object], int]]] = {}
         for index, call in enumerate(calls):
             try:
                 values = self._checked(call)
-                rows = count_rows(values, self._rows) if can_join else None
+                rows = count_rows(values, self._rows)
                 key = index if rows is None else joint_key(values, self._rows)
             except Exception as failure:
                 results[index] = failure
@@ -180,9 +184,15 @@ class Predictor:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _try(self, call: Mapping[str, object]) -> dict[str, object] | Exception:
+        try:
+            return self.predict(call)
+        except Exception as failure:  # the model may raise anything
+            return failure
+
     def _checked(self, values: Mapping[str, object]) -> dict[str, object]:
         converted = {name: _as_tensor(value) for name, value in values.items()}
-        check_inputs(self.signature, converted)
+        self.form.check(converted)
         return converted
 
     def _run(self, values: Mapping[str, object]) -> dict[str, object]:
@@ -190,14 +200,14 @@ class Predictor:
             name: value.to(self._device) if isinstance(value, torch.Tensor) else value
             for name, value in values.items()
         }
-        args, kwargs = build_arguments(self.signature, moved)
+        args, kwargs = self.form.arguments(moved)
         with torch.inference_mode():
             try:
                 result = self._call(*args, **kwargs)
             except SystemExit as failure:  # would end the caller, perhaps as if it had succeeded
                 ended = RuntimeError(f"it called sys.exit({failure.code!r})")
                 raise ended.with_traceback(failure.__traceback__) from failure
-            return flatten_result(self.signature, result)
+            return self.form.outputs(result)
 
     def _run_parts(
         self, values: Mapping[str, object], sizes: Sequence[int]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, Type
 
 import torch
 
+from modpack.core.call_signature import DEFAULT_ROWS
 from modpack.core.text import counted
 from modpack.errors import DataError, InputMismatchError, ModpackError
 from modpack.loading.objects import packaged_location
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature, ValueSpec
 
 OnError: TypeAlias = Literal["stop", "skip"]
-DEFAULT_ROWS = 32
-"""Rows of a batch unless the user chooses another number."""
 
 
 class Place(NamedTuple):

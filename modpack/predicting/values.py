@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import torch
@@ -12,6 +12,7 @@ from modpack.core.call_signature import (
     PLAIN_TYPES,
     CallSignature,
     ValueSpec,
+    build_arguments,
     flatten_values,
     format_tensor,
     name_values,
@@ -37,6 +38,89 @@ def signature_of(model: Any, resource: tuple[str, str]) -> CallSignature:
     return CallSignature(resource, tuple(p.name for p in named), positional, tuple(inputs), ())
 
 
+class CallForm:
+    """A call signature that is prepared for many calls.
+
+    Args:
+        signature: The call signature.
+
+    Attributes:
+        signature: The call signature.
+        specs: The specs of the inputs by name.
+    """
+
+    def __init__(self, signature: CallSignature) -> None:
+        self.signature = signature
+        self.specs = {spec.name: spec for spec in signature.inputs}
+        self._dtypes = {name: getattr(torch, s.dtype or "", None) for name, s in self.specs.items()}
+        self._output = next((s.name for s in signature.outputs if not s.path), "output")
+        # The names in the order of the arguments, if each is passed by position.
+        count = len(signature.parameters)
+        is_simple = not signature.containers and signature.positional == count == len(self.specs)
+        by_parameter = {spec.path[0]: spec.name for spec in signature.inputs}
+        self._order = [by_parameter[name] for name in signature.parameters] if is_simple else []
+
+    def check(self, values: Mapping[str, object]) -> None:
+        """Check named values; see :func:`check_inputs`."""
+        specs = self.specs
+        unknown = () if values.keys() <= specs.keys() else [n for n in values if n not in specs]
+        problems = [f"input {n!r:.100}: unknown name. {self._suggest(n)}" for n in unknown]
+        # An optional argument may be omitted, but not a part of it.
+        is_partial = bool(unknown) or len(values) < len(specs)
+        started = {specs[n].path[0] for n in values if n in specs} if is_partial else set()
+        sizes: dict[str, tuple[int, str]] = {}
+        for name, spec in specs.items():
+            if name not in values:
+                if spec.required or spec.path[0] in started:
+                    problems.append(f"input {name!r}: missing; expected {spec}")
+            elif not self._fits(spec, values[name]):
+                found = describe(values[name])
+                problems.append(f"input {name!r}: expected {spec}, got {found}")
+            elif spec.shape:
+                problems += _size_problems(spec, cast(torch.Tensor, values[name]), sizes)
+        if problems:
+            more = len(problems) - _MAX_PROBLEMS
+            problems[_MAX_PROBLEMS:] = [f"and {more} more problems"] if more > 0 else []
+            raise InputMismatchError(tuple(problems))
+
+    def _suggest(self, name: str) -> str:
+        known = list(self.specs)
+        inputs = f"The inputs are {', '.join(map(repr, known[:10]))}."
+        return did_you_mean(name, known, inputs if known else "There are no inputs.")
+
+    def _fits(self, spec: ValueSpec, value: object) -> bool:
+        """Return whether a value fits, apart from dimensions that vary."""
+        if spec.type == "tensor":
+            shape = spec.shape or ()
+            return (
+                isinstance(value, torch.Tensor)
+                and value.dtype is self._dtypes[spec.name]
+                and value.dim() == len(shape)
+                and all(
+                    expected == size or type(expected) is str
+                    for expected, size in zip(shape, value.shape, strict=True)
+                )
+            )
+        if spec.type in ("any", "object"):
+            return True
+        accepted = (int, float) if spec.type == "float" else (PLAIN_TYPES[spec.type],)
+        return type(value) in accepted
+
+    def arguments(
+        self, values: Mapping[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Return positional and keyword arguments from checked values."""
+        if self._order and len(values) == len(self._order):
+            return tuple([values[name] for name in self._order]), {}
+        return build_arguments(self.signature, values)
+
+    def outputs(self, result: object) -> dict[str, object]:
+        """Return the parts of a return value by name. Tensors are moved to the CPU."""
+        if isinstance(result, torch.Tensor):
+            return {self._output: _to_cpu(result)}
+        return flatten_result(self.signature, result)
+
+
 def check_inputs(signature: CallSignature, values: Mapping[str, object]) -> None:
     """Check named values against a call signature.
 
@@ -48,59 +132,7 @@ def check_inputs(signature: CallSignature, values: Mapping[str, object]) -> None
         InputMismatchError: If a name is unknown or missing, or a type, dtype, or shape differs.
             The error lists all problems.
     """
-    problems = list(_find_problems(signature, values))
-    if problems:
-        more = len(problems) - _MAX_PROBLEMS
-        problems[_MAX_PROBLEMS:] = [f"and {more} more problems"] if more > 0 else []
-        raise InputMismatchError(tuple(problems))
-
-
-def _find_problems(signature: CallSignature, values: Mapping[str, object]) -> Iterator[str]:
-    specs = {spec.name: spec for spec in signature.inputs}
-    for name in values:
-        if name not in specs:
-            yield f"input {name!r:.100}: unknown name. {_suggest(name, list(specs))}"
-    # An optional argument may be omitted, but not a part of it.
-    started = {spec.path[0] for name, spec in specs.items() if name in values}
-    sizes: dict[str, tuple[int, str]] = {}
-    for name, spec in specs.items():
-        if name not in values:
-            if spec.required or spec.path[0] in started:
-                yield f"input {name!r}: missing; expected {spec}"
-            continue
-        problem = _value_problem(spec, values[name])
-        if problem is not None:
-            yield f"input {name!r}: {problem}"
-        elif spec.shape is not None:
-            yield from _size_problems(spec, cast(torch.Tensor, values[name]), sizes)
-
-
-def _suggest(name: str, known: Sequence[str]) -> str:
-    inputs = f"The inputs are {', '.join(map(repr, known[:10]))}."
-    return did_you_mean(name, known, inputs if known else "There are no inputs.")
-
-
-def _value_problem(spec: ValueSpec, value: object) -> str | None:
-    """Return the problem of one value apart from varying dimensions, or None."""
-    if spec.type in ("any", "object"):
-        return None
-    if spec.type == "tensor":
-        if isinstance(value, torch.Tensor) and _fits(spec, value):
-            return None
-    else:
-        accepted = (int, float) if spec.type == "float" else (PLAIN_TYPES[spec.type],)
-        if type(value) in accepted:
-            return None
-    return f"expected {spec}, got {describe(value)}"
-
-
-def _fits(spec: ValueSpec, tensor: torch.Tensor) -> bool:
-    shape = spec.shape or ()
-    return (
-        dtype_name(tensor.dtype) == spec.dtype
-        and tensor.dim() == len(shape)
-        and all(type(e) is str or e == size for e, size in zip(shape, tensor.shape, strict=True))
-    )
+    CallForm(signature).check(values)
 
 
 def _size_problems(

@@ -64,7 +64,7 @@ def picture_of(file: str, layout: Layout) -> Picture:
     axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
     if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
         raise DataError(file, f"the input {name!r} is {spec}, which cannot contain images")
-    dtype = dtype_of(spec)
+    dtype = dtype_of(spec.name, spec.dtype)
     if dtype is not torch.uint8 and not dtype.is_floating_point:
         raise DataError(file, f"images cannot be converted to {spec.dtype}, the dtype of {name!r}")
     sides = [size for index, size in enumerate(shape) if index != axis]

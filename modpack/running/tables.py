@@ -193,7 +193,7 @@ class CsvSource(RowSource[list[str]]):
             spec = self._layout.specs[each.name]
             if each.name not in self._layout.rows or spec.dtype is None:
                 return None
-            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
+            tensor = _parse_numbers(rows, each.columns, dtype_of(spec.name, spec.dtype))
             if tensor is None:
                 return None
             values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
@@ -335,7 +335,7 @@ class ParquetSource(RowSource[Any]):
         spec = self._layout.specs[assigned.name]
         if spec.type != "tensor":
             return None
-        dtype = dtype_of(spec)
+        dtype = dtype_of(spec.name, spec.dtype)
         parts: list[torch.Tensor] = []
         for index in assigned.columns:
             part = column_tensor(batch.column(self._columns[index]))

@@ -317,18 +317,19 @@ class PickleReader(_GlobalCollector):
             raise MalformedError("the pickle sets the state of an object that it did not create")
 
 
-@dataclass(eq=False, slots=True)
 class Pairs:
     """The items of a dict, or items set on another object."""
 
-    items: list[tuple[Any, Any]] = field(default_factory=list)
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[tuple[Any, Any]] = []
 
     def get(self, key: str) -> Any:
         """Return the last value of a string key, or None."""
         return next((v for k, v in reversed(self.items) if type(k) is str and k == key), None)
 
 
-@dataclass(eq=False, slots=True)
 class CallResult:
     """The result of a call, and its later modifications.
 
@@ -342,13 +343,22 @@ class CallResult:
         calls: Functions called for their effect on the result, each with its second argument.
     """
 
-    function: Any
-    arguments: Any
-    is_instance: bool = False
-    pairs: Pairs | None = None
-    states: Sequence[Any] = ()
-    added: Sequence[Any] = ()
-    calls: Sequence[tuple[Any, Any]] = ()
+    __slots__ = ("added", "arguments", "calls", "function", "is_instance", "pairs", "states")
+
+    def __init__(
+        self,
+        function: Any,
+        arguments: Any,
+        is_instance: bool = False,
+        pairs: Pairs | None = None,
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.is_instance = is_instance
+        self.pairs = pairs
+        self.states: Sequence[Any] = ()
+        self.added: Sequence[Any] = ()
+        self.calls: Sequence[tuple[Any, Any]] = ()
 
     def get(self, key: str) -> Any:
         """Return the value of a string key in the last state, or None."""
@@ -356,11 +366,13 @@ class CallResult:
         return state.get(key) if isinstance(state, Pairs) else None
 
 
-@dataclass(eq=False, slots=True)
 class Persistent:
     """An object that the unpickler resolves by a persistent id."""
 
-    identity: Any
+    __slots__ = ("identity",)
+
+    def __init__(self, identity: Any) -> None:
+        self.identity = identity
 
 
 class PickleTree(_GlobalCollector):

@@ -91,6 +91,11 @@ def test_check_inputs_lists_all_problems_on_one_line_each():
     ]
 
 
+def test_check_inputs_finds_a_missing_part_next_to_an_unknown_name():
+    found = problems(**{"state.0": True, "a": 1, "b": 2})
+    assert found[-1] == "input 'state.1': missing; expected None"
+
+
 def test_check_inputs_limits_the_number_of_problems():
     found = problems(**{f"y{number}": 1 for number in range(1000)})
     assert len(found) == 21
