@@ -74,8 +74,9 @@ class ModpackError(Exception):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
-        cls.code = "-".join(words).lower()
+        name = cls.__name__.removesuffix("Error")
+        # Without a regular expression, which the first load of a process would compile.
+        cls.code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).strip("_-")
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         self.hint = hint

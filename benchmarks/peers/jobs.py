@@ -10,7 +10,7 @@ import keyword
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -202,21 +202,28 @@ def first_load(times: int) -> Figures:
     with PackageExporter("plain.torch-package") as exporter:
         exporter.extern("torch.**")
         exporter.save_pickle("model", "model.pkl", model)
-    taken: dict[str, list[float]] = {how: [] for how in _FIRST_LOADS}
-    for number in range(times + 1):
-        for how, code in _FIRST_LOADS.items():
-            seconds = seconds_of(code, after="import torch")
-            if number:  # the first run compiles modules and fills the cache
-                taken[how].append(seconds)
-    ours, theirs = (statistics.median(taken[how]) for how in _FIRST_LOADS)
+    ours, theirs = _medians_in_turn(times, [(code, "import torch") for code in _FIRST_LOADS])
     return {"over torch.package": ours - theirs, "modpack": ours, "torch.package": theirs}
 
 
-_FIRST_LOADS = {
-    "modpack": "import modpack; modpack.load('plain.modpack')",
-    "torch.package": "from torch.package import PackageImporter; "
+_FIRST_LOADS = (
+    "import modpack; modpack.load('plain.modpack')",
+    "from torch.package import PackageImporter; "
     "PackageImporter('plain.torch-package').load_pickle('model', 'model.pkl')",
-}
+)
+
+
+def _medians_in_turn(times: int, codes: Sequence[tuple[str, str]]) -> list[float]:
+    """Return the median seconds of each code, which run in turn, each in a new interpreter.
+
+    Args:
+        times: Number of measurements of each.
+        codes: Each code, and code that runs before its measurement.
+    """
+    for code, after in codes:
+        seconds_of(code, after)  # compiles modules and fills the cache
+    taken = [[seconds_of(code, after) for code, after in codes] for _ in range(times)]
+    return [statistics.median(each) for each in zip(*taken, strict=True)]
 
 
 def first_save(times: int) -> Figures:
@@ -226,16 +233,8 @@ def first_save(times: int) -> Figures:
     """
     small = "import torch, benched; model = benched.Small()"
     save = "import modpack; modpack.save(model, 'first.modpack', self_test=True)"
-    taken: dict[str, list[float]] = {"modpack": [], "import torch": []}
-    for number in range(times + 1):
-        for how, code, after in (
-            ("modpack", save, f"import sys; sys.path.insert(0, ''); {small}"),
-            ("import torch", "import torch", "pass"),
-        ):
-            seconds = seconds_of(code, after)
-            if number:  # the first run compiles modules and fills the cache
-                taken[how].append(seconds)
-    ours, theirs = (statistics.median(each) for each in taken.values())
+    after = f"import sys; sys.path.insert(0, ''); {small}"
+    ours, theirs = _medians_in_turn(times, [(save, after), ("import torch", "pass")])
     return {"over `import torch`": ours - theirs, "modpack": ours, "import torch": theirs}
 
 

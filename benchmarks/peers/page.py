@@ -90,7 +90,7 @@ def _value_text(goal: Goal, ratio: float) -> str:
 
 def _figures(row: Measured) -> str:
     samples = row.samples
-    metrics = list(dict.fromkeys(side.metric for side in samples))
+    metrics = list(dict.fromkeys(side.metric for side in samples)) or ["result"]
     subjects = list(dict.fromkeys(side.subject for side in samples))
     lines = [f"### {row.title}", ""]
     lines.append(f"| | {' | '.join(metrics)} |")

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -92,8 +92,7 @@ class LiveIds(HookIdMap):
 HANDLE: Final = "handle"
 
 
-@dataclass(frozen=True)
-class UnsavedHook:
+class UnsavedHook(NamedTuple):
     """A hook that cannot be saved.
 
     target: The saved tensor whose graph has the hook, or the handle that refers to it.
@@ -120,9 +119,11 @@ def _is_internal(hook: object) -> bool:
     return is_inactive(hook) or not own.isdisjoint(modules)
 
 
-@dataclass
 class HookGroup:
     """A multi-grad hook and its tensors.
+
+    Args:
+        hook: The registered hook.
 
     Attributes:
         hook: The registered hook.
@@ -130,13 +131,10 @@ class HookGroup:
         on_graph: Whether some of its tensors are intermediate ones, which die with their graph.
     """
 
-    hook: MultiGradPart
-    members: list[torch.Tensor] = field(init=False)
-    on_graph: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        variables = [getattr(node, "variable", None) for node in self.hook.nodes]
-        self.members = [each for each in variables if each is not None]
+    def __init__(self, hook: MultiGradPart) -> None:
+        self.hook = hook
+        variables = [getattr(node, "variable", None) for node in hook.nodes]
+        self.members: list[torch.Tensor] = [each for each in variables if each is not None]
         self.on_graph = len(self.members) < len(variables)
 
     def sort_members(self) -> None:
@@ -165,8 +163,7 @@ def _multi_grad_parts(tensor: torch.Tensor) -> Iterator[tuple[int, MultiGradPart
             yield identity, part
 
 
-@dataclass(frozen=True)
-class CapturedHook:
+class CapturedHook(NamedTuple):
     """One hook to be saved.
 
     Attributes:

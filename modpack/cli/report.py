@@ -121,5 +121,5 @@ def _render(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, 
     audit = audit_package(file)
     sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
     shown = sources if with_all else nearest_sources(sources, audit)
-    text = html_report(audit, shown, requirements_of(file).comparison)
+    text = html_report(audit, shown, requirements_of(file, check=True).comparison)
     return audit, text, len(sources.texts) - len(shown.texts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -40,13 +39,11 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     """
     found = _explain(file, module, every_chain)
     if as_json:
-        from modpack.report.json_audit import why_document
-
-        write_json(why_document(found, file, every_chain))
+        write_json(found)
     else:
         from modpack.report.why_text import why_report
 
-        show(why_report(found, every_chain))
+        show(why_report(found))
 
 
 def _explain(file: str, module: str, every_chain: bool) -> Why:
@@ -62,8 +59,9 @@ def _explain(file: str, module: str, every_chain: bool) -> Why:
             raise _unknown_module(archive, plan, module)
         provider = read_provider(archive, plan, module)
         observed = read_observed(archive, plan, module)
-    found = why(plan, module, every_chain=every_chain, provider=provider)
-    return replace(found, observed=observed)
+    return why(
+        plan, module, path=file, every_chain=every_chain, provider=provider, observed=observed
+    )
 
 
 def _unknown_module(archive: Archive, plan: Plan, module: str) -> Exception:

@@ -77,13 +77,21 @@ class NativeTag(NamedTuple):
         return " ".join(filter(None, self))
 
 
-_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_VERSION: Final = r"[A-Za-z0-9][A-Za-z0-9.!+_-]*"
 _URL: Final = (
     r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://"
     r"(?:\w+@)?[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w./@:%~+=?#-]*)?"
 )
 """URLs without passwords, with host names that cannot be mistaken for an option."""
+
+
+def _is_word(text: str, others: str) -> bool:
+    """Return whether a text starts with a letter or digit, and has only these and some others.
+
+    Without a regular expression, which each process would compile for its first load.
+    """
+    if not text.isascii() or not text[:1].isalnum():
+        return False
+    return all(each.isalnum() or each in others for each in text)
 
 
 def public_version(version: str) -> str:
@@ -134,11 +142,11 @@ class RecordedDistribution(NamedTuple):
         Packages are untrusted input, so the text never contains a blank line, a quote, or another
         character with a meaning in a shell or requirements file.
         """
-        if self.editable or not re.fullmatch(_NAME, self.name):
+        if self.editable or not (_is_word(self.name, "._-") and self.name[-1].isalnum()):
             return None
         if self.url is not None and re.fullmatch(_URL, self.url):
             return f"{self.name} @ {self.url}"
-        return self.pin if re.fullmatch(_VERSION, self.version) else None
+        return self.pin if _is_word(self.version, ".!+_-") else None
 
 
 class _Environment(NamedTuple):
@@ -326,6 +334,7 @@ class EnvironmentRow(NamedTuple):
         return self.installed or ("unknown" if self.recorded else "installed")
 
 
+@json_keys(derived=("matches", "matches_exactly", "install_command"))
 class EnvironmentComparison(NamedTuple):
     """The comparison of a package's export environment with the loading environment.
 
@@ -344,6 +353,16 @@ class EnvironmentComparison(NamedTuple):
     def deviations(self) -> tuple[EnvironmentRow, ...]:
         """All rows that differ, which ``on_mismatch="error"`` rejects."""
         return tuple(row for row in self.rows if row.status != RowStatus.SAME)
+
+    @property
+    def matches(self) -> bool:
+        """Whether loading raises no warning."""
+        return not self.differences
+
+    @property
+    def matches_exactly(self) -> bool:
+        """Whether loading with ``on_mismatch="error"`` accepts the environment."""
+        return not self.deviations
 
     @property
     def missing(self) -> tuple[EnvironmentRow, ...]:

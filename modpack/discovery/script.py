@@ -22,6 +22,7 @@ from modpack.discovery.syntax import (
     ParsedSource,
     bindings,
     bodies,
+    import_bindings,
     is_main_guard,
     is_type_checking,
     parse_source,
@@ -299,15 +300,6 @@ def _future_flags(tree: ast.Module) -> int:
     return flags
 
 
-def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
-    """Yield the names that an import statement binds, each with its alias node."""
-    for alias in node.names:
-        if alias.asname is not None or isinstance(node, ast.ImportFrom):
-            yield alias.asname or alias.name, alias
-        else:
-            yield alias.name.partition(".")[0], alias
-
-
 def _tree_of(source: str) -> ast.Module | None:
     parsed = parse_source(source)
     return parsed.tree if isinstance(parsed, ParsedSource) else None
@@ -321,9 +313,8 @@ def _classify(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
         return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return StatementKind.IMPORT, () if future else tuple(
-            name for name, _ in imported_names(node)
-        )
+        names = () if future else tuple(name for name, _ in import_bindings(node, ""))
+        return StatementKind.IMPORT, names
     if is_import_block(node):
         return StatementKind.IMPORT_BLOCK, tuple(_names_bound_in_block(node))
     header = [part for each in _header_parts(node) for part in _walk_outside_functions(each)]
@@ -490,7 +481,8 @@ def _select_names(
     node: ast.Import | ast.ImportFrom, names: frozenset[str], package: str
 ) -> ast.stmt | None:
     """Return an absolute import of the wanted names only; None if it is one already."""
-    wanted = [alias for name, alias in imported_names(node) if name in names]
+    bound = zip(node.names, import_bindings(node, package), strict=True)
+    wanted = [alias for alias, (name, _) in bound if name in names]
     if any(alias.name == "*" for alias in node.names):
         wanted = [ast.alias(name) for name in sorted(names)]
     if isinstance(node, ast.Import):

@@ -243,22 +243,22 @@ class _Collector:
 
         A name is looked up in the module's folder, in the folders of the Python packages around
         it, and in folders that earlier constants name: ``here / "lists" / "words.txt"``. A pattern
-        is looked up in a named folder only, because the others may contain any file.
+        is not looked up in the folders around the module, which may contain any file.
         """
         folders = [location.folder]
         for _ in range(location.record_folder.count("/")):
             folders.append(folders[-1].parent)
-        own_folders = len(folders)
         for name in self.walker.scan(location.module).file_names:
             package = self.locations.get(name.text)  # files("mine.lists")
             head, _, pattern = name.text.rpartition("/")
             if package is not None and package.is_package:
                 folders.append(package.folder)
             elif "*" in pattern:
-                searched = [folder / head for folder in folders] if head else folders[own_folders:]
-                for file in (file for folder in searched for file in iter_data_files(folder)):
-                    if file.match(pattern):
-                        self._add_named_file(location, file, name.line)
+                for place in [Path(os.path.normpath(folder / head)) for folder in folders]:
+                    if not location.folder.is_relative_to(place):
+                        for file in iter_data_files(place):
+                            if file.match(pattern):
+                                self._add_named_file(location, file, name.line)
             else:
                 places = [Path(os.path.normpath(folder / name.text)) for folder in folders]
                 folders += [p for p in places if p.is_dir() and p not in folders]

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from modpack.errors import (
     ModpackError,
@@ -48,8 +48,7 @@ class Packaged:
     arguments: tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class ReducerRow:
+class ReducerRow(NamedTuple):
     """How to reduce objects of a type; docs/reference/objects.md lists the results.
 
     Attributes:
@@ -66,8 +65,7 @@ class ReducerRow:
     by_name: bool = False
 
 
-@dataclass(frozen=True)
-class UnsupportedType:
+class UnsupportedType(NamedTuple):
     """A type whose objects cannot be saved.
 
     Attributes:
@@ -176,8 +174,7 @@ def collect_fillings(namespace: dict[str, Any]) -> list[Filling]:
     return found
 
 
-@dataclass(frozen=True)
-class GlobalReference:
+class GlobalReference(NamedTuple):
     """A class, function, or constant that a pickle names.
 
     Attributes:
@@ -266,8 +263,7 @@ class Observer(Protocol):
         """Return the next additional object to pickle, or None after the last."""
 
 
-@dataclass(frozen=True)
-class PicklingProblem:
+class PicklingProblem(NamedTuple):
     """An object that cannot be saved.
 
     Attributes:

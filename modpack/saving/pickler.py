@@ -13,7 +13,6 @@ import operator
 import pickle
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -22,7 +21,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -465,8 +464,7 @@ _NOTHING = (Placeholder(), ())
 _NOTHING_PERSISTENT = ("module", "builtins")
 
 
-@dataclass(frozen=True)
-class Pickled:
+class Pickled(NamedTuple):
     """The result of pickling an object.
 
     Attributes:

@@ -291,11 +291,11 @@ def _executor(pool: Any, context: ObjectGraph) -> Any:
         state = "has been shut down" if pool._shutdown else "has pending work"
         raise RefusedError(f"a thread pool that {state} cannot be saved", hint=LEAVE_OUT)
     name = pool._thread_name_prefix
-    name = "" if _COUNTED.fullmatch(name) else name  # a new pool numbers itself
+    name = "" if re.fullmatch(_COUNTED, name) else name  # a new pool numbers itself
     return remade.fresh_executor, (pool._max_workers, name, pool._initializer, pool._initargs)
 
 
-_COUNTED = re.compile(r"ThreadPoolExecutor-\d+")
+_COUNTED = r"ThreadPoolExecutor-\d+"
 """The default name of a thread pool, which contains the number of pools in the process."""
 
 
@@ -500,7 +500,7 @@ PYBIND11_MODULE = "pybind11_builtins"
 """The ``__module__`` of the types of such owners."""
 
 _PROTOCOL = 3
-_IMPORT = re.compile(r"__import__\('importlib'\)\.import_module\('([\w.]+)'\)")
+_IMPORT = r"__import__\('importlib'\)\.import_module\('([\w.]+)'\)"
 
 
 def reduce_pybind11_owner(owner: Any) -> Any:
@@ -512,7 +512,7 @@ def reduce_pybind11_owner(owner: Any) -> Any:
     """
     reduced = owner.__reduce_ex__(_PROTOCOL)
     function, arguments = reduced[:2]
-    found = _IMPORT.fullmatch(str(*arguments)) if function is eval else None
+    found = re.fullmatch(_IMPORT, str(*arguments)) if function is eval else None
     return reduced if found is None else (remade.the_same, (ModuleNamed(found[1]),))
 
 

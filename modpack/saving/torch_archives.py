@@ -22,7 +22,8 @@ import torch
 
 from modpack.saving.pickle_edits import global_opcode, iter_opcodes, text_opcode
 
-_FILE = re.compile(r'(File \\*")([^"\\]+)')
+# Texts, because few models have graphs, and each save imports this module.
+_FILE = r'(File \\*")([^"\\]+)'
 _TRACES = "_graphmodule_graph_node_meta_stack_trace"
 """The entry of a GraphModule's saved state with the source line of each node."""
 _DEBUG = ".debug_pkl"
@@ -30,9 +31,9 @@ _IDENTITY = ".data/serialization_id"
 """A digest of the archive's content that torch logs but does not check."""
 
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
-_MANGLED = re.compile(r"___torch_mangle_\d+\.")
-_NAME = re.compile(r"\b__torch__(?:\.\w+)+")
-_DEFINITION = re.compile(r"(?:class|def) (\w+)[(:]")
+_MANGLED = r"___torch_mangle_\d+\."
+_NAME = r"\b__torch__(?:\.\w+)+"
+_DEFINITION = r"(?:class|def) (\w+)[(:]"
 
 
 def portable_path(file: str) -> str:
@@ -47,7 +48,7 @@ def portable_path(file: str) -> str:
 def portable_trace(text: str) -> str:
     """Make the file names in a text of traceback lines portable; see :func:`portable_path`."""
     known = _by_file()
-    return _FILE.sub(lambda found: found[1] + _shown(known, found[2]), text)
+    return re.sub(_FILE, lambda found: found[1] + _shown(known, found[2]), text)
 
 
 def without_folders(parts: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -134,7 +135,7 @@ def _definitions(record: str, content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the definitions in a code file with their full names."""
     module = record.partition("/code/")[2].removesuffix(".py").replace("/", ".")
     for block in re.split(r"^(?=\S)", content.decode(), flags=re.MULTILINE):
-        found = _DEFINITION.match(block)
+        found = re.match(_DEFINITION, block)
         yield f"{module}.{found[1] if found else ''}", block
 
 
@@ -160,7 +161,7 @@ def _in_order(pickles: Mapping[str, bytes], definitions: Mapping[str, str]) -> l
             name = todo.popleft()
             if name in definitions and name not in found:
                 found[name] = None
-                used = _NAME.findall(definitions[name])
+                used = re.findall(_NAME, definitions[name])
                 todo.extend(_defined(each, definitions) for each in used)
     return list(found)
 
@@ -177,7 +178,7 @@ def _renamed(names: list[str]) -> dict[str, str]:
     taken: set[str] = set()
     renamed: dict[str, str] = {}
     for name in names:
-        plain = _MANGLED.sub("", name)
+        plain = re.sub(_MANGLED, "", name)
         module, _, own = plain.rpartition(".")
         number = len(renamed) - len(taken)
         renamed[name] = f"{module}.___torch_mangle_{number}.{own}" if plain in taken else plain
@@ -203,7 +204,7 @@ def _with_names(text: str, names: Mapping[str, str]) -> str:
         known = _defined(found[0], names)
         return names.get(known, "") + found[0][len(known) :]
 
-    return _NAME.sub(changed, text)
+    return re.sub(_NAME, changed, text)
 
 
 def _with_names_in_pickle(content: bytes, names: Mapping[str, str]) -> bytes:

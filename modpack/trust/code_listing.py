@@ -14,11 +14,11 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import object_records, read_externs, read_objects, read_specs
+from modpack.core.codec import json_keys
 from modpack.core.plan import is_machine_code
 from modpack.core.policy import PolicyViolation, TrustPolicy, violations
 from modpack.core.text import counted
 from modpack.errors import listed
-from modpack.pickling.allowlist import is_dangerous
 from modpack.trust.pickle_names import PickleContents, PickledName, PickleReader
 
 PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
@@ -26,12 +26,12 @@ PROGRAMS: Final = (layout.MODPACK_PREFIX + "torchscript/", ".data/ts_code/")
 
 _PICKLE_SUFFIXES: Final = (".pkl", ".pickle", ".pck", ".dill", ".joblib")
 _PICKLE_STARTS: Final = (*(bytes((0x80, each)) for each in range(6)), b"(", b"]", b"}", b")", b"c")
-_HOOKS: Final = layout.MODPACK_PREFIX + "hooks/"
 _SPECS_START, _SPECS_END = hook_records("\0")[0].split("\0")
 _NATIVE_HEAD: Final = 4096
 _MAX_SHOWN: Final = 5
 
 
+@json_keys(omitted=("objects",))
 class CodeListing(NamedTuple):
     """The code in a package.
 
@@ -121,7 +121,7 @@ def _read_pickles(
     for record in names:
         if record in objects or record.endswith(".py"):
             continue
-        if record in readers or (record.startswith(_HOOKS) and record.endswith(".pkl")):
+        if record in readers or (record.startswith(layout.HOOKS) and record.endswith(".pkl")):
             reader = readers.get(record, PickleReader())
             yield record, reader.read(archive.read(record), several=True)
         elif record.endswith(_PICKLE_SUFFIXES):
@@ -178,5 +178,5 @@ def _describe_code(listing: CodeListing, added: Iterable[str]) -> Iterator[str]:
         if found:
             yield f"{counted(len(found), kind)} ({listed(found, _MAX_SHOWN)})"
     for record, names in listing.names(added).items():
-        worst_first = sorted(names, key=lambda name: not is_dangerous(name.module, name.name))
+        worst_first = sorted(names, key=lambda name: not name.is_dangerous)
         yield f"{record} names {listed(list(map(str, worst_first)), _MAX_SHOWN)}"

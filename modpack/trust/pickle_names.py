@@ -13,8 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from modpack.core.codec import json_keys
 from modpack.core.process import gc_paused
-from modpack.pickling.allowlist import CALLABLE, DATA
+from modpack.pickling.allowlist import CALLABLE, DATA, is_dangerous
 from modpack.pickling.pickle_machine import (
     OPAQUE,
     Actions,
@@ -45,6 +46,11 @@ _SIZES: Final = {b"C": 1, b"B": 4, b"\x8e": 8, b"\x96": 8}
 _MAX_LEVELS: Final = 5
 
 
+@json_keys(
+    {"full_name": "name", "is_dangerous": "dangerous"},
+    omitted=("module", "name", "position"),
+    derived=("full_name", "is_dangerous"),
+)
 @dataclass(frozen=True, slots=True)
 class PickledName:
     """A global that a pickle looks up.
@@ -65,8 +71,18 @@ class PickledName:
         """Whether the name is in the allowlist."""
         return f"{self.module}.{self.name}" in DATA
 
-    def __str__(self) -> str:
+    @property
+    def is_dangerous(self) -> bool:
+        """Whether the name gives access to the interpreter, the system, or the network."""
+        return is_dangerous(self.module, self.name)
+
+    @property
+    def full_name(self) -> str:
+        """The module path and the name in it."""
         return f"{self.module}.{self.name}" if self.name else self.module
+
+    def __str__(self) -> str:
+        return self.full_name
 
 
 class _GlobalCollector(Actions):
@@ -110,6 +126,11 @@ class PickledStorage(NamedTuple):
     position: int
 
 
+@json_keys(
+    {"sources": "functions", "code_names": "names"},
+    omitted=("names", "storages", "misused", "position"),
+    derived=("code_names",),
+)
 class PickleContents(NamedTuple):
     """The contents of a pickle, as far as its opcodes show.
 
@@ -296,18 +317,19 @@ class PickleReader(_GlobalCollector):
             raise MalformedError("the pickle sets the state of an object that it did not create")
 
 
-@dataclass(eq=False, slots=True)
 class Pairs:
     """The items of a dict, or items set on another object."""
 
-    items: list[tuple[Any, Any]] = field(default_factory=list)
+    __slots__ = ("items",)
+
+    def __init__(self) -> None:
+        self.items: list[tuple[Any, Any]] = []
 
     def get(self, key: str) -> Any:
         """Return the last value of a string key, or None."""
         return next((v for k, v in reversed(self.items) if type(k) is str and k == key), None)
 
 
-@dataclass(eq=False, slots=True)
 class CallResult:
     """The result of a call, and its later modifications.
 
@@ -321,13 +343,22 @@ class CallResult:
         calls: Functions called for their effect on the result, each with its second argument.
     """
 
-    function: Any
-    arguments: Any
-    is_instance: bool = False
-    pairs: Pairs | None = None
-    states: Sequence[Any] = ()
-    added: Sequence[Any] = ()
-    calls: Sequence[tuple[Any, Any]] = ()
+    __slots__ = ("added", "arguments", "calls", "function", "is_instance", "pairs", "states")
+
+    def __init__(
+        self,
+        function: Any,
+        arguments: Any,
+        is_instance: bool = False,
+        pairs: Pairs | None = None,
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.is_instance = is_instance
+        self.pairs = pairs
+        self.states: Sequence[Any] = ()
+        self.added: Sequence[Any] = ()
+        self.calls: Sequence[tuple[Any, Any]] = ()
 
     def get(self, key: str) -> Any:
         """Return the value of a string key in the last state, or None."""
@@ -335,11 +366,13 @@ class CallResult:
         return state.get(key) if isinstance(state, Pairs) else None
 
 
-@dataclass(eq=False, slots=True)
 class Persistent:
     """An object that the unpickler resolves by a persistent id."""
 
-    identity: Any
+    __slots__ = ("identity",)
+
+    def __init__(self, identity: Any) -> None:
+        self.identity = identity
 
 
 class PickleTree(_GlobalCollector):

@@ -173,6 +173,8 @@ def test_file_name_passed_to_helper_is_found(project):
         ('files("mine.words") / "b.txt"', "mine/words/b.txt"),
         ('glob.glob(f"{here}/lists/german/*.txt")', "mine/lists/german/a.txt"),
         ('(here / "lists").glob("*.csv")', "mine/lists/c.csv"),
+        ('glob.glob(os.path.join(here, "..", "data", "*.csv"))', "data/d.csv"),
+        ('glob.glob(f"{here}/../data/*.csv")', "data/d.csv"),
     ],
 )
 def test_constants_of_a_path_name_a_file(project, expression, record):
@@ -193,18 +195,26 @@ def test_constants_of_a_path_name_a_file(project, expression, record):
             "mine/lists/c.csv": "c",
             "mine/lists/german/a.txt": "a",
             "mine/private.csv": "1",
+            "data/d.csv": "d",
             "VERSION": "1",
         }
     )
     assert data_of(plan_of("mine.code")) == [record]
 
 
-def test_pattern_in_the_own_folder_includes_no_files(project):
+@pytest.mark.parametrize("start", ["here", "here / '..'", "files('mine')"])
+def test_pattern_in_folder_around_the_module_includes_no_files(project, start):
     project(
         {
-            "mine/__init__.py": "from pathlib import Path\n"
-            "def results(): return list(Path(__file__).parent.glob('*.csv'))\n",
+            "mine/__init__.py": f"""
+                from importlib.resources import files
+                from pathlib import Path
+
+                here = Path(__file__).parent
+                def results(): return list(({start}).rglob('*.csv'))
+            """,
             "mine/results.csv": "1",
+            "data/private.csv": "1",
         }
     )
     assert data_of(plan_of("mine")) == []

@@ -456,7 +456,7 @@ def test_freed_tensors_require_permission(tmp_path):
     allowing = TrustPolicy(allow_pickle_globals="modpack.pickling.rebuild.freed_tensor")
     for policy in (None, allowing):
         assert modpack.load(path, policy=policy)["weight"].untyped_storage().nbytes() == 0
-    assert verify_package(path, policy=allowing).is_accepted
+    assert verify_package(path, policy=allowing).passed
     modpack.save(model, path)
     with pytest.raises(modpack.ModpackError, match=r"weight \(freed\)"):
         modpack.load_weights(path)

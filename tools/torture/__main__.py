@@ -104,8 +104,8 @@ def _rows(share: int) -> Iterator[Row]:
 
 
 def _resources(tally: hostiles.HostileTally) -> str:
-    cost = f"{tally.seconds:.1f} s ({tally.parses:.1f} parses)"
-    return f"at most {tally.peak >> 20} MiB and {cost}"
+    parses = f" ({tally.parses:.1f} parses)" if tally.parses else ""
+    return f"at most {tally.peak >> 20} MiB and {tally.seconds:.1f} s{parses}"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import pytest
 
 from modpack.errors import TargetError
 from modpack.writing import hash_helper
-from modpack.writing import writer as writing
 from modpack.writing.hash_helper import HashHelper
 from modpack.writing.target import PathSink
 from modpack.writing.writer import ArchiveWriter
@@ -44,7 +43,7 @@ def helpers(monkeypatch):
 
     monkeypatch.setattr(hash_helper, "HashHelper", Noted)
     monkeypatch.setattr(hash_helper, "usable_cores", lambda: 2)
-    monkeypatch.setattr(writing, "_MIN_HELPER_BYTES", 1)
+    monkeypatch.setattr("modpack.writing.writer._MIN_HELPER_BYTES", 1)
     return started
 
 
@@ -77,7 +76,9 @@ def test_archive_is_identical_and_only_the_helper_hashes_storages(
     def nobody(data):
         raise AssertionError("a storage was hashed here")
 
-    monkeypatch.setattr(writing, "_compress", lambda records: [nobody(r) for r in records])
+    monkeypatch.setattr(
+        "modpack.writing.writer._compress", lambda records: [nobody(r) for r in records]
+    )
     target = tmp_path / "m.pt"
     with ArchiveWriter(target) as writer:
         for number in range(MANY):
@@ -245,9 +246,9 @@ def test_dead_helper_raises_no_sigpipe(tmp_path):
     code = f"""
     import signal
     from modpack.writing import hash_helper
-    from modpack.writing import writer as writing
+    from modpack.writing import writer
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    writing._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
+    writer._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
     from tests.unit.archive import test_hash_helper
     class Dead(hash_helper.HashHelper):
         def __init__(self):

@@ -216,4 +216,4 @@ def test_arbitrary_record_gives_audit_or_archive_error(package, tmp_path, record
         content = json.dumps({**document, key: odd}).encode()
         forged = rewritten(package, tmp_path / f"{key}.modpack", record, content)
         with contextlib.suppress(ArchiveError):
-            assert judge(audit_package(forged), [parse_gate("info")]).fired
+            assert judge(audit_package(forged), [parse_gate("info")]).gates[0].fired

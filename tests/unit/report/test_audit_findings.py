@@ -4,7 +4,7 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.observations import MockEvent, MockEventKind, MockRisk, Observations
-from modpack.core.plan import MockUse, PackagingErrorReason, UseKind
+from modpack.core.plan import PackagingErrorReason, UseKind
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
@@ -18,6 +18,7 @@ from modpack.report.facts import (
     ResourceFacts,
     ResourceKind,
     StorageFacts,
+    UseFacts,
 )
 
 
@@ -52,7 +53,7 @@ NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
 
 
 def use(kind, name="log", line=7, scope=""):
-    return MockUse("spy", name, "shop.net", line, kind, scope)
+    return UseFacts("spy", name, "shop.net", "shop/net.py", line, kind, scope)
 
 
 def test_mock_without_runs_is_a_warning_at_its_first_use():

@@ -53,9 +53,10 @@ def test_verdict_lists_fired_gates_and_their_findings():
         audit("self-test-missing"), [parse_gate("self-test-missing"), parse_gate("native-code")]
     )
     assert not verdict.passed
-    (fired,) = verdict.fired
-    assert fired[0].text == "self-test-missing"
-    assert [each.code for each in fired[1]] == ["self-test-missing"]
+    fired, quiet = verdict.gates
+    assert (fired.gate, fired.fired) == ("self-test-missing", True)
+    assert [each.code for each in fired.findings] == ["self-test-missing"]
+    assert quiet == ("native-code", False, ())
 
 
 @pytest.mark.parametrize(
