@@ -198,8 +198,8 @@ class PathSink(Sink):
         # than the mode of the file to be replaced.
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         mode = 0o666 if self._mode is None else self._mode & 0o777 | stat.S_IWUSR
+        self._temporary = temporary  # first: an interrupt can arrive once the file exists
         descriptor = os.open(temporary, flags, mode)
-        self._temporary = temporary
         return open(descriptor, "wb", buffering=_BUFFERED_BYTES)
 
     def _path_of(self, file: IO[bytes]) -> str:
