@@ -56,9 +56,9 @@ main(job, int(sys.argv[2]))
 """
 _WARM = """
 import json, sys
-sys.path[:], hidden, descriptor, seconds = json.loads(sys.argv[1])
+sys.path[:], *options = json.loads(sys.argv[1])
 from modpack.selftest.warm_interpreter import wait_for_job
-job, handle = wait_for_job(hidden, descriptor, seconds)
+job, handle = wait_for_job(*options)
 from modpack.selftest.child import main
 main(job, handle)
 """
@@ -183,7 +183,7 @@ class _WarmInterpreter:
         self.control, theirs = socket.socketpair()
         self.control.settimeout(_START_SECONDS)
         with theirs:
-            options = [self._path, list(hidden), theirs.fileno(), IDLE_SECONDS]
+            options = [self._path, list(hidden), theirs.fileno(), IDLE_SECONDS, os.getpid()]
             self.process = subprocess.Popen(
                 [*_isolated_python(), "-c", _WARM, json.dumps(options)],
                 cwd=os.sep,

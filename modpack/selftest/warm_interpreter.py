@@ -67,7 +67,7 @@ class _Recorder:
 
 
 def wait_for_job(
-    hidden: Sequence[str], descriptor: int, idle_seconds: float
+    hidden: Sequence[str], descriptor: int, idle_seconds: float, parent: int
 ) -> tuple[dict[str, Any], int]:
     """Import torch, and fork an interpreter for each job until there is no more work.
 
@@ -78,14 +78,15 @@ def wait_for_job(
         hidden: Modules to hide from torch.
         descriptor: Descriptor of the socket to the parent.
         idle_seconds: Time without work after which the server ends.
+        parent: Process id of the parent.
 
     Returns:
         The job as JSON, and the descriptor of the connection to the parent.
     """
-    parent = os.getppid()
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     sys.argv = [""]
     before, recorder = dict(os.environ), _Recorder()
+    _end_with(parent)
     from modpack.selftest.child_surroundings import FilteredFinder, HostIsolation
     from modpack.selftest.process import HiddenModules
 
@@ -105,6 +106,8 @@ def wait_for_job(
         finder.original if isinstance(finder, FilteredFinder) else finder
         for finder in sys.meta_path
     ]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     changed = dict(os.environ.items() - before.items())
     if threading.active_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os._exit(1)  # neither survives a fork
@@ -142,6 +145,23 @@ def wait_for_job(
 def _origin(module: str) -> str:
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return (spec.origin or "") if spec is not None else ""
+
+
+def _end_with(parent: int) -> None:
+    """End this process within a second of its parent while it imports torch.
+
+    The parent may have been killed. A signal that follows the thread that started this process, as
+    PR_SET_PDEATHSIG does, would end it too early; a thread would not survive a fork.
+    """
+
+    def check(*_: object) -> None:
+        if os.getppid() != parent:
+            os._exit(0)
+
+    check()
+    signal.signal(signal.SIGALRM, check)
+    signal.siginterrupt(signal.SIGALRM, False)  # native code may not expect EINTR
+    signal.setitimer(signal.ITIMER_REAL, _POLL_SECONDS, _POLL_SECONDS)
 
 
 class _Server:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -348,6 +350,25 @@ def test_interpreter_ends_with_its_parent(warm, end):
     if end in ("", "1 / 0"):
         assert not Path(f"/proc/{server}").exists()
     wait_until(lambda: not runs(server))
+
+
+def test_interpreter_of_killed_parent_does_not_import_torch(warm):
+    code = """
+        import signal
+        from pathlib import Path
+        from modpack.selftest import interpreters
+        interpreters.prestart()
+        (child,) = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        os.kill(int(child), signal.SIGSTOP)
+        print(child, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    child = int(warm.parent(textwrap.dedent(code)).communicate(timeout=120)[0])
+    os.kill(child, signal.SIGCONT)
+    while runs(child):
+        with contextlib.suppress(OSError):
+            assert "libtorch" not in Path(f"/proc/{child}/maps").read_text()
+        time.sleep(0.01)
 
 
 def test_running_fork_ends_with_the_killed_parent(warm):
