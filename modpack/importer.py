@@ -125,10 +125,10 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
             chosen = select_options(LoadModelOptions, options)
             loaded = importer.load_model(package, resource, options["map_location"], **chosen)
         except BaseException:
-            importer.close()
+            importer._discard()
             raise
         if not importer._namespace.is_used:  # the importer cannot be reached from the object
-            importer.close()
+            importer._discard()
         return loaded
 
 
@@ -192,8 +192,14 @@ class PackageImporter(Importer):
     def close(self) -> None:
         """Close the file and remove the package's modules from ``sys.modules``.
 
-        Loaded objects keep working as long as they import no more modules.
+        Loaded objects keep working as long as they import no more modules. Imports that wait are
+        executed first.
         """
+        self._namespace.end_deferral(self)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Close the package, whose objects nothing uses."""
         for key, (_, importer, _) in list(_LOADERS.items()):
             if importer is self:
                 _LOADERS.pop(key, None)
@@ -209,7 +215,10 @@ class PackageImporter(Importer):
         failure: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if failure is None:
+            self.close()
+        else:
+            self._discard()
 
     def __repr__(self) -> str:
         return f"PackageImporter({self.filename!r})"
@@ -566,6 +575,7 @@ class PackageImporter(Importer):
         self._namespace = self._open_namespace(
             find_namespace(self._archive) if kind == "auto" else kind, name
         )
+        self._defer_imports(options["lazy"])
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
             sent = options["verify"], options["on_mismatch"], self._policy
@@ -573,6 +583,20 @@ class PackageImporter(Importer):
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
+
+    def _defer_imports(self, is_lazy: bool | None) -> None:
+        """Let imports wait if the caller, the environment, or else the package chooses so."""
+        if is_lazy is None:
+            is_lazy = {"0": False, "1": True}.get(os.environ.get("MODPACK_LAZY", ""))
+        is_recorded = self._archive.has(layout.WAITING)
+        if is_lazy is None:
+            is_lazy = is_recorded
+        is_restricted = self._policy is not None and self._policy.restricts_imports
+        if not is_lazy or is_restricted or self._namespace.finder.imports is not None:
+            return
+        from modpack.loading.lazy import NO_PLAN, read_plan
+
+        self._namespace.defer_imports(read_plan(self._archive) if is_recorded else NO_PLAN)
 
     def _digest(self) -> str:
         return package_digest(self._archive)

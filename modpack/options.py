@@ -263,6 +263,16 @@ class OpenOptions(CheckOptions, total=False):
             "self-test, or ``'private'`` without a self-test.",
         ),
     ]
+    lazy: Annotated[
+        bool | None,
+        Option(
+            None,
+            "Whether imports at module level of packaged code wait until a name is looked up, as "
+            "in PEP 810. None lets imports wait if the package's self-test found that they can. A "
+            "policy that restricts imports lets none wait. The environment variable "
+            "``MODPACK_LAZY`` changes the default: ``0`` lets none wait, ``1`` all.",
+        ),
+    ]
 
 
 class HookOptions(TypedDict, total=False):
