@@ -263,7 +263,8 @@ class ModuleBuiltins(dict[str, Any]):
         self.name = module.__name__
         self.waiting: dict[str, Waiting] = {}
         self._resolving: set[tuple[str, int]] = set()
-        self.update({DEFER_NAME: self.defer, ANNOTATE_NAME: self.annotate})
+        own = {DEFER_NAME: self.defer, ANNOTATE_NAME: self.annotate, "globals": self.globals}
+        self.update(own)
 
     def __missing__(self, name: str) -> Any:
         names = _raw_dict(self.module)
@@ -294,6 +295,11 @@ class ModuleBuiltins(dict[str, Any]):
     ) -> Callable[[Any], Any]:
         """Return a decorator that sets annotations, now or when they are read."""
         return partial(annotate, order, thunks, not self.waiting.keys().isdisjoint(names))
+
+    def globals(self) -> dict[str, Any]:
+        """Return all names of the module, for its code (:func:`globals`)."""
+        self.resolve_all()
+        return _raw_dict(self.module)
 
     def absolute(self, entry: Waiting) -> str:
         """Return the module of an import as an absolute path of packaged code; empty if none."""

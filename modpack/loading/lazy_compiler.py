@@ -1,8 +1,8 @@
-"""Waiting imports and torch's compiler, which reads names in other ways than Python does.
+"""Waiting imports and torch's compilers, which read names in other ways than Python does.
 
 torch.compile looks globals up in a function's module without calling ``__missing__``. Everything
 that waits is therefore imported before the compiler traces for the first time in a process, and
-nothing waits from then on.
+nothing waits from then on. torch.jit.script copies the globals of each function that it compiles.
 
 ``@torch.compiler.disable`` and its like import the compiler, a second of CPU time, only to mark a
 function. Such marks are noted, and made when ``torch._dynamo`` is imported.
@@ -44,10 +44,28 @@ def _watch() -> None:
     if _watches:
         return
     _watches = True
+    _resolve_before_scripting()
     if _COMPILER in sys.modules:
         _prepare()
     else:
         sys.meta_path.insert(0, _Watcher())
+
+
+def _resolve_before_scripting() -> None:
+    """Import what waits in the module of a function before torch.jit.script reads its globals."""
+    scripting = sys.modules.get("torch._jit_internal")
+    get_closure = getattr(scripting, "get_closure", None)
+    if scripting is None or get_closure is None:  # torch without TorchScript
+        return
+
+    @wraps(get_closure)
+    def get_resolved_closure(fn: Any) -> Any:
+        resolve = getattr(fn.__globals__.get("__builtins__"), "resolve_all", None)
+        if resolve is not None:
+            resolve()
+        return get_closure(fn)
+
+    scripting.get_closure = get_resolved_closure  # type: ignore[attr-defined]
 
 
 def decorate(marker: Any, is_called: bool = False, *arguments: Any, **options: Any) -> Any:

@@ -32,8 +32,8 @@ COMPILER_DECORATORS: Final = ("allow_in_graph", "assume_constant_result", "disab
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
 _READS_ALL_NAMES: Final = re.compile(
-    rb"\b(?:globals|f_globals|__globals__|__builtins__|_getframe|jit)\b"
-    rb"|\b(?:dir|locals|vars)\s*\(\s*\)|\.\s*__class__\s*=[^=]"
+    rb"\b(?:f_globals|__globals__|__builtins__|_getframe)\b"
+    rb"|\b(?:dir|locals|vars)\s*\(\s*\)|\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
 )
 """Code that reads a module's names in other ways than by looking one up."""
 _TEXT: Final = re.compile(

@@ -143,7 +143,7 @@ def test_set_and_deleted_attributes_stay(lazy):
         "class A:\n    import colorsys",
         "import colorsys\ndel colorsys",
         "import colorsys\ndef f():\n    global colorsys\n    colorsys = 1",
-        "import colorsys\nnames = list(globals())\ndef f(): return colorsys",
+        "import colorsys\nassert globals()['colorsys']",
         "import colorsys\ndef __getattr__(name): return colorsys",
     ],
 )
