@@ -277,14 +277,27 @@ class ModuleBuiltins(dict[str, Any]):
     def __reduce__(self) -> Any:
         raise TypeError("the builtins of a packaged module cannot be pickled")
 
-    def defer(self, name: str, module: str, level: int, attribute: str, line: int) -> bool:
-        """Note an import statement, or return True if it has to be executed where it is."""
+    def defer(
+        self, name: str, module: str, level: int, attribute: str, line: int, has_hook: bool
+    ) -> bool:
+        """Note an import statement, or return True if it has to be executed where it is.
+
+        Args:
+            name: The name that the statement binds.
+            module: The module in the statement.
+            level: The number of leading dots.
+            attribute: The imported name, or ``""`` for ``import module``.
+            line: The line of the statement.
+            has_hook: Whether the module defines ``__getattr__``.
+        """
         entry = Waiting(module, level, attribute, line)
         is_bound = name in _raw_dict(self.module) or name in self
         if is_bound or not self.imports.may_wait(self, name, entry):
             self.waiting.pop(name, None)
             return True
         self.waiting[name] = entry
+        if has_hook:
+            self.module.__class__ = HookedLazyModule  # type: ignore[assignment]
         return False
 
     def annotate(
@@ -373,7 +386,7 @@ class ModuleBuiltins(dict[str, Any]):
         is_running = getattr(names.get("__spec__"), "_initializing", False)
         if is_running or ("__path__" in names and not self.imports.is_over):
             return
-        if type(self.module) is LazyModule:
+        if issubclass(type(self.module), LazyModule):
             self.module.__class__ = ModuleType  # type: ignore[assignment]
         if names.get("__builtins__") is self:
             names["__builtins__"] = self.imports.namespace.builtins
@@ -430,6 +443,9 @@ class LazyModule(ModuleType):
         super().__delattr__(name)
 
     def __dir__(self) -> list[str]:
+        hook = _raw_dict(self).get("__dir__")
+        if hook is not None:
+            return list(hook())
         holder = _holder(self)
         return [*_raw_dict(self), *(holder.waiting if holder is not None else ())]
 
@@ -447,8 +463,21 @@ class LazyModule(ModuleType):
         return names
 
 
-LazyModule.__name__ = LazyModule.__qualname__ = "module"
-LazyModule.__module__ = "builtins"
+class HookedLazyModule(LazyModule):
+    """A lazy module that defines ``__getattr__``, which is not called for names that wait."""
+
+    def __getattribute__(self, name: str) -> Any:
+        names = _raw_dict(self)
+        if name not in names:
+            holder = _holder(self)
+            if holder is not None and name in holder.waiting and not holder.is_resolving(name):
+                return holder.resolve(name)
+        return super().__getattribute__(name)
+
+
+for _kind in (LazyModule, HookedLazyModule):
+    _kind.__name__ = _kind.__qualname__ = "module"
+    _kind.__module__ = "builtins"
 
 
 def _holder(module: ModuleType) -> ModuleBuiltins | None:

@@ -33,9 +33,11 @@ _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
 _READS_ALL_NAMES: Final = re.compile(
     rb"\b(?:f_globals|__globals__|__builtins__|_getframe)\b"
-    rb"|\b(?:dir|locals|vars)\s*\(\s*\)|\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
+    rb"|\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
 )
 """Code that reads a module's names in other ways than by looking one up."""
+_LISTS_NAMES: Final = re.compile(rb"\b(?:dir|locals|vars)\s*\(\s*\)")
+"""Calls that list the names of the scope that they are in."""
 _TEXT: Final = re.compile(
     rb"(?s)((?:[rR]?[fF][rR]?)(?:\"\"\"(?:\\.|.)*?\"\"\"|'''(?:\\.|.)*?'''))"
     rb"|\"\"\"(?:\\.|.)*?\"\"\"|'''(?:\\.|.)*?'''|#[^\n]*"
@@ -45,7 +47,6 @@ _TEXT: Final = re.compile(
 are captured: ``__all__`` and quoted annotations are in them."""
 _WORD: Final = re.compile(rb"(?<![\w.])[A-Za-z_]\w*")
 _GLOBAL: Final = re.compile(rb"\bglobal[ \t]+([\w, \t]+)")
-_HOOKS: Final = ("__getattr__", "__dir__")
 
 
 def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
@@ -63,14 +64,17 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
     if _DEFERRABLE.search(source) is None:
         return False
     text = _without_text(source)
-    if _READS_ALL_NAMES.search(text) or any(name in _HOOKS for name in _bound_names(tree.body)):
+    if _READS_ALL_NAMES.search(text):
         return False
+    if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
+        return False
+    has_hook = "__getattr__" in _bound_names(tree.body)
     kept = {name.strip() for names in _GLOBAL.findall(text) for name in names.split(b",")}
     kept |= {name.encode() for name in _deleted_names(tree.body)}
     used = None if is_package else _used_words(tree, source)
     names: set[str] = set()
     for block in _blocks(tree.body):
-        block[:] = [each for old in block for each in _deferred(old, kept, used, names)]
+        block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
     marks = _mark_compiler_decorators(tree.body)
     if names and sys.version_info < (3, 14) and not _has_postponed_annotations(tree):
         _postpone_annotations(tree.body, frozenset(), names)
@@ -97,6 +101,19 @@ def _module_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _module_statements([child])
             elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
                 yield from _module_statements(child.body)
+
+
+def _scope_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes in the module's own scope."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield node
+            yield from _scope_nodes(node)
+
+
+def _lists_names(node: ast.AST) -> bool:
+    is_call = isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Name)
+    return is_call and node.func.id in ("dir", "locals", "vars")  # type: ignore[attr-defined]
 
 
 def _bound_names(body: list[ast.stmt]) -> Iterator[str]:
@@ -140,7 +157,11 @@ def _without_text(source: bytes) -> bytes:
 
 
 def _deferred(
-    statement: ast.stmt, kept: set[bytes], used: set[bytes] | None, names: set[str]
+    statement: ast.stmt,
+    kept: set[bytes],
+    used: set[bytes] | None,
+    names: set[str],
+    has_hook: bool,
 ) -> list[ast.stmt]:
     """Return the statements that replace one, and add the names that may wait."""
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
@@ -167,7 +188,7 @@ def _deferred(
         if may_wait:
             names.add(name)
             arguments = (name, module, level, attribute, statement.lineno)
-            test = _call(DEFER_NAME, [ast.Constant(each) for each in arguments])
+            test = _call(DEFER_NAME, [ast.Constant(each) for each in (*arguments, has_hook)])
             own = ast.If(test, [own], [])
         result.append(ast.fix_missing_locations(ast.copy_location(own, statement)))
     return result

@@ -144,7 +144,7 @@ def test_set_and_deleted_attributes_stay(lazy):
         "import colorsys\ndel colorsys",
         "import colorsys\ndef f():\n    global colorsys\n    colorsys = 1",
         "import colorsys\nassert globals()['colorsys']",
-        "import colorsys\ndef __getattr__(name): return colorsys",
+        "import colorsys\nassert 'colorsys' in dir()",
     ],
 )
 def test_import_runs_where_it_stands(packaged, statement, monkeypatch):
@@ -159,6 +159,19 @@ def test_import_in_branch_of_if_waits(lazy, monkeypatch):
     user = lazy({"user.py": branches + "def f(): return colorsys\n"})("user")
     assert "colorsys" not in sys.modules
     assert user.f() is sys.modules["colorsys"]
+
+
+def test_module_getattr_is_asked_for_other_names_only(lazy):
+    source = "from shop.till import total\ndef __getattr__(name): return name, total\n"
+    user = lazy({**SHOP, "user.py": source})("user")
+    assert (user.total, user.other) == (3, ("other", 3))
+
+
+def test_function_that_lists_its_locals_does_not_matter(lazy):
+    source = "from shop.till import total\ndef f(a): return locals(), total\n"
+    user = lazy({**SHOP, "user.py": source})("user")
+    assert not is_loaded("shop.till")
+    assert user.f(1) == ({"a": 1}, 3)
 
 
 def test_registration_in_a_module_that_no_name_needs_is_kept(lazy):
