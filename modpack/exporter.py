@@ -195,6 +195,7 @@ class PackageExporter:
         self._plans_only = f is None
         self_test = options["self_test"]
         self._self_test_device = options["self_test_device"]
+        self._is_lazy = options["lazy"]
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -650,6 +651,7 @@ class PackageExporter:
             self._roots,
             self._namespace(plan),
             self._self_test_device,
+            self._is_lazy,
         )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
         self._call_signatures.update({c.resource: c for c in self_test.call_signatures})

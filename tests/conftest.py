@@ -144,7 +144,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         return root
 
     yield write
-    for name in [n for n, module in sys.modules.items() if _lives_below(module, roots)]:
+    for name in [n for n, module in list(sys.modules.items()) if _lives_below(module, roots)]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
@@ -188,7 +188,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Insta
         return site
 
     yield write
-    for name in [n for n, module in sys.modules.items() if _lives_below(module, [site])]:
+    for name in [n for n, module in list(sys.modules.items()) if _lives_below(module, [site])]:
         del sys.modules[name]
 
 

@@ -93,6 +93,14 @@ class ExporterOptions(TypedDict, total=False):
             _require_device,
         ),
     ]
+    lazy: Annotated[
+        bool,
+        Option(
+            True,
+            "Whether to find the imports that can wait until a name is looked up, which lets the "
+            "package start faster. This needs example inputs and a self-test that passes.",
+        ),
+    ]
     allow_secrets_in: Annotated[
         str | Iterable[str],
         Option(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.records import decoding, read_document
-from modpack.core.json_values import as_list, as_mapping, as_text
+from modpack.core.json_values import Json, as_list, as_mapping, as_text
 from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.discovery.importers import module_dict
 from modpack.loading.waiting_imports import ANNOTATE_NAME, COMPILER_NAME, DEFER_NAME
@@ -97,10 +97,12 @@ class LazyPlan(NamedTuple):
         waiting: For each module that the self-test loaded, the names that were still waiting at its
             end. Other modules were not needed: all of their imports may wait.
         loaded: Packaged modules that an eager run has loaded; None if that is not known.
+        eager: Packaged modules whose imports never wait, because they change other modules.
     """
 
     waiting: Mapping[str, frozenset[str]] = MappingProxyType({})
     loaded: frozenset[str] | None = None
+    eager: frozenset[str] = frozenset()
 
 
 NO_PLAN: Final = LazyPlan()
@@ -116,12 +118,16 @@ def read_plan(archive: Archive) -> LazyPlan:
     with decoding(archive, layout.WAITING):
         record = read_document(archive, layout.WAITING, None)
         modules = as_mapping(record["modules"], "modules")
-        waiting = {
-            module: frozenset(as_text(name, "a name") for name in as_list(names, "the names"))
-            for module, names in modules.items()
-        }
-        loaded = [as_text(module, "a module") for module in as_list(record["loaded"], "loaded")]
-        return LazyPlan(MappingProxyType(waiting), frozenset(loaded))
+        waiting = {module: _texts(names, "the names") for module, names in modules.items()}
+        return LazyPlan(
+            MappingProxyType(waiting),
+            _texts(record["loaded"], "loaded"),
+            _texts(record["eager"], "eager"),
+        )
+
+
+def _texts(value: Json, label: str) -> frozenset[str]:
+    return frozenset(as_text(each, "a name") for each in as_list(value, label))
 
 
 class LazyImports:
@@ -214,6 +220,8 @@ class LazyImports:
         index = self.namespace.finder.index
         if not target or root_of(target) == "modpack" or index.is_untrusted(target):
             return False  # the import itself raises the error
+        if target in self.plan.eager or f"{target}.{entry.attribute}" in self.plan.eager:
+            return False
         path = _raw_dict(holder.module).get("__path__")
         if path is not None and index.find(f"{holder.local}.{name}") is not None:
             # Importing the submodule binds the same name, at a time that only Python's order gives.
@@ -297,7 +305,7 @@ class ModuleBuiltins(dict[str, Any]):
             return True
         self.waiting[name] = entry
         if has_hook:
-            self.module.__class__ = HookedLazyModule  # type: ignore[assignment]
+            self.module.__class__ = HookedLazyModule
         return False
 
     def annotate(
@@ -387,7 +395,7 @@ class ModuleBuiltins(dict[str, Any]):
         if is_running or ("__path__" in names and not self.imports.is_over):
             return
         if issubclass(type(self.module), LazyModule):
-            self.module.__class__ = ModuleType  # type: ignore[assignment]
+            self.module.__class__ = ModuleType
         if names.get("__builtins__") is self:
             names["__builtins__"] = self.imports.namespace.builtins
         self.imports.forget(self)

@@ -15,7 +15,10 @@ from typing import NamedTuple
 import torch
 
 from modpack.archive import layout
+from modpack.archive.manifest import canonical_json
 from modpack.archive.writer import ArchiveWriter
+from modpack.core.codec import record_to_json
+from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import MockEvent, MockEventKind, UndeclaredImport
@@ -37,6 +40,7 @@ from modpack.selftest.process import (
     Difference,
     HiddenModules,
     Job,
+    LazyTrial,
     ProbeLevel,
     ResolvedResources,
     RunResult,
@@ -63,9 +67,28 @@ _MAX_SLOWDOWN = 30.0
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
 """The error of ``torch.ops.mylib.add`` if the operator is not declared."""
+_MAX_TRIALS = 4
+_WORTH_WAITING = 30
+"""The number of modules from which waiting imports save more than they cost to examine."""
 _MAX_DIFFERENCES = 5
 _MAX_REFUSED = 5
 _MAX_PLACES = 4
+
+
+class WaitingRecord(NamedTuple):
+    """The imports that may wait; see :class:`modpack.loading.lazy.LazyPlan`.
+
+    Attributes:
+        modules: The names that may wait, for each module that the self-test loaded.
+        loaded: The packaged modules that are loaded if none waits.
+        eager: The packaged modules whose imports never wait.
+        version: The version of the record.
+    """
+
+    modules: Mapping[str, tuple[str, ...]]
+    loaded: tuple[str, ...]
+    eager: tuple[str, ...]
+    version: int = 1
 
 
 class Explanation(NamedTuple):
@@ -153,6 +176,7 @@ class SelfTest:
         roots: The saved objects themselves.
         namespace: The namespace that saved objects require.
         device: The device for the examples. None for those of the saved tensors.
+        is_lazy: Whether to find imports that may wait.
 
     Attributes:
         call_signatures: Those of the cases. A run that passes adds varying dimensions.
@@ -172,8 +196,10 @@ class SelfTest:
         roots: Sequence[object] = (),
         namespace: str = "private",
         device: str | None = None,
+        is_lazy: bool = True,
     ) -> None:
         self._plan = plan
+        self._is_lazy = is_lazy
         self._device = device
         self._objects = objects
         self._roots = roots
@@ -220,6 +246,7 @@ class SelfTest:
             outcome = self._run_namespaces()
             self._write(outcome.namespace)
             modules = self._changed_modules(outcome)
+            waiting = self._find_waiting(outcome)
         failure, result, why = None, outcome.result, outcome.failure
         are_equal = bool(self._cases) and why is None and not any(self._reruns.values())
         told = [each for each in modules if not (each.is_own or are_equal)]  # the outputs decide
@@ -239,6 +266,8 @@ class SelfTest:
         changed = [each for each in result.changed if not each.is_error]
         record = self._make_record(outcome, tuple(self._lasting_warnings(result, changed, told)))
         write_record(self._writer, layout.SELF_TEST, record)
+        if waiting is not None:
+            self._writer.write(layout.WAITING, canonical_json(waiting), compress=True)
         runs = counted(record.rounds, "run")
         summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
@@ -453,6 +482,42 @@ class SelfTest:
                 return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
 
         return self._modules.compare(outcome.result.modules, describe_again)
+
+    def _find_waiting(self, outcome: Outcome) -> Mapping[str, Json] | None:
+        """Return the record of the imports that may wait; None if none should.
+
+        A trial run lets all of them wait. If it passes, those that still wait at its end may wait
+        in the package, except for modules whose import changes other modules: another trial
+        imports them where they are imported.
+        """
+        seen = outcome.result.observations
+        loaded = (*seen.modules, *seen.example_modules)
+        count = len(loaded) + len(outcome.result.imported)
+        if not self._is_lazy or not self._cases or outcome.failure or count < _WORTH_WAITING:
+            return None
+        eager: set[str] = set()
+        for _ in range(_MAX_TRIALS):
+            with phase("trying waiting imports"), self._builder.open_preview() as package:
+                job = self._make_job(package, outcome.namespace, ProbeLevel.NOTHING)._replace(
+                    call_signatures=(),
+                    objects=(),
+                    modules={},
+                    tables=(),
+                    in_new_interpreter=True,
+                    trial=LazyTrial(loaded, tuple(sorted(eager))),
+                )
+                result = run_job(job, lambda _: ResolvedResources(), self._timeout)
+            found = result.waiting
+            if result.failure is not None or self._unexplained(result) or found.problem:
+                why = result.failure.text if result.failure is not None else found.problem
+                _log.info("imports do not wait: %s", why or "the output differs if they do")
+                return None
+            if not set(found.effects) - eager:
+                record = WaitingRecord(found.modules, tuple(sorted(loaded)), tuple(sorted(eager)))
+                return record_to_json(record)
+            eager.update(found.effects)
+        _log.info("imports do not wait: too many of them change other modules")
+        return None
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned

@@ -97,6 +97,7 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
         policy=options["policy"],
         objects=recorded.objects,
         device=recorded.device,
+        lazy=None,
     )
     with phase("self-test"):
         result = run_job(job, lambda _: ResolvedResources(), options["timeout"])
