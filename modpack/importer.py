@@ -588,15 +588,14 @@ class PackageImporter(Importer):
         """Let imports wait if the caller, the environment, or else the package chooses so."""
         if is_lazy is None:
             is_lazy = {"0": False, "1": True}.get(os.environ.get("MODPACK_LAZY", ""))
-        is_recorded = self._archive.has(layout.WAITING)
         if is_lazy is None:
-            is_lazy = is_recorded
+            is_lazy = self._archive.has(layout.WAITING)
         is_restricted = self._policy is not None and self._policy.restricts_imports
         if not is_lazy or is_restricted or self._namespace.finder.imports is not None:
             return
-        from modpack.loading.lazy import NO_PLAN, read_plan
+        from modpack.loading.lazy import read_plan  # most small packages record none
 
-        self._namespace.defer_imports(read_plan(self._archive) if is_recorded else NO_PLAN)
+        self._namespace.defer_imports(read_plan(self._archive))
 
     def _digest(self) -> str:
         return package_digest(self._archive)

@@ -23,9 +23,7 @@ from functools import partial
 from types import CodeType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from modpack.archive import layout
-from modpack.archive.records import decoding, read_document
-from modpack.core.json_values import Json, as_list, as_mapping, as_text
+from modpack.archive.records import read_waiting
 from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.discovery.importers import module_dict
 from modpack.loading.waiting_imports import ANNOTATE_NAME, COMPILER_NAME, DEFER_NAME
@@ -110,24 +108,16 @@ NO_PLAN: Final = LazyPlan()
 
 
 def read_plan(archive: Archive) -> LazyPlan:
-    """Read the plan that a package records.
+    """Return the plan that a package records, or :data:`NO_PLAN`.
 
     Raises:
         ArchiveError: If the record is damaged.
     """
-    with decoding(archive, layout.WAITING):
-        record = read_document(archive, layout.WAITING, None)
-        modules = as_mapping(record["modules"], "modules")
-        waiting = {module: _texts(names, "the names") for module, names in modules.items()}
-        return LazyPlan(
-            MappingProxyType(waiting),
-            _texts(record["loaded"], "loaded"),
-            _texts(record["eager"], "eager"),
-        )
-
-
-def _texts(value: Json, label: str) -> frozenset[str]:
-    return frozenset(as_text(each, "a name") for each in as_list(value, label))
+    record = read_waiting(archive)
+    if record is None:
+        return NO_PLAN
+    waiting = {module: frozenset(names) for module, names in record.modules.items()}
+    return LazyPlan(waiting, frozenset(record.loaded), frozenset(record.eager))
 
 
 class LazyImports:

@@ -16,6 +16,7 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
+from modpack.archive.records import WaitingImports
 from modpack.archive.writer import ArchiveWriter
 from modpack.core.codec import record_to_json
 from modpack.core.json_values import Json
@@ -73,22 +74,6 @@ _WORTH_WAITING = 30
 _MAX_DIFFERENCES = 5
 _MAX_REFUSED = 5
 _MAX_PLACES = 4
-
-
-class WaitingRecord(NamedTuple):
-    """The imports that may wait; see :class:`modpack.loading.lazy.LazyPlan`.
-
-    Attributes:
-        modules: The names that may wait, for each module that the self-test loaded.
-        loaded: The packaged modules that are loaded if none waits.
-        eager: The packaged modules whose imports never wait.
-        version: The version of the record.
-    """
-
-    modules: Mapping[str, tuple[str, ...]]
-    loaded: tuple[str, ...]
-    eager: tuple[str, ...]
-    version: int = 1
 
 
 class Explanation(NamedTuple):
@@ -513,7 +498,7 @@ class SelfTest:
                 _log.info("imports do not wait: %s", why or "the output differs if they do")
                 return None
             if not set(found.effects) - eager:
-                record = WaitingRecord(found.modules, tuple(sorted(loaded)), tuple(sorted(eager)))
+                record = WaitingImports(found.modules, tuple(sorted(loaded)), tuple(sorted(eager)))
                 return record_to_json(record)
             eager.update(found.effects)
         _log.info("imports do not wait: too many of them change other modules")
