@@ -237,13 +237,15 @@ class WaitingImports(NamedTuple):
         modules: The names that may wait, for each module that the self-test loaded. Everything may
             wait in other modules.
         loaded: The packaged modules that are loaded if no import waits.
-        eager: The packaged modules whose imports never wait, because they change other modules.
+        companions: Pairs of a packaged module and another one that changes it when it is imported,
+            and that is therefore imported with it. The first is empty for modules outside the
+            package.
         version: The version of the record.
     """
 
     modules: Mapping[str, tuple[str, ...]]
     loaded: tuple[str, ...]
-    eager: tuple[str, ...]
+    companions: tuple[tuple[str, str], ...]
     version: int = 1
 
 
@@ -257,7 +259,7 @@ def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImp
     if not archive.has(layout.WAITING):
         return None
     with decoding(archive, layout.WAITING):
-        limits = {"modules": 100, "loaded": 100, "eager": 100}
+        limits = {"modules": 100, "loaded": 100, "companions": 100}
         document = _read_versioned(archive, layout.WAITING, verify, 1, limits)
         return from_json(WaitingImports, document, "the record")
 

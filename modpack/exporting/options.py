@@ -96,7 +96,7 @@ class ExporterOptions(TypedDict, total=False):
     lazy: Annotated[
         bool,
         Option(
-            True,
+            False,
             "Whether to find the imports that can wait until a name is looked up, which lets the "
             "package start faster. This needs example inputs and a self-test that passes.",
         ),

@@ -18,7 +18,7 @@ import importlib.util
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -95,12 +95,13 @@ class LazyPlan(NamedTuple):
         waiting: For each module that the self-test loaded, the names that were still waiting at its
             end. Other modules were not needed: all of their imports may wait.
         loaded: Packaged modules that an eager run has loaded; None if that is not known.
-        eager: Packaged modules whose imports never wait, because they change other modules.
+        companions: For packaged modules, others that change them when they are imported, and that
+            are therefore imported with them. The key is empty for modules outside the package.
     """
 
     waiting: Mapping[str, frozenset[str]] = MappingProxyType({})
     loaded: frozenset[str] | None = None
-    eager: frozenset[str] = frozenset()
+    companions: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 NO_PLAN: Final = LazyPlan()
@@ -117,7 +118,15 @@ def read_plan(archive: Archive) -> LazyPlan:
     if record is None:
         return NO_PLAN
     waiting = {module: frozenset(names) for module, names in record.modules.items()}
-    return LazyPlan(waiting, frozenset(record.loaded), frozenset(record.eager))
+    return LazyPlan(waiting, frozenset(record.loaded), group_companions(record.companions))
+
+
+def group_companions(pairs: Iterable[tuple[str, str]]) -> Mapping[str, frozenset[str]]:
+    """Return the companions of each module from pairs."""
+    grouped: dict[str, set[str]] = {}
+    for module, companion in pairs:
+        grouped.setdefault(module, set()).add(companion)
+    return {module: frozenset(each) for module, each in grouped.items()}
 
 
 class LazyImports:
@@ -138,10 +147,12 @@ class LazyImports:
         self._modules: dict[str, ModuleBuiltins] = {}
         self._unsettled: list[ModuleBuiltins] = []
         self._found: set[str] = set()
+        self._companions = set(plan.companions.get("", ()))
         self.is_over = False
 
     def make_module(self, name: str, local: str, is_package: bool) -> ModuleType:
         """Return a new module, whose imports can wait unless the plan says that none does."""
+        self._companions.update(self.plan.companions.get(local, ()))
         chosen = self.plan.waiting.get(local)
         if self.is_over or (chosen is not None and not chosen and not is_package):
             return ModuleType(name)
@@ -153,7 +164,12 @@ class LazyImports:
         return module
 
     def settle(self) -> None:
-        """Make modules ordinary in which nothing waits; called at the end of an import."""
+        """Make modules ordinary in which nothing waits, and import companions.
+
+        Called at the end of an import, when no module is partially initialized.
+        """
+        while self._companions:
+            self.namespace.load(self._companions.pop())
         unsettled, self._unsettled = self._unsettled, []
         for holder in unsettled:
             if not holder.waiting:
@@ -210,8 +226,6 @@ class LazyImports:
         index = self.namespace.finder.index
         if not target or root_of(target) == "modpack" or index.is_untrusted(target):
             return False  # the import itself raises the error
-        if target in self.plan.eager or f"{target}.{entry.attribute}" in self.plan.eager:
-            return False
         path = _raw_dict(holder.module).get("__path__")
         if path is not None and index.find(f"{holder.local}.{name}") is not None:
             # Importing the submodule binds the same name, at a time that only Python's order gives.

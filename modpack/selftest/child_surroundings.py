@@ -188,10 +188,12 @@ class IncrementalImporter(PackageImporter):
         if self._trial is None:
             super()._defer_imports(is_lazy)
             return
-        from modpack.loading.lazy import LazyPlan  # few runs are trials
+        from modpack.loading.lazy import LazyPlan, group_companions  # few runs are trials
 
-        loaded, eager = map(frozenset, self._trial)
-        self._namespace.defer_imports(LazyPlan(loaded=loaded, eager=eager))
+        loaded, companions = self._trial
+        self._namespace.defer_imports(
+            LazyPlan(loaded=frozenset(loaded), companions=group_companions(companions))
+        )
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str, on_mismatch: str

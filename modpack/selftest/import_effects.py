@@ -26,7 +26,7 @@ from modpack.loading.namespace import Namespace
 from modpack.selftest.process import WaitingNames
 
 _MAX_DEPTH: Final = 4
-_INTERPRETER: Final = ("sys", "warnings")
+_INTERPRETER: Final = ("_warnings", "sys", "warnings")
 """Modules whose finders and filters only serve the modules that have added them."""
 _ATOMS: Final = (str, bytes, int, float, complex, NoneType)
 _ELEMENTS: Final = (list, tuple, set, frozenset, deque)
@@ -46,9 +46,7 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
     if failures:
         return WaitingNames(problem=f"{type(failures[0]).__name__}: {failures[0]}")
     new = {namespace.full_name(name): name for name in _loaded(namespace) - loaded}
-    effects: set[str] = set()
-    for module in search.effects(new, recorder):
-        effects |= {module, *recorder.chains.get(module, ())}
+    effects = set(search.effects(new, recorder))
     changed = None if effects else search.changed()
     if changed is not None:
         return WaitingNames(problem=f"importing what waits changes {changed}")
@@ -82,6 +80,16 @@ class _ChainRecorder(MetaPathFinder):
             self.chains[local] = tuple(filter(self._is_being_imported, index.entries))
         return None
 
+    def completed(self) -> list[str]:
+        """Return the imported modules in the order in which their imports ended."""
+        ended: list[str] = []
+        running: list[str] = []
+        for module, chain in self.chains.items():
+            while running and running[-1] not in chain:
+                ended.append(running.pop())
+            running.append(module)
+        return [*ended, *reversed(running)]
+
     def may_be_changed_by(self, module: str, other: str) -> bool:
         """Return whether the other module has put its objects into a module.
 
@@ -112,8 +120,10 @@ class _Search:
         self._own = {namespace.full_name(name) for name in _loaded(namespace)}
         self._sizes = self._measure()
 
-    def effects(self, new: Mapping[str, str], recorder: _ChainRecorder) -> Iterator[str]:
-        """Yield the new modules whose objects are in modules that were loaded before them.
+    def effects(
+        self, new: Mapping[str, str], recorder: _ChainRecorder
+    ) -> Iterator[tuple[str, str]]:
+        """Yield pairs of a module and a new one that has put objects into it.
 
         Args:
             new: The paths of the new modules, by their names in ``sys.modules``.
@@ -121,27 +131,29 @@ class _Search:
         """
         self._new = new
         seen: set[int] = set()
-        for name, local in new.items():
-            for value in list(module_dict(sys.modules[name]).values()):
+        for local in recorder.completed():  # an object is found in the module that created it
+            module = sys.modules.get(self._namespace.full_name(local))
+            for value in list(module_dict(module).values()):
                 for inner, each in _walk(value, _MAX_DEPTH, seen):
                     origin = self._origin(each)
                     if origin not in (None, local) and not self._is_own_key(inner, str(origin)):
                         if recorder.may_be_changed_by(local, str(origin)):
-                            yield str(origin)
+                            yield local, str(origin)
         seen.clear()
         for name, known in self._before.items():
             is_own = name in self._own
+            local = self._namespace.local_name(name) if is_own else ""
             if name in _INTERPRETER or (is_within(name, "modpack") and not is_own):
                 continue
             for key, value in list(module_dict(sys.modules.get(name)).items()):
                 if key in known:  # others were bound by the imports themselves
                     origin = self._origin(value)
                     if known[key] is not value and origin is not None:
-                        yield origin
+                        yield local, origin
                     for inner, each in _walk(value, _MAX_DEPTH if is_own else 2, seen):
                         origin = self._origin(each)
                         if origin is not None and not self._is_own_key(inner, origin):
-                            yield origin
+                            yield local, origin
 
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""

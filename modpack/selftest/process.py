@@ -85,11 +85,11 @@ class LazyTrial(NamedTuple):
 
     Attributes:
         loaded: Packaged modules that the run without waiting imports has loaded.
-        eager: Packaged modules whose imports must not wait.
+        companions: Pairs of a packaged module and another one that is imported with it.
     """
 
     loaded: tuple[str, ...]
-    eager: tuple[str, ...] = ()
+    companions: tuple[tuple[str, str], ...] = ()
 
 
 class Job(NamedTuple):
@@ -209,13 +209,13 @@ class WaitingNames(NamedTuple):
 
     Attributes:
         modules: The names that still waited after the examples, by loaded module.
-        effects: Modules whose imports change other modules, and those through which they are
-            imported. Their imports must not wait.
+        effects: Pairs of a module and another one whose import changes it. The first is empty for
+            modules outside the package.
         problem: Why no import may wait; empty if some may.
     """
 
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    effects: tuple[str, ...] = ()
+    effects: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
 

@@ -472,15 +472,15 @@ class SelfTest:
         """Return the record of the imports that may wait; None if none should.
 
         A trial run lets all of them wait. If it passes, those that still wait at its end may wait
-        in the package, except for modules whose import changes other modules: another trial
-        imports them where they are imported.
+        in the package. A module whose import changes another one is imported with that one,
+        which is tried again.
         """
         seen = outcome.result.observations
         loaded = (*seen.modules, *seen.example_modules)
         count = len(loaded) + len(outcome.result.imported)
         if not self._is_lazy or not self._cases or outcome.failure or count < _WORTH_WAITING:
             return None
-        eager: set[str] = set()
+        companions: set[tuple[str, str]] = set()
         for _ in range(_MAX_TRIALS):
             with phase("trying waiting imports"), self._builder.open_preview() as package:
                 job = self._make_job(package, outcome.namespace, ProbeLevel.NOTHING)._replace(
@@ -489,7 +489,7 @@ class SelfTest:
                     modules={},
                     tables=(),
                     in_new_interpreter=True,
-                    trial=LazyTrial(loaded, tuple(sorted(eager))),
+                    trial=LazyTrial(loaded, tuple(sorted(companions))),
                 )
                 result = run_job(job, lambda _: ResolvedResources(), self._timeout)
             found = result.waiting
@@ -497,10 +497,10 @@ class SelfTest:
                 why = result.failure.text if result.failure is not None else found.problem
                 _log.info("imports do not wait: %s", why or "the output differs if they do")
                 return None
-            if not set(found.effects) - eager:
-                record = WaitingImports(found.modules, tuple(sorted(loaded)), tuple(sorted(eager)))
-                return record_to_json(record)
-            eager.update(found.effects)
+            if companions.issuperset(found.effects):
+                pairs = tuple(sorted(companions))
+                return record_to_json(WaitingImports(found.modules, tuple(sorted(loaded)), pairs))
+            companions.update(found.effects)
         _log.info("imports do not wait: too many of them change other modules")
         return None
 

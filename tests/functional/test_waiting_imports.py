@@ -56,6 +56,7 @@ def save(project, tmp_path):
         torch.manual_seed(0)
         model = Net().eval()
         path = tmp_path / "net.modpack"
+        options = {"lazy": True, **options}
         modpack.save(model, path, intern="shop.**", example_inputs=(ONE,), **options)
         return path, model(ONE)
 
@@ -78,7 +79,7 @@ def test_save_records_names_that_can_wait(save):
     path, output = save(library())
     record = recorded(path)
     assert record["modules"]["shop.net"] == sorted(f"m{number}" for number in range(COUNT))
-    assert record["modules"]["shop.tools"] == [] == record["eager"]
+    assert record["modules"]["shop.tools"] == [] == record["companions"]
     model = modpack.load(path)
     assert torch.equal(model(ONE), output)
     assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
@@ -92,13 +93,14 @@ def test_load_executes_all_imports_on_request(save):
     assert len(loaded_modules(model)) == COUNT + 3
 
 
-def test_import_that_registers_a_class_does_not_wait(save):
+def test_module_that_registers_a_class_is_loaded_with_the_table(save):
     entry = "from shop.tables import TABLE\nvalue = 1\nclass Entry: ...\nTABLE['entry'] = Entry\n"
     inner = "from shop.entry import value\n"
     path, output = save(library({"shop/m7.py": inner, "shop/entry.py": entry}))
-    assert recorded(path)["eager"] == ["shop.entry", "shop.m7"]
+    assert recorded(path)["companions"] == [["shop.tables", "shop.entry"]]
     model = modpack.load(path)
     assert torch.equal(model(ONE), output)
+    assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
     tables = modpack.importer_of(model).import_module("shop.tables")
     assert tables.TABLE["entry"].__name__ == "Entry"
     assert "shop.m8" not in loaded_modules(model)
