@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV ?= .venv
 WORKERS ?= 2
 CORPUS ?= .venv-corpus
-RUNS ?= 1
 # Interpreters, each with a release of torch: the oldest that pyproject.toml names, and others.
 PYTHONS ?= python3.10:2.6.0 python3.12:2.9.1 python3.13:2.9.1
 ROUNDS ?= 3
@@ -15,13 +14,13 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-profile bench-commands bench-serve screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-serve screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## train a small model, package it, reload it elsewhere, and serve it
-	@$(BIN)/python -m modpack demo
+	@$(BIN)/python examples/demo
 
 # One thread per worker: with more threads than cores, they mostly wait for each other.
 test: $(READY) ## run the tests and the examples in docstrings and docs
@@ -64,17 +63,18 @@ corpus-fast: $(CORPUS)-fast/ready.stamp ## package a few small models, as in CI
 
 torture: $(READY) ## run the torture tests, some minutes; writes docs/reference/torture.md
 	@$(BIN)/python tools/torture --write
+	@EXAMPLES_FACTOR=50 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/property
 
 torture-fast: $(READY) ## run a tenth of the torture tests, as in CI
 	@$(BIN)/python tools/torture --fast
 
-# Takes 20 minutes per run and 20 GB of disk; keep the machine idle. Writes below build, because /tmp
-# is in memory on some machines, and slow after many deletions on others.
+# Takes 20 minutes and 20 GB of disk; keep the machine idle. Writes below build, because /tmp is in
+# memory on some machines, and slow after many deletions on others.
 # make bench ONLY="load-one save-400" measures some rows, FAST=1 divides all sizes by 20. Neither
 # writes the page.
-bench: $(VENV)/bench.stamp ## compare modpack with other tools, RUNS times; writes docs/reference/performance.md
+bench: $(VENV)/bench.stamp ## compare modpack with other tools; writes docs/reference/performance.md
 	@mkdir -p build
-	@$(BIN)/python benchmarks/peers --folder build --runs $(RUNS) $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
+	@$(BIN)/python benchmarks/peers --folder build $(if $(FAST),--fast) $(if $(ONLY),--only $(ONLY)) $(if $(FAST)$(ONLY),,--write --keep build/bench.json)
 
 bench-micro: $(READY) ## time single parts, and compare with the last run in build/micro
 	@mkdir -p build/micro
@@ -82,15 +82,11 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 		--benchmark-autosave $(if $(wildcard build/micro/*/*.json),--benchmark-compare --benchmark-group-by=fullname) \
 		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
 
-bench-profile: $(VENV)/bench.stamp ## profile the rows of bench; writes docs/explanation/where-the-time-goes.md
-	@mkdir -p build
-	@$(BIN)/python benchmarks/peers/profiled.py --folder build --write
-
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py
 
-# Takes 10 minutes; keep the machine idle. ROUNDS=5 measures longer.
-bench-serve: $(VENV)/bench.stamp ## compare modpack serve with a FastAPI app and LitServe; writes docs/reference/serving-speed.md
+# Takes 9 minutes (ROUNDS=5: 14); keep the machine idle.
+bench-serve: $(VENV)/bench.stamp ## compare modpack serve with apps on FastAPI and Starlette, and LitServe; writes docs/reference/serving-speed.md
 	@mkdir -p build
 	@$(BIN)/python benchmarks/serving --folder build --rounds $(ROUNDS) --write
 

@@ -6,12 +6,15 @@ modules.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from modpack import services
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
     from modpack import analyze as analyze
     from modpack import hooks as hooks
     from modpack import pickle_by_source as pickle_by_source
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
     from modpack.api import current_importer as current_importer
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
+    from modpack.archive.base import Archive
+    from modpack.capturing.report import HookReport as HookReport
+    from modpack.capturing.report import HookStatus as HookStatus
     from modpack.core.call_signature import CallSignature as CallSignature
     from modpack.core.call_signature import ContainerSpec as ContainerSpec
     from modpack.core.call_signature import ValueSpec as ValueSpec
@@ -53,9 +59,9 @@ if TYPE_CHECKING:
     from modpack.core.selftest import SelfTestRecord as SelfTestRecord
     from modpack.diagnostics import Diagnostic as Diagnostic
     from modpack.diagnostics import Severity as Severity
-    from modpack.discovery.importers import Importer as Importer
-    from modpack.discovery.importers import OrderedImporter as OrderedImporter
-    from modpack.discovery.importers import sys_importer as sys_importer
+    from modpack.environment.importers import Importer as Importer
+    from modpack.environment.importers import OrderedImporter as OrderedImporter
+    from modpack.environment.importers import sys_importer as sys_importer
     from modpack.errors import EnvironmentMismatchError as EnvironmentMismatchError
     from modpack.errors import EnvironmentMismatchWarning as EnvironmentMismatchWarning
     from modpack.errors import ExampleError as ExampleError
@@ -72,101 +78,94 @@ if TYPE_CHECKING:
     from modpack.exporter import PackageExporter as PackageExporter
     from modpack.exporter import save as save
     from modpack.exporting.match_hooks import RuleMatch as RuleMatch
-    from modpack.hooks.report import HookReport as HookReport
-    from modpack.hooks.report import HookStatus as HookStatus
     from modpack.importer import PackageImporter as PackageImporter
     from modpack.importer import load as load
     from modpack.loading.weights import load_weights as load_weights
     from modpack.selftest.self_test import SelfTestResult as SelfTestResult
     from modpack.selftest.self_test import self_test as self_test
 
-_DEFINED_IN = {
-    "Action": "modpack.core.rules",
-    "CallSignature": "modpack.core.call_signature",
-    "CallableSpec": "modpack.core.hookspec",
-    "CodeKind": "modpack.core.graph",
-    "ContainerSpec": "modpack.core.call_signature",
-    "Decision": "modpack.core.plan",
-    "DependencyGraph": "modpack.core.graph",
-    "Diagnostic": "modpack.diagnostics",
-    "Directory": "modpack.core.names",
-    "Edge": "modpack.core.graph",
-    "EmptyMatchError": "modpack.core.plan",
-    "EnvironmentMismatchError": "modpack.errors",
-    "EnvironmentMismatchWarning": "modpack.errors",
-    "ExampleError": "modpack.errors",
-    "FileKind": "modpack.core.plan",
-    "GlobGroup": "modpack.core.names",
-    "HookReport": "modpack.hooks.report",
-    "HookSpec": "modpack.core.hookspec",
-    "HookStatus": "modpack.hooks.report",
-    "ImportKind": "modpack.core.scan",
-    "Importer": "modpack.discovery.importers",
-    "InputMismatchError": "modpack.errors",
-    "Location": "modpack.core.graph",
-    "MockUse": "modpack.core.plan",
-    "Observations": "modpack.core.observations",
-    "ModpackError": "modpack.errors",
-    "ModpackWarning": "modpack.errors",
-    "ObjMismatchError": "modpack.errors",
-    "ObjNotFoundError": "modpack.errors",
-    "OrderedImporter": "modpack.discovery.importers",
-    "Owner": "modpack.core.rules",
-    "PackageExporter": "modpack.exporter",
-    "PackageImporter": "modpack.importer",
-    "PackagingError": "modpack.core.plan",
-    "PackagingErrorReason": "modpack.core.plan",
-    "PicklingError": "modpack.errors",
-    "Plan": "modpack.core.plan",
-    "PlannedDistribution": "modpack.core.plan",
-    "PlannedFile": "modpack.core.plan",
-    "Rule": "modpack.core.rules",
-    "RuleMatch": "modpack.exporting.match_hooks",
-    "RuleOrigin": "modpack.core.rules",
-    "SelfTestCase": "modpack.core.selftest",
-    "SelfTestError": "modpack.errors",
-    "SelfTestRecord": "modpack.core.selftest",
-    "SelfTestResult": "modpack.selftest.self_test",
-    "Severity": "modpack.diagnostics",
-    "SignatureError": "modpack.errors",
-    "Signer": "modpack.core.policy",
-    "TrustError": "modpack.errors",
-    "TrustPolicy": "modpack.core.policy",
-    "UnpicklingError": "modpack.errors",
-    "UseKind": "modpack.core.plan",
-    "ValueSpec": "modpack.core.call_signature",
-    "__version__": "modpack._version",
-    "analyze": "modpack",
-    "call_signature": "modpack.api",
-    "current_importer": "modpack.api",
-    "hooks": "modpack",
-    "importer_of": "modpack.api",
-    "is_from_package": "modpack.api",
-    "load": "modpack.importer",
-    "load_weights": "modpack.loading.weights",
-    "pickle_by_source": "modpack",
-    "save": "modpack.exporter",
-    "self_test": "modpack.selftest.self_test",
-    "sys_importer": "modpack.discovery.importers",
+_NAMES = {
+    "modpack": ("analyze", "hooks", "pickle_by_source"),
+    "modpack._version": ("__version__",),
+    "modpack.api": ("call_signature", "current_importer", "importer_of", "is_from_package"),
+    "modpack.capturing.report": ("HookReport", "HookStatus"),
+    "modpack.core.call_signature": ("CallSignature", "ContainerSpec", "ValueSpec"),
+    "modpack.core.graph": ("CodeKind", "DependencyGraph", "Edge", "Location"),
+    "modpack.core.hookspec": ("CallableSpec", "HookSpec"),
+    "modpack.core.names": ("Directory", "GlobGroup"),
+    "modpack.core.observations": ("Observations",),
+    "modpack.core.plan": (
+        "Decision",
+        "EmptyMatchError",
+        "FileKind",
+        "MockUse",
+        "PackagingError",
+        "PackagingErrorReason",
+        "Plan",
+        "PlannedDistribution",
+        "PlannedFile",
+        "UseKind",
+    ),
+    "modpack.core.policy": ("Signer", "TrustPolicy"),
+    "modpack.core.rules": ("Action", "Owner", "Rule", "RuleOrigin"),
+    "modpack.core.scan": ("ImportKind",),
+    "modpack.core.selftest": ("SelfTestCase", "SelfTestRecord"),
+    "modpack.diagnostics": ("Diagnostic", "Severity"),
+    "modpack.environment.importers": ("Importer", "OrderedImporter", "sys_importer"),
+    "modpack.errors": (
+        "EnvironmentMismatchError",
+        "EnvironmentMismatchWarning",
+        "ExampleError",
+        "InputMismatchError",
+        "ModpackError",
+        "ModpackWarning",
+        "ObjMismatchError",
+        "ObjNotFoundError",
+        "PicklingError",
+        "SelfTestError",
+        "SignatureError",
+        "TrustError",
+        "UnpicklingError",
+    ),
+    "modpack.exporter": ("PackageExporter", "save"),
+    "modpack.exporting.match_hooks": ("RuleMatch",),
+    "modpack.importer": ("PackageImporter", "load"),
+    "modpack.loading.weights": ("load_weights",),
+    "modpack.selftest.self_test": ("SelfTestResult", "self_test"),
 }
-"""The module that defines each public name."""
+"""The public names by the module that defines them."""
 
+_DEFINED_IN = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_DEFINED_IN)
 
 
-def _find(name: str) -> object:
-    module = _DEFINED_IN[name]
-    if module == "modpack":  # a submodule
-        return importlib.import_module(f"modpack.{name}")
-    from modpack.core.process import gc_paused
-
-    # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
-    # can happen in this import or the next one (benchmark rows import-1000 and first-load).
-    with gc_paused():
-        return getattr(importlib.import_module(module), name)
+define_lazily(__name__, _DEFINED_IN)
 
 
-define_lazily(__name__, _find, frozenset(_DEFINED_IN))
+class _Services(services.Services):
+    """The services of an installation with all layers, which are imported on first use."""
+
+    def check_signatures(
+        self, archive: Archive, signers: Sequence[Signer], path: str | None
+    ) -> None:
+        from modpack.security.signing import check_signatures
+
+        check_signatures(archive, signers, path)
+
+    def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
+        from modpack.report.progress import working
+
+        return working(task, progress)
+
+    def package_html(self, archive: Archive) -> str | None:
+        from modpack.archive.manifest import read_manifest
+        from modpack.report.package_info import facts_of
+        from modpack.report.text import package_html
+
+        return package_html(facts_of(archive, read_manifest(archive)))
+
+
+services.installed = _Services()
 
 
 def __dir__() -> list[str]:

@@ -8,7 +8,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING
 
 from modpack.core.names import namespace_of, resource_record, root_of
-from modpack.discovery.importers import importer_of as module_importer
+from modpack.environment.importers import importer_of as module_importer
 from modpack.errors import ModpackError
 
 if TYPE_CHECKING:

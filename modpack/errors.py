@@ -74,8 +74,9 @@ class ModpackError(Exception):
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
-        words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
-        cls.code = "-".join(words).lower()
+        name = cls.__name__.removesuffix("Error")
+        # Without a regular expression, which the first load of a process would compile.
+        cls.code = "".join(f"-{c.lower()}" if c.isupper() else c for c in name).strip("_-")
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         self.hint = hint
@@ -232,8 +233,6 @@ def _grouped(problems: tuple[tuple[str | None, str], ...]) -> str:
 
     Reasons that differ only in the names of objects have the same cause; the first one is shown.
     """
-    import re  # seldom needed, and slow to import
-
     by_cause: dict[str, list[tuple[str, str]]] = {}
     for path, reason in problems:
         cause = re.sub(r"<[^<>]*(<\w+>[^<>]*)*>|'[^']*'|[\w<>]+(\.[\w<>]+)+", "...", reason)
@@ -734,7 +733,3 @@ class KeyFileError(ModpackError):
         self.path = path
         self.reason = reason
         super().__init__(f"{path}: {reason}", hint=hint)
-
-
-for _name in __all__:
-    globals()[_name].__module__ = __name__  # shown in tracebacks and pickles

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive.layout import CALL_SIGNATURE, is_internal
 from modpack.archive.manifest import canonical_json
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
 from modpack.core.names import (
@@ -38,33 +37,30 @@ from modpack.core.process import (
 )
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
-from modpack.discovery.importers import Importer, importer_of, sys_importer
 from modpack.discovery.scan_cache import cached_scan
+from modpack.environment.importers import Importer, importer_of, sys_importer
 from modpack.errors import ModpackError, ModpackWarning, SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.options import (
-    DEFAULT_PROTOCOL,
-    ExporterOptions,
-    ModelOptions,
-    Preset,
-    SaveModelOptions,
-    SaveOptions,
-    is_tested_by_default,
-)
 from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
 from modpack.exporting.planner import Planner
 from modpack.exporting.presets import preset_rules
 from modpack.exporting.secret_guard import SecretScan
-from modpack.options import select_options, takes_options
+from modpack.options import (
+    DEFAULT_PROTOCOL,
+    Preset,
+    is_tested_by_default,
+    require_options,
+)
+from modpack.options import SelfTest as SelfTestChoice
+from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
+    from modpack.capturing.report import HookReport
     from modpack.core.call_signature import CallSignature
     from modpack.exporting.hook_saver import HookOptions
-    from modpack.hooks.report import HookReport
+    from modpack.hooks.choice import HookChoice
     from modpack.selftest.object_rows import Row
     from modpack.selftest.reference import Case, Example, ExampleSaver
 
@@ -73,16 +69,81 @@ _TESTED = ("dynamic-import", "nested-pickle")
 MAIN_PACKAGE, MAIN_RESOURCE = "__model__", "model.pkl"
 
 
-@takes_options(SaveOptions)
 def save(
-    obj: object, path: str | os.PathLike[str] | BinaryIO, **options: Unpack[SaveOptions]
+    obj: object,
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    intern: GlobPattern = (),
+    extern: GlobPattern = (),
+    mock: GlobPattern = (),
+    deny: GlobPattern = (),
+    preset: Preset = "pinned",
+    intern_native: bool = False,
+    hooks: HookChoice = True,
+    global_hooks: bool = False,
+    reset_hook_state: HookChoice = False,
+    example_inputs: object = None,
+    example_kwargs: object = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    pickle_protocol: int = DEFAULT_PROTOCOL,
+    self_test: SelfTestChoice | None = None,
+    self_test_device: str | None = None,
+    lazy: bool | None = None,
+    allow_secrets_in: GlobPattern = (),
+    progress: bool | None = None,
+    importer: Importer | Sequence[Importer] = sys_importer,
+    debug: bool = False,
+    optimizer: object = None,
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it depends on.
 
     Args:
         obj: The model or object.
         path: Target: a path, or a binary file object open for writing.
-        **options: See :class:`modpack.exporting.options.SaveOptions`.
+        intern: Patterns of modules whose sources are included. Rules apply in the order deny, mock,
+            extern, intern; use :class:`PackageExporter` for another order.
+        extern: Patterns of modules to import from the loading environment.
+        mock: Patterns of modules to replace with mocks.
+        deny: Patterns of modules that the package must not need.
+        preset: Rules for modules that no pattern matches. ``'pinned'``: installed distributions are
+            extern, all other code is interned. ``'hermetic'``: pure-Python distributions are
+            interned, too. ``'none'``: such modules are an error.
+        intern_native: Whether the ``'hermetic'`` preset interns native extensions. The package then
+            loads only on the same platform and Python version.
+        hooks: Hooks to capture: True, False, names, or a predicate over HookSpecs.
+        global_hooks: Whether to capture process-wide hooks.
+        reset_hook_state: Hooks whose collected state is saved empty: True, False, names, or a
+            predicate over HookSpecs. The state consists of the lists, dicts, sets, and deques among
+            closure variables, attributes, and bound arguments. The live hooks keep their state.
+        example_inputs: Inputs for the self-test. A tuple contains the positional arguments of one
+            call; a mapping of parameter names contains keyword arguments; any other object is the
+            only argument.
+        example_kwargs: Additional keyword arguments of that call.
+        dynamic: Names for the input dimensions that may vary, by argument and dimension:
+            ``{'x': {0: 'batch', 1: 'length'}}``. Dimensions with the same name have the same size.
+            The self-test finds the batch dimension without this option if all tensors share their
+            first dimension.
+        pickle_protocol: Pickle protocol, from 2 to 5. torch.package reads 3 and 4.
+        self_test: Whether to test the package before it replaces the target: in an interpreter that
+            cannot import the interned modules, the object must load and be equal to the live one,
+            and compute the same output for example inputs. ``'warn'`` writes a package that fails,
+            with a warning. None tests the package, unless the environment variable
+            ``MODPACK_SELF_TEST`` is ``0``, or is ``examples`` and there are no example inputs.
+        self_test_device: Device on which the self-test runs the example inputs, such as ``'cpu'``.
+            By default, tensors are loaded to the devices that they were saved on. Numbers that
+            another kind of device computed are compared with the tolerances of
+            :func:`torch.testing.assert_close`.
+        lazy: Whether to find the imports that can wait until a name is looked up, which lets the
+            package start faster. This needs example inputs and a self-test that passes. None finds
+            none.
+        allow_secrets_in: Locations that may contain possible secrets: patterns of module paths, or
+            of records if they contain ``/``. A pattern with ``#`` and a fingerprint, as shown in
+            the PackagingError, allows only that text.
+        progress: Whether to show progress on stderr once the work takes more than a second. None
+            shows it in a terminal and in a notebook.
+        importer: Importers of objects and modules, in order.
+        debug: Whether a PackagingError shows the import chain of each module.
+        optimizer: The model's optimizer, which is saved with its own hooks.
 
     Returns:
         The plan of the package.
@@ -101,38 +162,47 @@ def save(
         if not isinstance(obj, (str, os.PathLike)):
             raise
         raise TypeError(f"{failure}. The object comes first: save(model, {obj!r})") from None
-    given = {
-        "deny": options["deny"],
-        "mock": options["mock"],
-        "extern": options["extern"],
-        "intern": options["intern"],
-    }
+    require_options(preset=preset, progress=progress, self_test=self_test)
+    given = {"deny": deny, "mock": mock, "extern": extern, "intern": intern}
     rules = {action: parse_patterns(patterns, action) for action, patterns in given.items()}
     with ExitStack() as stack:
-        if may_show_progress(options["progress"]):
+        if may_show_progress(progress):
             from modpack.report.progress import working
 
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
-            stack.enter_context(working(f"Saving {name}", options["progress"]))
-        chosen = select_options(ExporterOptions, options)
-        if chosen["self_test"] is None:
-            chosen["self_test"] = is_tested_by_default(False) or None
-        if chosen["self_test"]:
+            stack.enter_context(working(f"Saving {name}", progress))
+        if self_test is None:
+            self_test = is_tested_by_default(False) or None
+        if self_test:
             from modpack.selftest.interpreters import prestart
 
             prestart()  # it imports torch while the object is pickled
-        exporter = PackageExporter(path, options["importer"], options["debug"], **chosen)
+        exporter = PackageExporter(
+            path,
+            importer,
+            debug,
+            self_test=self_test,
+            self_test_device=self_test_device,
+            lazy=lazy,
+            allow_secrets_in=allow_secrets_in,
+        )
         stack.enter_context(exporter)
         for action, patterns in rules.items():
             if patterns:
                 getattr(exporter, action)(patterns)
-        exporter.use_preset(options["preset"], intern_native=options["intern_native"])
+        exporter.use_preset(preset, intern_native=intern_native)
         exporter.save_model(
             MAIN_PACKAGE,
             MAIN_RESOURCE,
             obj,
-            options["optimizer"],
-            **select_options(ModelOptions, options),
+            optimizer,
+            hooks=hooks,
+            global_hooks=global_hooks,
+            reset_hook_state=reset_hook_state,
+            example_inputs=example_inputs,
+            example_kwargs=example_kwargs,
+            dynamic=dynamic,
+            pickle_protocol=pickle_protocol,
         )
         return exporter.close()
 
@@ -153,7 +223,13 @@ class PackageExporter:
         importer: Importers of objects and modules: one, or several in order
             (``[old_package, sys_importer]`` to re-export a loaded model).
         debug: Whether a :class:`PackagingError` shows the import chain of each module.
-        **options: See :class:`modpack.exporting.options.ExporterOptions`.
+        self_test: Whether to test the package before it replaces the target; see
+            :func:`modpack.save`. None tests packages with example inputs, unless the environment
+            variable ``MODPACK_SELF_TEST`` is ``0``.
+        self_test_device: Device on which the self-test runs the example inputs; see
+            :func:`modpack.save`.
+        lazy: Whether to find the imports that can wait; see :func:`modpack.save`.
+        allow_secrets_in: Locations that may contain possible secrets; see :func:`modpack.save`.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -169,17 +245,21 @@ class PackageExporter:
     True
     """
 
-    @takes_options(ExporterOptions)
     def __init__(
         self,
         f: str | os.PathLike[str] | BinaryIO | None,
         importer: Importer | Sequence[Importer] = sys_importer,
         debug: bool = False,
-        **options: Unpack[ExporterOptions],
+        *,
+        self_test: SelfTestChoice | None = None,
+        self_test_device: str | None = None,
+        lazy: bool | None = None,
+        allow_secrets_in: GlobPattern = (),
     ) -> None:
         require_target(f)
-        require_type(debug, bool, "debug", "a bool")
-        secret_scan = SecretScan(as_allowances(options["allow_secrets_in"]))
+        require_options(debug=debug, self_test=self_test, self_test_device=self_test_device)
+        require_options(lazy=lazy)
+        secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
         self._secret_scan = secret_scan
@@ -193,9 +273,8 @@ class PackageExporter:
             self._planner, self._writer, self._objects, self._installed, secret_scan, debug
         )
         self._plans_only = f is None
-        self_test = options["self_test"]
-        self._self_test_device = options["self_test_device"]
-        self._is_lazy = options["lazy"]
+        self._self_test_device = self_test_device
+        self._is_lazy = bool(lazy)
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -265,7 +344,7 @@ class PackageExporter:
             ValueError: If there is no such preset.
         """
         self._check_open()
-        require_type(intern_native, bool, "intern_native", "a bool")
+        require_options(intern_native=intern_native)
         self._planner.use_presets(preset_rules(preset), intern_native)
 
     def register_intern_hook(self, hook: MatchHook) -> Any:
@@ -434,14 +513,21 @@ class PackageExporter:
         compares = self._compares_objects
         self._save(package, resource, obj, dependencies, pickle_protocol, None, compares)
 
-    @takes_options(SaveModelOptions)
     def save_model(
         self,
         package: str,
         resource: str,
         model: object,
         optimizer: object = None,
-        **options: Unpack[SaveModelOptions],
+        *,
+        hooks: HookChoice = True,
+        global_hooks: bool = False,
+        reset_hook_state: HookChoice = False,
+        example_inputs: object = None,
+        example_kwargs: object = None,
+        dynamic: Mapping[str, Mapping[int, str]] | None = None,
+        pickle_protocol: int = DEFAULT_PROTOCOL,
+        dependencies: bool = True,
     ) -> None:
         """Save a model with its hooks, and its optimizer if given.
 
@@ -462,7 +548,16 @@ class PackageExporter:
             resource: Name of the resource.
             model: The model.
             optimizer: Its optimizer. ``load_model(..., with_optimizer=True)`` returns it.
-            **options: See :class:`modpack.exporting.options.SaveModelOptions`.
+            hooks: Hooks to capture: True, False, names, or a predicate over HookSpecs.
+            global_hooks: Whether to capture process-wide hooks.
+            reset_hook_state: Hooks whose collected state is saved empty; see :func:`modpack.save`.
+            example_inputs: Inputs for the self-test. A tuple contains the positional arguments of
+                one call; a mapping of parameter names contains keyword arguments; any other object
+                is the only argument.
+            example_kwargs: Additional keyword arguments of that call.
+            dynamic: Names for the input dimensions that may vary; see :func:`modpack.save`.
+            pickle_protocol: Pickle protocol, from 2 to 5. torch.package reads 3 and 4.
+            dependencies: Whether to follow the classes and functions that the model refers to.
 
         Raises:
             TypeError: If an argument has the wrong type.
@@ -471,21 +566,19 @@ class PackageExporter:
             PicklingError: If something cannot be saved; the error lists the attribute paths.
             ExampleError: If the live model fails on the example inputs.
         """
+        require_options(global_hooks=global_hooks, dynamic=dynamic, pickle_protocol=pickle_protocol)
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
             from modpack.hooks.model_parts import extra_roots, require_optimizer
 
         require_optimizer(optimizer)
-        example = self._example(model, options["example_inputs"], options["example_kwargs"])
+        example = self._example(model, example_inputs, example_kwargs)
         target = (package, resource)
-        described = self._describe_call(target, model, example, options["dynamic"])
-        global_hooks, protocol = options["global_hooks"], options["pickle_protocol"]
-        hooks = HookOptions(
-            options["hooks"], global_hooks, extra_roots(optimizer), options["reset_hook_state"]
-        )
+        described = self._describe_call(target, model, example, dynamic)
+        chosen = HookOptions(hooks, global_hooks, extra_roots(optimizer), reset_hook_state)
         since = self._objects.generation
         compares = self._compares_objects or bool(example and self._self_test)
-        self._save(package, resource, model, options["dependencies"], protocol, hooks, compares)
+        self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)
         if described is None or example is None:
             return
         self._call_signatures[target] = described
@@ -495,7 +588,7 @@ class PackageExporter:
             from modpack.selftest.reference import ExampleSaver
 
             self._examples = ExampleSaver(self._objects, self._writer, self._planner)
-        records = self._examples.save_arguments(example, protocol)
+        records = self._examples.save_arguments(example, pickle_protocol)
         if not self._plans_only:
             self._examples.record(records, target, model, example, since, global_hooks, described)
 
@@ -526,7 +619,7 @@ class PackageExporter:
 
     def hook_report(self) -> HookReport:
         """Return the status of every hook found so far; see :class:`modpack.HookStatus`."""
-        from modpack.hooks.report import HookReport
+        from modpack.capturing.report import HookReport
 
         return HookReport(tuple(self._objects.hook_statuses))
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from modpack import services
 from modpack.archive import layout
-from modpack.archive.manifest import contents_digest, package_digest, read_manifest
+from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.archive.reader import RecordReader, open_archive
 from modpack.archive.records import (
@@ -37,7 +38,7 @@ from modpack.core.names import (
     root_of,
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
-from modpack.discovery.importers import Importer, sys_importer
+from modpack.environment.importers import Importer, sys_importer
 from modpack.errors import ArchiveError, DisallowedModuleError, ModpackError, listed
 from modpack.loading.cache import unpack
 from modpack.loading.checks import (
@@ -54,35 +55,39 @@ from modpack.loading.finder import FolderResources, PackageEnvironment
 from modpack.loading.namespace import Namespace, open_namespace
 from modpack.loading.package_record import PackageRecord, leave_record, namespace_name
 from modpack.options import (
-    LoadModelOptions,
-    LoadOptions,
-    OpenOptions,
-    select_options,
-    takes_options,
+    NamespaceKind,
+    OnMismatch,
+    VerifyLevel,
+    require_object_choice,
+    require_options,
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from modpack.archive.base import Archive
     from modpack.core.call_signature import CallSignature
     from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
-    from modpack.hooks.describe import HookChoice
+    from modpack.core.policy import TrustPolicy
+    from modpack.hooks.choice import HookChoice
     from modpack.loading.objects import LoadedObject
 
-__all__ = [
-    "PackageImporter",
-    "call_signature_of",
-    "find_call_signature",
-    "load",
-    "loader_of",
-    "loader_of_part",
-]
 
-
-@takes_options(LoadOptions)
-def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]) -> Any:
+def load(
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    package: str | None = None,
+    resource: str | None = None,
+    map_location: Any = None,
+    hooks: HookChoice = True,
+    global_hooks: bool = False,
+    with_optimizer: bool = False,
+    policy: TrustPolicy | None = None,
+    verify: VerifyLevel = "code",
+    on_mismatch: OnMismatch = "warn",
+    namespace: NamespaceKind = "auto",
+    lazy: bool | None = None,
+    progress: bool | None = None,
+) -> Any:
     """Load a package's main object and re-register its hooks.
 
     Loading a package executes its code: only load packages you trust. The package stays open for
@@ -92,7 +97,32 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
 
     Args:
         path: Package file, binary file object, or folder of an unzipped package.
-        **options: See :class:`modpack.options.LoadOptions`.
+        package: Package of the saved object. Pass it together with ``resource``. The default is the
+            main resource, or the only saved object.
+        resource: Name of the saved object in ``package``.
+        map_location: Device of the tensors; see :func:`torch.load`.
+        hooks: Hooks to register: True, False, names, or a predicate over HookSpecs.
+        global_hooks: Whether to register the process-wide hooks that were captured.
+        with_optimizer: Whether to also return the optimizer that was saved with the model.
+        policy: Trust policy, which modpack checks before any code of the package runs, and again
+            for each import and each name in a pickle. It is not a sandbox. None allows everything.
+        verify: Records to compare with their digests first: ``'code'`` for all records except
+            tensors, which are mapped and not read; ``'full'`` for all records, which takes as long
+            as reading them. The policy's level applies if it is stricter.
+        on_mismatch: Reaction if Python, torch, the platform, or the distributions of extern modules
+            differ from those at export. ``'warn'`` emits one EnvironmentMismatchWarning per package
+            and ignores Python patch releases and local build labels; ``'error'`` rejects every
+            difference; ``'ignore'`` does neither.
+        namespace: Names of the package's modules in ``sys.modules``. ``'private'`` puts them below
+            a package named by the digest, so that packages never conflict; ``'process'`` uses their
+            real names. ``'auto'`` uses the namespace in which the package passed its self-test, or
+            ``'private'`` without a self-test.
+        lazy: Whether imports at module level of packaged code wait until a name is looked up, as in
+            PEP 810. None lets imports wait if the package's self-test found that they can. A policy
+            that restricts imports lets none wait. The environment variable ``MODPACK_LAZY`` changes
+            the default: ``0`` lets none wait, ``1`` all.
+        progress: Whether to show progress on stderr once the work takes more than a second. None
+            shows it in a terminal and in a notebook.
 
     Returns:
         The object; with ``with_optimizer=True``, a tuple of the object and its optimizer or None.
@@ -107,23 +137,33 @@ def load(path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadOptions]
             run.
         ModpackError: If the package cannot be loaded, or has several objects and no main one.
     """
-    package, resource = options["package"], options["resource"]
-    if (package is None) != (resource is None):
-        raise TypeError("package and resource must be given together")
+    require_object_choice(package, resource)
+    require_options(global_hooks=global_hooks, with_optimizer=with_optimizer, progress=progress)
     with ExitStack() as stack:
-        if may_show_progress(options["progress"]):
-            from modpack.report.progress import working
-
+        if may_show_progress(progress):
             name = path if isinstance(path, (str, os.PathLike)) else "a package"
-            stack.enter_context(working(f"Loading {name}", options["progress"]))
+            stack.enter_context(services.installed.working(f"Loading {name}", progress))
         # Packaged code is imported with garbage collection (benchmark row first-load).
         stack.enter_context(gc_paused())
-        importer = PackageImporter(path, **select_options(OpenOptions, options))
+        importer = PackageImporter(
+            path,
+            policy=policy,
+            verify=verify,
+            on_mismatch=on_mismatch,
+            namespace=namespace,
+            lazy=lazy,
+        )
         try:
             if package is None or resource is None:
                 package, resource = importer.main_resource()
-            chosen = select_options(LoadModelOptions, options)
-            loaded = importer.load_model(package, resource, options["map_location"], **chosen)
+            loaded = importer.load_model(
+                package,
+                resource,
+                map_location,
+                hooks=hooks,
+                global_hooks=global_hooks,
+                with_optimizer=with_optimizer,
+            )
         except BaseException:
             importer._discard()
             raise
@@ -153,7 +193,14 @@ class PackageImporter(Importer):
         file_or_buffer: Package file, binary file object, folder of an unzipped package, or open
             ``torch._C.PyTorchFileReader``.
         module_allowed: Called with each extern module; returns whether the package may use it.
-        **options: See :class:`modpack.options.OpenOptions`.
+        policy: Trust policy; see :func:`modpack.load`. None allows everything.
+        verify: Records to compare with their digests first: ``'code'`` for all records except
+            tensors, ``'full'`` for all records.
+        on_mismatch: Reaction if the environment differs from that of the export: ``'warn'``,
+            ``'error'``, or ``'ignore'``; see :func:`modpack.load`.
+        namespace: Names of the package's modules in ``sys.modules``: ``'private'``, ``'process'``,
+            or ``'auto'``; see :func:`modpack.load`.
+        lazy: Whether imports of packaged code wait; see :func:`modpack.load`.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
@@ -172,19 +219,27 @@ class PackageImporter(Importer):
         CacheError: If the code cannot be unpacked.
     """
 
-    @takes_options(OpenOptions)
     def __init__(
         self,
         file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
         module_allowed: Callable[[str], bool] = _allow_all,
-        **options: Unpack[OpenOptions],
+        *,
+        policy: TrustPolicy | None = None,
+        verify: VerifyLevel = "code",
+        on_mismatch: OnMismatch = "warn",
+        namespace: NamespaceKind = "auto",
+        lazy: bool | None = None,
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed)
-        self._policy = options["policy"]
-        self._verify = stricter_level(options["verify"], self._policy)
+        require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, namespace=namespace)
+        require_options(lazy=lazy)
+        self._policy = policy
+        self._verify = stricter_level(verify, policy)
+        self._on_mismatch = on_mismatch
         self._archive = open_archive(file_or_buffer)
         try:
-            self._open(file_or_buffer, module_allowed, options)
+            self._open(file_or_buffer, module_allowed, namespace)
+            self._defer_imports(lazy)
         except BaseException:
             self._archive.close()
             raise
@@ -225,11 +280,8 @@ class PackageImporter(Importer):
 
     def _repr_html_(self) -> str | None:
         """Return the HTML that notebooks show: the package's contents. Executes no code."""
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
         try:
-            return package_html(facts_of(self._archive, read_manifest(self._archive)))
+            return services.installed.package_html(self._archive)
         except ArchiveError:  # closed or unreadable: the notebook shows repr()
             return None
 
@@ -365,13 +417,15 @@ class PackageImporter(Importer):
         """
         return self._load(package, resource, map_location, True, False).obj
 
-    @takes_options(LoadModelOptions)
     def load_model(
         self,
         package: str,
         resource: str,
         map_location: Any = None,
-        **options: Unpack[LoadModelOptions],
+        *,
+        hooks: HookChoice = True,
+        global_hooks: bool = False,
+        with_optimizer: bool = False,
     ) -> Any:
         """Load a model and re-register its hooks.
 
@@ -379,7 +433,9 @@ class PackageImporter(Importer):
             package: Python package of the resource.
             resource: Name of the resource.
             map_location: Device of the tensors; see :func:`torch.load`.
-            **options: See :class:`modpack.options.LoadModelOptions`.
+            hooks: Hooks to register: True, False, names, or a predicate over HookSpecs.
+            global_hooks: Whether to register the process-wide hooks that were captured.
+            with_optimizer: Whether to also return the optimizer that was saved with the model.
 
         Returns:
             The model; with ``with_optimizer=True``, a tuple of the model and its optimizer or None.
@@ -390,9 +446,9 @@ class PackageImporter(Importer):
             UnpicklingError: If a pickle is damaged, or refers to a missing object.
             ValueError: If ``hooks`` contains an unknown name.
         """
-        hooks, global_hooks = options["hooks"], options["global_hooks"]
+        require_options(global_hooks=global_hooks, with_optimizer=with_optimizer)
         loaded = self._load(package, resource, map_location, hooks, global_hooks)
-        if options["with_optimizer"]:
+        if with_optimizer:
             return loaded.obj, loaded.extras.get("optimizer")
         return loaded.obj
 
@@ -432,7 +488,7 @@ class PackageImporter(Importer):
         Raises:
             ModpackError: If no load registered a hook of that name.
         """
-        from modpack.hooks.describe import hook_state
+        from modpack.hooks.choice import hook_state
 
         if name not in self.hooks:
             known = listed(map(repr, self.hooks), 10) or "none"
@@ -546,7 +602,7 @@ class PackageImporter(Importer):
         self,
         file_or_buffer: object,
         module_allowed: Callable[[str], bool],
-        options: OpenOptions,
+        kind: NamespaceKind,
     ) -> None:
         self.filename = self._archive.path
         require_contents(self._archive, self._verify)
@@ -559,7 +615,7 @@ class PackageImporter(Importer):
             require_trust(self._archive, self._policy, file_or_buffer)
         recorded = load_environment(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
-        missing = self._check_environment(recorded, digest, options["on_mismatch"])
+        missing = self._check_environment(recorded, digest)
         sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
         providers = {module: recorded.provider_of(module) for module in self.extern_modules}
         self._index = ModuleIndex.build(
@@ -570,15 +626,13 @@ class PackageImporter(Importer):
             self._policy,
         )
         self._tree = self._unpack(sizes)
-        kind = options["namespace"]
         name = namespace_name(digest, self._policy, module_allowed is not _allow_all)
         self._namespace = self._open_namespace(
             find_namespace(self._archive) if kind == "auto" else kind, name
         )
-        self._defer_imports(options["lazy"])
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
-            sent = options["verify"], options["on_mismatch"], self._policy
+            sent = self._verify, self._on_mismatch, self._policy
             leave_record(name, PackageRecord(digest, path, *sent))
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
@@ -593,9 +647,13 @@ class PackageImporter(Importer):
         is_restricted = self._policy is not None and self._policy.restricts_imports
         if not is_lazy or is_restricted or self._namespace.finder.imports is not None:
             return
-        from modpack.loading.lazy import read_plan  # most small packages record none
+        from modpack.loading.lazy import read_plan  # most packages record none
 
-        self._namespace.defer_imports(read_plan(self._archive))
+        try:
+            self._namespace.defer_imports(read_plan(self._archive))
+        except ArchiveError:
+            self._namespace.close(self)
+            raise
 
     def _digest(self) -> str:
         return package_digest(self._archive)
@@ -609,7 +667,7 @@ class PackageImporter(Importer):
         return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
 
     def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
+        self, recorded: RecordedEnvironment, digest: str
     ) -> Mapping[str, str | None]:
         """Compare the export environment with this one.
 
@@ -618,7 +676,9 @@ class PackageImporter(Importer):
             omitted.
         """
         comparison = compare_environment(self._archive, recorded, self.extern_modules)
-        check_environment(self.filename, digest, comparison, on_mismatch, recorded.torch_settings)
+        check_environment(
+            self.filename, digest, comparison, self._on_mismatch, recorded.torch_settings
+        )
         return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
 
     def _record(self, package: object, resource: object) -> str:

@@ -23,13 +23,11 @@ from typing import IO, Any
 from modpack.core.names import PACKAGES, is_within
 from modpack.errors import PicklingError
 from modpack.loading.namespace import Namespace
-from modpack.pickling.functions import (
-    GlobalNames,
+from modpack.pickling.functions import GlobalNames, make_cell, make_function
+from modpack.saving.function_source import (
     NoSourceError,
     globals_module,
     is_found_by_name,
-    make_cell,
-    make_function,
     reduce_function,
 )
 

@@ -6,13 +6,13 @@ import subprocess
 
 import pytest
 
-from modpack.loading import compile as compileahead
+from modpack.loading import compile
 
 
 def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     """Record started helpers, and wait for each before its answer is read."""
     processes = []
-    start = compileahead._start
+    start = compile._start
 
     def wait(*arguments):
         process, notes = start(*arguments)
@@ -20,5 +20,5 @@ def awaited_helpers(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[by
         process.wait(60)
         return process, notes
 
-    monkeypatch.setattr(compileahead, "_start", wait)
+    monkeypatch.setattr("modpack.loading.compile._start", wait)
     return processes

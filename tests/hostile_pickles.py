@@ -370,7 +370,7 @@ def _calls() -> Iterator[HostilePickle]:
         "the same, called",
         whole(call(call(named(remade, "the_same"), named("acme", "run")), SHELL)),
     )
-    fresh = named("modpack.hooks.observe", "fresh")
+    fresh = named("modpack.capturing.observe", "fresh")
     yield HostilePickle(
         "an empty container",
         whole(persistent(text("reduce_package"), fresh, values(named("acme", "run"), SHELL))),
@@ -386,12 +386,12 @@ def _calls() -> Iterator[HostilePickle]:
     )
     yield HostilePickle("a metaclass", whole(metaclass))
     set_name = call(
-        named("modpack.pickling.base", "set_in_script"),
+        named("modpack.saving.base", "set_in_script"),
         module("shop"),
         values(text("pay")),
         named("acme", "run"),
     )
-    taken = call(named("modpack.pickling.base", "defined"), module("shop"), text("pay"))
+    taken = call(named("modpack.saving.base", "defined"), module("shop"), text("pay"))
     yield HostilePickle("a name that is set first", whole(set_name, b"0", call(taken, SHELL)))
     encoded = call(named("_codecs", "encode"), text("x"), text("zip"))
     yield HostilePickle("a codec", whole(encoded))
@@ -419,7 +419,7 @@ def _changes() -> Iterator[HostilePickle]:
     set_state = call(named("torch._utils", "_set_obj_state"), module("shop"), state)
     yield HostilePickle("attributes of no tensor are set", whole(set_state))
     inside = call(
-        named("modpack.pickling.base", "set_in_script"),
+        named("modpack.saving.base", "set_in_script"),
         module("shop"),
         values(text("pay"), text("__code__")),
         b"N",
@@ -572,7 +572,7 @@ def _given_away() -> Iterator[HostilePickle]:
     elsewhere = persistent(text("reduce_package"), program, values(text("model/other.bin")))
     yield HostilePickle("a program from elsewhere", whole(elsewhere))
     patched = call(
-        named("modpack.pickling.base", "set_in_script"),
+        named("modpack.saving.base", "set_in_script"),
         module("torch.nn.functional"),
         values(text("relu")),
         named("shop", "pay"),

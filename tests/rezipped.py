@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
-from modpack.archive import layout
-from modpack.archive import zip_format as zipformat
+from modpack.archive import layout, zip_format
 from modpack.archive.base import BufferBytes
 from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
@@ -37,14 +36,14 @@ def rezipped(package: bytes, changes: Mapping[str, bytes | None]) -> bytes:
         else:
             is_stored = entry is None or entry.is_stored
             payload = content if is_stored else _deflated(content)
-            method = zipformat.STORED if is_stored else zipformat.DEFLATED
-            kind = zipformat.canonical_kind(raw_name, method)
+            method = zip_format.STORED if is_stored else zip_format.DEFLATED
+            kind = zip_format.canonical_kind(raw_name, method)
             sizes = len(payload), len(content)
             new = ZipEntry(raw_name, kind, zlib.crc32(content), *sizes, len(body))
-        body += zipformat.local_header(new, align=layout.is_storage(name)) + payload
-        lines.append(zipformat.central_header(new))
+        body += zip_format.local_header(new, align=layout.is_storage(name)) + payload
+        lines.append(zip_format.central_header(new))
     size = sum(map(len, lines))
-    return b"".join([body, *lines, zipformat.end_records(len(lines), size, len(body))])
+    return b"".join([body, *lines, zip_format.end_records(len(lines), size, len(body))])
 
 
 def _deflated(content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Write the JSON schemas of the commands into ``docs/reference/json``.
 
-The annotations of the documents in ``modpack/report/json_*.py`` give the types, and the
-``Attributes`` of their docstrings the descriptions. With ``--check``, write nothing and report the
+The annotations of the facts and documents in ``modpack/report`` give the types, and the docstrings
+of their classes and properties the descriptions. With ``--check``, write nothing and report the
 schemas that are not up to date.
 """
 
@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line, written_keys
-from modpack.report.json_audit import AuditDocument, VerifyDocument, WhyDocument
-from modpack.report.json_compare import DiffDocument, RequirementsDocument
+from modpack.report.audit_facts import AuditFacts
+from modpack.report.diff_facts import PackageDifferences
 from modpack.report.json_output import (
     SCHEMA,
+    CacheClearDocument,
     CacheListDocument,
-    CachePruneDocument,
-    CacheVerifyDocument,
     ErrorDocument,
     InspectDocument,
     KeygenDocument,
@@ -39,24 +38,26 @@ from modpack.report.json_output import (
     SelfTestDocument,
     SignDocument,
 )
+from modpack.report.requirements import Requirements
+from modpack.report.verify import VerifyFacts
+from modpack.report.why import Why
 
 DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
-    "audit": AuditDocument,
+    "audit": AuditFacts,
+    "cache-clear": CacheClearDocument,
     "cache-list": CacheListDocument,
-    "cache-prune": CachePruneDocument,
-    "cache-verify": CacheVerifyDocument,
-    "diff": DiffDocument,
+    "diff": PackageDifferences,
     "error": ErrorDocument,
     "export": PackageDocument,
     "inspect": InspectDocument,
     "keygen": KeygenDocument,
     "report": ReportDocument,
-    "requirements": RequirementsDocument,
+    "requirements": Requirements,
     "run": RunDocument,
     "self-test": SelfTestDocument,
     "sign": SignDocument,
-    "verify": VerifyDocument,
-    "why": WhyDocument,
+    "verify": VerifyFacts,
+    "why": Why,
 }
 """The documents of each command, by the name of its schema."""
 FOLDER: Final = Path(__file__).parents[1] / "docs" / "reference" / "json"
@@ -157,12 +158,24 @@ def _any_of(rules: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotations of a record, with names that its module imports for type checking."""
+    """Return the types of a record's fields and properties.
+
+    Their annotations may use names that its module imports for type checking only.
+    """
     names = {}
     for each in reversed(kind.__mro__):
         if each.__module__.startswith("modpack."):
             names.update(_typing_names(each.__module__))
-    return get_type_hints(kind, localns=names, include_extras=True)
+    hints = get_type_hints(kind, localns=names, include_extras=True)
+    for name, read in _properties(kind).items():
+        hints[name] = get_type_hints(read, localns=names, include_extras=True)["return"]
+    return hints
+
+
+def _properties(kind: Any) -> dict[str, Any]:
+    """Return the functions of a record's properties."""
+    found = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+    return {name: each.fget for name, each in found.items() if isinstance(each, property)}
 
 
 @cache
@@ -177,8 +190,10 @@ def _typing_names(module: str) -> dict[str, Any]:
 
 
 def _attribute_docs(kind: Any) -> dict[str, str]:
-    """Return the descriptions of a record's fields, from the docstrings of its classes."""
+    """Return the descriptions of a record's fields and properties, from their docstrings."""
     found: dict[str, str] = {}
+    for name, read in _properties(kind).items():
+        found[name] = " ".join(inspect.cleandoc(read.__doc__ or "").split())
     for each in reversed(kind.__mro__):
         text = inspect.cleandoc(each.__doc__ or "")
         section = re.search(r"^Attributes:\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)

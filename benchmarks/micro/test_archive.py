@@ -9,7 +9,7 @@ from modpack.archive.base import RecordDigest
 from modpack.archive.layout import find_collision, find_unsafe_name
 from modpack.archive.manifest import encode_manifest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 COUNT = 1000
 

@@ -1,35 +1,41 @@
 """Compare time and memory of modpack with other tools, and check goals.
 
 ``python benchmarks/peers`` measures everything, prints the page, and shows progress on stderr.
-``--runs`` repeats the measurement. ``--write`` writes the page and its plot to the docs, and some
-figures to the README. ``--only`` measures some rows. ``--fast`` divides all sizes by 20 to test the
-benchmark, and writes nothing. ``--keep`` stores the measurements in a file after each run, and
-``--render`` renders the page from such files. The exit status is 1 if a goal is missed.
+``--write`` writes the page, and some figures to the README. ``--only`` measures some rows.
+``--fast`` divides all sizes by 20 to test the benchmark, and writes nothing. ``--keep`` stores the
+measurements in a file, and ``--render`` renders the page from such a file. ``--profile`` profiles
+modpack's part of the rows instead. The exit status is 1 if a goal is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from figures import Goal, Measured, Outcome, Side, join
-from measuring import Row, measure, read_back, remove_large, to_json
-from page import goals_table, highlights_table, rendered, replaced, shown_ratio
-from plot import Bar, drawn
-from rates import parse_at_once
+from figures import Measured
+from measuring import (
+    Failed,
+    Row,
+    figures_of,
+    measure,
+    prepare,
+    read_back,
+    remove_large,
+    to_json,
+)
+from page import goals_table, highlights_table, rendered, replaced
 from rows import rows
 
 ROOT = Path(__file__).parents[2]
-README, DOCS = ROOT / "README.md", ROOT / "docs"
-PAGE = DOCS / "reference" / "performance.md"
-PLOT = DOCS / "images" / "performance.svg"
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "reference" / "performance.md"
 FAST_SHARE = 20
 NEEDED = ("safetensors", "cloudpickle", "sympy")
 
@@ -39,99 +45,74 @@ def main() -> int:
     options = _options()
     share = FAST_SHARE if options.fast else 1
     wanted = [row for row in rows(share) if not options.only or row.name in options.only]
+    if options.profile:
+        _profile(wanted, options)
+        return 0
     if options.render:
-        results, rounds = _read(options.render, wanted)
+        results, rounds = read_back(options.render, wanted)
     else:
         results, rounds = _measured(wanted, options), options.rounds
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    print(rendered(results, rounds, share), end="")
+    page = rendered(results, rounds, share)
+    print(page, end="")
     if options.write:
-        PLOT.write_text(drawn(_bars(results), "modpack and other tools"), encoding="utf-8")
-        page = rendered(results, rounds, plot=f"../images/{PLOT.name}")
         PAGE.write_text(page, encoding="utf-8")
         table = highlights_table(results, rounds)
         README.write_text(replaced(README, "make bench", table), encoding="utf-8")
-    missed = [
-        f"  {row.title}: {_quantity(row, outcome.goal)}"
-        for row, outcome in _outcomes(results)
-        if not outcome.is_met
-    ]
+    missed = [row.title for row in results for outcome in row.outcomes if not outcome.is_met]
     if missed:
-        _log("\n".join(["missed goals:", *missed]))
+        _log("\n".join(["missed goals:", *dict.fromkeys(missed)]))
     return int(bool(missed))
-
-
-def _outcomes(results: Sequence[Measured]) -> list[tuple[Measured, Outcome]]:
-    return [(row, outcome) for row in results for outcome in row.outcomes]
-
-
-def _read(files: Sequence[Path], wanted: Sequence[Row]) -> tuple[list[Measured], int]:
-    found = [read_back(file, wanted) for file in files]
-    return _all_runs([measured for measured, _ in found]), min(rounds for _, rounds in found)
 
 
 def _measured(wanted: Sequence[Row], options: argparse.Namespace) -> list[Measured]:
     _require_peers()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # remove gigabytes of files
-    runs: list[list[Measured]] = []
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        for number in range(options.runs):
-            _log(f"run {number + 1} of {options.runs}")
-            own = Path(folder, str(number))
-            own.mkdir()
-            runs.append([_row(row, options.rounds, own) for row in wanted])
+    results: list[Measured] = []
+    with _folders(wanted, options) as folders:
+        for row, folder in folders:
+            started = time.monotonic()
+            results.append(measure(row, options.rounds, folder, _log))
+            _log(goals_table(results[-1:]))  # visible even if the rest is interrupted
+            _log(f"{row.name} took {time.monotonic() - started:.0f} s")
             if options.keep:
-                options.keep.write_text(to_json(_all_runs(runs), options.rounds))
-    return _all_runs(runs)
+                options.keep.write_text(to_json(results, options.rounds))
+    return results
 
 
-def _row(row: Row, rounds: int, folder: Path) -> Measured:
-    """Measure a row in its own folder."""
-    own, started = folder / row.name, time.monotonic()
-    own.mkdir()
-    try:
-        pace = parse_at_once()
-        result = replace(measure(row, rounds, own, _log), paces=(pace,))
-    finally:
-        remove_large(own)
-    _log(goals_table([result]))  # visible even if the rest is interrupted
-    _log(f"{row.name} took {time.monotonic() - started:.0f} s")
-    return result
+def _profile(wanted: Sequence[Row], options: argparse.Namespace) -> None:
+    """Store a profile of each of modpack's subjects with a goal, for ``python -m pstats``."""
+    with _folders(wanted, options) as folders:
+        for row, folder in folders:
+            prepare(row, folder)
+            for number, subject in enumerate(dict.fromkeys(g.ours.subject for g in row.goals)):
+                file = options.profile.resolve() / f"{row.name}-{number}.profile"
+                try:
+                    figures_of(row.subjects[subject], folder, file)
+                except Failed as error:
+                    raise SystemExit(f"{row.name}: {subject}: {error}") from error
+                _log(f"{file}: {row.title}, {subject}")
 
 
-def _all_runs(runs: Sequence[Sequence[Measured]]) -> list[Measured]:
-    return [join(row_runs) for row_runs in zip(*runs, strict=True)]
+@contextlib.contextmanager
+def _folders(
+    wanted: Sequence[Row], options: argparse.Namespace
+) -> Iterator[Iterator[tuple[Row, Path]]]:
+    """Yield the rows, each with a folder whose large files are removed afterwards."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # remove gigabytes of files
+
+    def each(parent: Path) -> Iterator[tuple[Row, Path]]:
+        for row in wanted:
+            folder = parent / row.name
+            folder.mkdir()
+            yield row, folder
+            remove_large(folder)
+
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        yield each(Path(folder))
 
 
 def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _bars(results: Sequence[Measured]) -> list[Bar]:
-    return [
-        Bar(
-            _label(row, outcome.goal),
-            outcome.ratio,
-            outcome.lowest,
-            outcome.highest,
-            outcome.goal.bound,
-            shown_ratio(outcome.ratio),
-            outcome.is_met,
-        )
-        for row, outcome in _outcomes(results)
-        if outcome.ratio is not None
-    ]
-
-
-def _label(row: Measured, goal: Goal) -> str:
-    return f"{row.name}: {_quantity(row, goal)}"
-
-
-def _quantity(row: Measured, goal: Goal) -> str:
-    """Return the quantity, and the peer if there are several."""
-    same_label = [other for other in row.goals if other.label == goal.label]
-    peer = f"; {goal.theirs.subject}" if isinstance(goal.theirs, Side) and same_label[1:] else ""
-    return f"{goal.label}{peer}"
 
 
 def _require_peers() -> None:
@@ -145,22 +126,21 @@ def _options() -> argparse.Namespace:
     names = [row.name for row in rows()]
     parser.add_argument("--only", nargs="+", metavar="ROW", choices=names, help=", ".join(names))
     parser.add_argument("--fast", action="store_true", help=f"sizes divided by {FAST_SHARE}")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} and {PLOT.name}")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds per run")
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="number of runs")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} and the README")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="store the measurements as JSON")
-    parser.add_argument("--render", type=Path, nargs="+", metavar="FILE", help="render these files")
+    parser.add_argument("--render", type=Path, metavar="FILE", help="render this file")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER", help="folder for profiles")
     parser.add_argument("--folder", type=Path, help="folder for up to 20 GB of files")
     options = parser.parse_args()
     if options.rounds < 3:
         parser.error("--rounds must be at least 3")
-    if options.runs < 1:
-        parser.error("--runs must be at least 1")
-    if options.folder and not options.folder.is_dir():
-        parser.error(f"--folder: no such folder: {options.folder}")
-    for file in options.render or ():
-        if not file.is_file():
-            parser.error(f"--render: no such file: {file}")
+    for name in ("folder", "profile"):
+        folder = getattr(options, name)
+        if folder and not folder.is_dir():
+            parser.error(f"--{name}: no such folder: {folder}")
+    if options.render and not options.render.is_file():
+        parser.error(f"--render: no such file: {options.render}")
     if options.write and (options.fast or options.only):
         parser.error("--write cannot be combined with --fast or --only")
     return options

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import handloaded
-import limits
-
 Save = Callable[[Any, str], object]
 Load = Callable[[str], Any]
 
@@ -124,13 +121,6 @@ SAVERS: dict[str, Callable[[], Save]] = {
     "torch.save and fsync": lambda: _torch_saver(is_synced=True),
     "safetensors": _safetensors_saver,
     "cloudpickle": _cloudpickle_saver,
-    "limit: mapped tensors only": lambda: limits.save_bare,
-    "limit: hash and write": lambda: limits.save_hashed,
-    "limit: hash, write, and fsync": lambda: limits.save_synced,
-    "limit: the C pickler": lambda: limits.save_pickled,
-    "limit: write, fsync, and map 1 MB": lambda: limits.replace_synced,
-    "limit: hand-written, same guarantees": lambda: _imported("handsaved", "save_by_hand"),
-    "limit: torch.package with digests and fsync": lambda: _imported("durable", "save_durably"),
 }
 
 LOADERS: dict[str, Callable[[], Load]] = {
@@ -141,11 +131,6 @@ LOADERS: dict[str, Callable[[], Load]] = {
     "torch.load(mmap=True)": lambda: _torch_loader(mmap=True),
     "safetensors": _safetensors_loader,
     "cloudpickle": _cloudpickle_loader,
-    "limit: mapped tensors only": lambda: limits.map_bare,
-    "limit: write, fsync, and map 1 MB": lambda: limits.map_bytes,
-    "limit: hand-written, same guarantees": lambda: handloaded.load_by_hand,
-    "limit: hand-written, cached checks": lambda: handloaded.load_known,
-    "limit: torch.package with digests and fsync": lambda: _imported("durable", "load_compared"),
 }
 
 FILES = {
@@ -155,8 +140,5 @@ FILES = {
     "torch.load(mmap=True)": "model.pt",
     "safetensors": "model.safetensors",
     "cloudpickle": "model.pickle",
-    "limit: mapped tensors only": "model.bare",
-    "limit: hand-written, same guarantees": "model.modpack",
-    "limit: hand-written, cached checks": "model.modpack",
 }
 """File of each loader."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.util
 import json
 import keyword
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import limits
 import project
 from clocks import (
     clock,
@@ -26,10 +27,10 @@ from clocks import (
     seconds_of,
 )
 from formats import FILES, LOADERS, SAVERS, exporter_of, importer_of
-from rates import make_files, rate
 
 Figures = dict[str, float]
 
+_GIB = 1 << 30
 _TINY = ["tensors", 1, 64]
 """The object of warm-ups, which trigger lazy imports."""
 
@@ -169,8 +170,6 @@ def import_packaged(how: str, file: str) -> Figures:
 
 def import_plainly(folder: str) -> Figures:
     """Import the same modules from where they are."""
-    import importlib
-
     sys.path.insert(0, folder)
     with clock() as seconds:
         importlib.import_module(project.MAIN)
@@ -203,21 +202,28 @@ def first_load(times: int) -> Figures:
     with PackageExporter("plain.torch-package") as exporter:
         exporter.extern("torch.**")
         exporter.save_pickle("model", "model.pkl", model)
-    taken: dict[str, list[float]] = {how: [] for how in _FIRST_LOADS}
-    for number in range(times + 1):
-        for how, code in _FIRST_LOADS.items():
-            seconds = seconds_of(code, after="import torch")
-            if number:  # the first run compiles modules and fills the cache
-                taken[how].append(seconds)
-    ours, theirs = (statistics.median(taken[how]) for how in _FIRST_LOADS)
+    ours, theirs = _medians_in_turn(times, [(code, "import torch") for code in _FIRST_LOADS])
     return {"over torch.package": ours - theirs, "modpack": ours, "torch.package": theirs}
 
 
-_FIRST_LOADS = {
-    "modpack": "import modpack; modpack.load('plain.modpack')",
-    "torch.package": "from torch.package import PackageImporter; "
+_FIRST_LOADS = (
+    "import modpack; modpack.load('plain.modpack')",
+    "from torch.package import PackageImporter; "
     "PackageImporter('plain.torch-package').load_pickle('model', 'model.pkl')",
-}
+)
+
+
+def _medians_in_turn(times: int, codes: Sequence[tuple[str, str]]) -> list[float]:
+    """Return the median seconds of each code, which run in turn, each in a new interpreter.
+
+    Args:
+        times: Number of measurements of each.
+        codes: Each code, and code that runs before its measurement.
+    """
+    for code, after in codes:
+        seconds_of(code, after)  # compiles modules and fills the cache
+    taken = [[seconds_of(code, after) for code, after in codes] for _ in range(times)]
+    return [statistics.median(each) for each in zip(*taken, strict=True)]
 
 
 def first_save(times: int) -> Figures:
@@ -227,16 +233,8 @@ def first_save(times: int) -> Figures:
     """
     small = "import torch, benched; model = benched.Small()"
     save = "import modpack; modpack.save(model, 'first.modpack', self_test=True)"
-    taken: dict[str, list[float]] = {"modpack": [], "import torch": []}
-    for number in range(times + 1):
-        for how, code, after in (
-            ("modpack", save, f"import sys; sys.path.insert(0, ''); {small}"),
-            ("import torch", "import torch", "pass"),
-        ):
-            seconds = seconds_of(code, after)
-            if number:  # the first run compiles modules and fills the cache
-                taken[how].append(seconds)
-    ours, theirs = (statistics.median(each) for each in taken.values())
+    after = f"import sys; sys.path.insert(0, ''); {small}"
+    ours, theirs = _medians_in_turn(times, [(save, after), ("import torch", "pass")])
     return {"over `import torch`": ours - theirs, "modpack": ours, "import torch": theirs}
 
 
@@ -302,6 +300,21 @@ def process(arguments: list[str]) -> Figures:
     return {"process": seconds()}
 
 
+def machine(work: str) -> Figures:
+    """Measure work that no tool can avoid: hashing half a GiB, or writing it to the disk."""
+    data, file = bytes(_GIB // 2), Path(f"machine-{os.getpid()}")
+    os.sync()
+    with clock() as seconds:
+        if work == "hash":
+            hashlib.sha256(data).digest()
+        else:
+            with file.open("wb", buffering=0) as opened:
+                opened.write(data)
+                os.fsync(opened.fileno())
+    file.unlink(missing_ok=True)
+    return {"for 1 GiB": 2 * seconds()}
+
+
 def build_large() -> Figures:
     """Build the package of 2,500 modules of the benchmark of commands."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -331,12 +344,7 @@ JOBS: dict[str, Callable[..., Figures]] = {
         cpu_of_import,
         process,
         build_large,
-        limits.read_library,
-        limits.compile_library,
-        limits.write_code,
-        limits.import_code,
-        rate,
-        make_files,
+        machine,
     )
 }
 
@@ -376,7 +384,10 @@ def _require_cache(is_needed: bool) -> None:
 
 def _modules_below(library: str) -> list[str]:
     """Return the modules of an installed library without importing any."""
-    site, files = limits.files_below(library)
+    found = importlib.util.find_spec(library.partition(".")[0])
+    assert found is not None and found.origin is not None
+    site = Path(found.origin).parents[1]
+    files = sorted((site / library.replace(".", "/")).rglob("*.py"))
     modules = (".".join(file.relative_to(site).with_suffix("").parts) for file in files)
     return [name.removesuffix(".__init__") for name in modules if _is_module_path(name)]
 

@@ -65,7 +65,7 @@ class Failed(Exception):
 
 
 def measure(row: Row, rounds: int, folder: Path, log: Callable[[str], None]) -> Measured:
-    """Prepare and measure a row in one run.
+    """Prepare and measure a row.
 
     Args:
         row: The row.
@@ -93,8 +93,8 @@ def measure(row: Row, rounds: int, folder: Path, log: Callable[[str], None]) -> 
                 samples.setdefault(Side(subject, metric), []).append(value)
     complete = {side: values for side, values in samples.items() if side.subject not in missing}
     in_order = sorted(complete, key=lambda side: list(row.subjects).index(side.subject))
-    run = {side: complete[side] for side in in_order}
-    return Measured(row.name, row.title, row.goals, (run,), missing)
+    ordered = {side: complete[side] for side in in_order}
+    return Measured(row.name, row.title, row.goals, ordered, missing)
 
 
 def prepare(row: Row, folder: Path) -> None:
@@ -160,15 +160,14 @@ def to_json(measured: Sequence[Measured], rounds: int) -> str:
 
     Args:
         measured: Measurements.
-        rounds: Number of rounds in each run.
+        rounds: Number of rounds.
     """
     rows = {
-        each.name: {
-            "runs": _runs(each),
-            "missing": dict(each.missing),
-            "paces": [dict(pace) for pace in each.paces],
+        row.name: {
+            "samples": [[side.subject, side.metric, each] for side, each in row.samples.items()],
+            "missing": dict(row.missing),
         }
-        for each in measured
+        for row in measured
     }
     return json.dumps({"rounds": rounds, "rows": rows}, indent=1)
 
@@ -176,21 +175,9 @@ def to_json(measured: Sequence[Measured], rounds: int) -> str:
 def read_back(file: Path, rows: Sequence[Row]) -> tuple[list[Measured], int]:
     """Read measurements and their number of rounds, and use the current goals."""
     document: Mapping[str, Any] = json.loads(file.read_text())
-    found = document["rows"]
-    measured = [_measured(row, found[row.name]) for row in rows if row.name in found]
+    measured = []
+    for row in rows:
+        if found := document["rows"].get(row.name):
+            samples = {Side(subject, metric): each for subject, metric, each in found["samples"]}
+            measured.append(Measured(row.name, row.title, row.goals, samples, found["missing"]))
     return measured, document["rounds"]
-
-
-def _runs(measured: Measured) -> list[list[list[object]]]:
-    return [
-        [[side.subject, side.metric, list(values)] for side, values in run.items()]
-        for run in measured.runs
-    ]
-
-
-def _measured(row: Row, found: Mapping[str, Any]) -> Measured:
-    runs = tuple(
-        {Side(subject, metric): values for subject, metric, values in run} for run in found["runs"]
-    )
-    paces = tuple(found.get("paces", ()))
-    return Measured(row.name, row.title, row.goals, runs, found["missing"], paces)

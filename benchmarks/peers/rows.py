@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 
 from figures import Absolute, Goal, Side
 from measuring import Job, Row
-from rates import RATES
 
 _GIB = 1 << 30
 _MAPPED = "torch.load(mmap=True)"
-_BARE = "limit: mapped tensors only"
-_KEPT = "limit: hand-written, same guarantees"
-_KNOWN = "limit: hand-written, cached checks"
-_HASHED = "limit: hash and write"
-_SYNCED = "limit: hash, write, and fsync"
-_PICKLED = "limit: the C pickler"
-_REPLACED = "limit: write, fsync, and map 1 MB"
-_DURABLE = "limit: torch.package with digests and fsync"
-_LOADED = (
-    "modpack",
-    "torch.package",
-    "torch.load",
-    _MAPPED,
-    "safetensors",
-    "cloudpickle",
-)
-_ALWAYS_LOADED = (_KEPT, _KNOWN, _BARE)
-"""Limits that are measured for every model, with or without a goal."""
+_LOADED = ("modpack", "torch.package", "torch.load", _MAPPED, "safetensors", "cloudpickle")
 _SAVED = ("modpack", "torch.package", "torch.save", "torch.save and fsync", "cloudpickle")
-_SAVED_TENSORS = (*_SAVED, "safetensors", _HASHED, _SYNCED)
-_SAVED_OBJECTS = (*_SAVED, _PICKLED)
+_SAVED_TENSORS = (*_SAVED, "safetensors")
 _WRITTEN_FOR = {
     "modpack": "modpack",
     "torch.package": "torch.package",
     "torch.save": "torch.load",
     "safetensors": "safetensors",
     "cloudpickle": "cloudpickle",
-    _BARE: _BARE,
 }
 _WARM = "modpack, warm scan cache"
-_PARSED = "limit: read and parse, one core"
-_READ = "limit: read and hash"
-_COMPILED = "limit: all sources in one file"
-_UNMARSHALLED = "limit: all bytecode in one file"
-_BARE_PYTHON = "limit: Python, click and rich"
 _TESTED = {
     "transformers": ("bert", "BERT of transformers"),
     "diffusers": ("unet", "UNet2DConditionModel of diffusers"),
@@ -79,9 +54,9 @@ def rows(share: int = 1) -> list[Row]:
 
 
 def _machine() -> Row:
-    subjects = {name: Job("rate", {"of": name}) for name in RATES}
-    subjects["create files of 1 KB"] = Job("make_files", {"count": 3000})
-    return Row("machine", "limits of this machine", (), subjects, ())
+    work = {"sha256, one core": "hash", "write and fsync a new file": "write"}
+    subjects = {name: Job("machine", {"work": each}) for name, each in work.items()}
+    return Row("machine", "speed of this machine", (), subjects, ())
 
 
 def loading(share: int) -> Iterator[Row]:
@@ -94,7 +69,6 @@ def loading(share: int) -> Iterator[Row]:
         faster("load and read", "torch.package", 15),
         *(no_more("load only", peer, 1.2) for peer in ("safetensors", _MAPPED)),
         *(no_more("load and read", peer, 1.2) for peer in ("safetensors", _MAPPED)),
-        limits=(_KEPT, _KNOWN, _BARE),
     )
     yield _load(
         "load-400",
@@ -112,33 +86,24 @@ def loading(share: int) -> Iterator[Row]:
     )
 
 
-def _load(
-    name: str,
-    title: str,
-    spec: list[object],
-    *goals: Goal,
-    limits: Sequence[str] = (_KEPT,),
-) -> Row:
+def _load(name: str, title: str, spec: list[object], *goals: Goal) -> Row:
     writing = Job("write_files", {"spec": spec, "savers": _WRITTEN_FOR})
-    filling = [Job("load", {"how": how}, cache="warm") for how in ("modpack", _KEPT, _KNOWN)]
-    loaded = dict.fromkeys((*_LOADED, *limits, *_ALWAYS_LOADED))
-    subjects = {how: Job("load", {"how": how}, cache="warm") for how in loaded}
+    filling = Job("load", {"how": "modpack"}, cache="warm")
+    subjects = {how: Job("load", {"how": how}, cache="warm") for how in _LOADED}
     memory = [
         no_more(metric, "safetensors", 1.1)
         for metric in ("private memory", "private memory after reading")
     ]
-    all_goals = (*at_limits(limits, *goals), *at_limit(_KEPT, *memory))
-    return Row(name, title, (writing, *filling), subjects, all_goals)
+    return Row(name, title, (writing, filling), subjects, (*goals, *memory))
 
 
 def saving(share: int) -> Iterator[Row]:
     """Yield rows that save tensors and other objects."""
-    as_fast = at_limit(
-        _SYNCED,
+    goals = (
         no_more("saving", "torch.save", 1),
         faster("saving", "torch.package", 1.5),
+        under("extra memory", 100e6, "B"),
     )
-    goals = (*as_fast, under("extra memory", 100e6, "B"))
     sizes = {
         "one": ("one 2 GiB tensor", 1, 2 * _GIB // share),
         "400": ("400 tensors, 2 GiB", _few(share), 2 * _GIB // share // _few(share)),
@@ -152,7 +117,7 @@ def saving(share: int) -> Iterator[Row]:
         goal = faster("saving", "torch.package", 10)
         title = f"save, 200,000 {kind}"
         spec = [name, 200_000 // share]
-        yield _save(f"save-{name}", title, spec, _SAVED_OBJECTS, *at_limit(_PICKLED, goal))
+        yield _save(f"save-{name}", title, spec, _SAVED, goal)
 
 
 def _few(share: int) -> int:
@@ -173,21 +138,15 @@ def round_trip() -> Row:
         "torch.save": ("torch.save", "torch.load"),
         "torch.save and fsync": ("torch.save and fsync", "torch.load"),
         "cloudpickle": ("cloudpickle", "cloudpickle"),
-        _DURABLE: (_DURABLE, _DURABLE),
-        _KEPT: (_KEPT, _KEPT),
-        _REPLACED: (_REPLACED, _REPLACED),
     }
     subjects = {
         name: Job("round_trip", {"saver": saver, "loader": loader, "times": 11}, cache="warm")
         for name, (saver, loader) in pairs.items()
     }
-    goals = at_limits(
-        (_DURABLE, _KEPT, _REPLACED),
-        *(
-            no_more(metric, "torch.package", 1, ours)
-            for metric in ("first, with import", "later")
-            for ours in ("modpack", "modpack.save and load")
-        ),
+    goals = tuple(
+        no_more(metric, "torch.package", 1, ours)
+        for metric in ("first, with import", "later")
+        for ours in ("modpack", "modpack.save and load")
     )
     title = "save and load a model of 1 MB"
     return Row("round-trip", title, (subjects["modpack"],), subjects, goals)
@@ -205,12 +164,10 @@ def walking(share: int) -> Iterator[Row]:
             "modpack": Job("walk_library", ours),
             _WARM: Job("walk_library", {**ours, "needs_cache": True}, cache="scans"),
             "torch.package": Job("walk_library", {"how": "torch.package", "below": below}),
-            _PARSED: Job("compile_library", {"below": below}),
-            _READ: Job("read_library", {"below": below}),
         },
         (
-            *at_limit(_PARSED, faster("per module", "torch.package", 6)),
-            *at_limit(_READ, faster("per module", "torch.package", 20, _WARM)),
+            faster("per module", "torch.package", 6),
+            faster("per module", "torch.package", 20, _WARM),
         ),
     )
     yield _growing(1000 // share, 10_000 // share)
@@ -284,19 +241,16 @@ def importing(count: int, share: int) -> Row:
             Job("walk_project", {"how": "torch.package", "folder": "site"}),
             Job("import_packaged", packaged, cache="code"),
             Job("import_plainly", {"folder": "site"}),
-            Job("write_code", {"folder": "site"}),
         ),
         {
             first: Job("import_packaged", packaged),
             later: Job("import_packaged", packaged, cache="code"),
             "torch.package": Job("import_packaged", legacy),
             "unpackaged, compiled": Job("import_plainly", {"folder": "site"}),
-            _COMPILED: Job("import_code", {"file": "site.sources"}),
-            _UNMARSHALLED: Job("import_code", {"file": "site.code"}),
         },
         (
-            *at_limit(_COMPILED, no_more("importing", "torch.package", 1, first)),
-            *at_limit(_UNMARSHALLED, faster("importing", "torch.package", 6, later)),
+            no_more("importing", "torch.package", 1, first),
+            faster("importing", "torch.package", 6, later),
         ),
     )
 
@@ -410,10 +364,8 @@ def inspecting() -> Row:
         name: Job("process", {"arguments": ["-m", "modpack", "inspect", file]})
         for name, file in files.items()
     }
-    imports = "import click, rich.console, rich.table"
-    subjects[_BARE_PYTHON] = Job("process", {"arguments": ["-c", imports]})
     subjects["Python alone"] = Job("process", {"arguments": ["-c", "pass"]})
-    goals = (under("process", 0.3, "s", name, label=name) for name in files)
+    goals = tuple(under("process", 0.3, "s", name, label=name) for name in files)
     return Row(
         "inspect",
         "`modpack inspect` as a process",
@@ -422,7 +374,7 @@ def inspecting() -> Row:
             Job("build_large"),
         ),
         subjects,
-        at_limit(_BARE_PYTHON, *goals),
+        goals,
     )
 
 
@@ -439,20 +391,6 @@ def no_more(metric: str, peer: str, times: float, ours: str = "modpack") -> Goal
 def under(metric: str, limit: float, unit: str, ours: str = "modpack", label: str = "") -> Goal:
     """Return a goal: less than an absolute limit."""
     return Goal(label or metric, Side(ours, metric), Absolute(limit, unit), at_most=1)
-
-
-def at_limit(limit: str, *goals: Goal) -> tuple[Goal, ...]:
-    """Return goals with a limit, a subject that does only the unavoidable work."""
-    return at_limits([limit], *goals)
-
-
-def at_limits(limits: Sequence[str], *goals: Goal) -> tuple[Goal, ...]:
-    """Return goals with several limits."""
-
-    def sides(goal: Goal) -> tuple[Side, ...]:
-        return tuple(Side(limit, goal.ours.metric) for limit in limits)
-
-    return tuple(replace(goal, limits=sides(goal)) for goal in goals)
 
 
 def _label(metric: str, ours: str) -> str:

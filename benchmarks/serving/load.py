@@ -24,6 +24,7 @@ class Client(asyncio.Protocol):
         self._buffer = b""
         self._sent = 0.0
         self.seconds: list[float] = []
+        self.answers = 0
         self.errors: dict[str, int] = {}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -47,6 +48,7 @@ class Client(asyncio.Protocol):
         if len(body) < length:
             return
         now = time.perf_counter()
+        self.answers += 1
         status = head[9:12].decode()
         if status != "200":
             self.errors[status] = self.errors.get(status, 0) + 1
@@ -68,7 +70,10 @@ class Client(asyncio.Protocol):
 async def run(
     host: str, port: int, path: str, body: bytes, clients: int, seconds: float, warmup: float
 ) -> dict[str, object]:
-    """Return requests per second, percentiles of latency in milliseconds, and errors."""
+    """Return requests per second, percentiles of latency in milliseconds, and errors.
+
+    ``answers`` also counts those of the warm-up.
+    """
     head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
     request = f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
     begin = time.perf_counter() + warmup
@@ -85,6 +90,7 @@ async def run(
             errors[kind] = errors.get(kind, 0) + count
     return {
         "requests": len(times),
+        "answers": sum(client.answers for client in started),
         "rate": len(times) / seconds,
         "p50": 1000 * times[len(times) // 2] if times else None,
         "p99": 1000 * times[int(len(times) * 0.99)] if times else None,

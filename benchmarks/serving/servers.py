@@ -18,14 +18,17 @@ import psutil
 HERE = Path(__file__).parent
 BODY = json.dumps({"x": [[round(0.1 * n, 1) for n in range(16)]]}).encode()
 BATCH = 16
-NAMES = ("plain", "litserve", "litserve-batch", "modpack", "modpack-batch")
+APPS = {"plain": "threaded", "async": "direct", "starlette": "bare"}
+"""The names in ``plain_app`` of the apps that load the package themselves."""
+FASTAPI = ("plain", "async")
+NAMES = (*APPS, "litserve", "litserve-batch", "modpack", "modpack-batch")
 
 
 def command(name: str, package: Path, port: int, workers: int = 1) -> list[str]:
     """Return the command that starts a server."""
     python = [sys.executable, "-W", "ignore"]
-    if name == "plain":
-        app = ["-m", "uvicorn", "plain_app:app", "--no-access-log"]
+    if name in APPS:
+        app = ["-m", "uvicorn", f"plain_app:{APPS[name]}", "--no-access-log"]
         return [*python, *app, "--port", str(port), "--workers", str(workers)]
     if name.startswith("litserve"):
         batch = BATCH if name == "litserve-batch" else 1
@@ -91,16 +94,24 @@ class Running:
         for process in self.processes:
             process.send_signal(signal.SIGCONT)
 
+    def cpu(self) -> float:
+        """Return the processor time of all processes so far, in seconds."""
+        times = [process.cpu_times() for process in self.processes]
+        return sum(each.user + each.system for each in times)
+
     def load(self, clients: int, seconds: float, warmup: float = 0.5) -> dict[str, Any]:
-        """Measure with a number of clients; see :mod:`load`."""
+        """Measure with a number of clients; see :mod:`load`. Adds ``cpu``, in us per request."""
         arguments = [str(self.port), "/predict", str(clients), str(seconds)]
+        before = self.cpu()
         done = subprocess.run(
             [sys.executable, str(HERE / "load.py"), *arguments, "--warmup", str(warmup)],
             input=BODY,
             capture_output=True,
             check=True,
         )
-        return json.loads(done.stdout)
+        found: dict[str, Any] = json.loads(done.stdout)
+        found["cpu"] = (self.cpu() - before) / max(found["answers"], 1) * 1e6
+        return found
 
     def stop(self) -> None:
         processes = self.processes

@@ -15,14 +15,11 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
-
-if TYPE_CHECKING:
-    from modpack.archive.manifest import Manifest
 
 T = TypeVar("T")
 
@@ -59,6 +56,17 @@ class RecordDigest(NamedTuple):
     deflated: str = ""
 
 
+class RecordCheck(Protocol):
+    """Declared sizes and digests that contents are checked against: a manifest."""
+
+    def check(self, path: str, name: str, content: bytes | memoryview) -> None:
+        """Check a record's content.
+
+        Raises:
+            ArchiveError: If the record is undeclared or differs.
+        """
+
+
 class Archive(ABC):
     """The records of one package. Several threads may read at the same time.
 
@@ -72,7 +80,7 @@ class Archive(ABC):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._manifest: Manifest | None = None
+        self._manifest: RecordCheck | None = None
         self._cached: dict[Callable[[Archive], object], object] = {}
 
     def __enter__(self) -> Archive:
@@ -150,7 +158,7 @@ class Archive(ABC):
     def close(self) -> None:
         """Close the archive. Later reads raise ArchiveError. May be called twice."""
 
-    def read(self, name: str, *, verify: Manifest | None = None) -> bytes:
+    def read(self, name: str, *, verify: RecordCheck | None = None) -> bytes:
         """Return a record's content, checked against the zip's CRC-32.
 
         Args:
@@ -206,7 +214,7 @@ class Archive(ABC):
         """
         return compute_digest(self.chunks(name), advance)
 
-    def verify_with(self, manifest: Manifest | None) -> None:
+    def verify_with(self, manifest: RecordCheck | None) -> None:
         """Check all later reads against a manifest, in case the open file is written to."""
         self._manifest = manifest
 

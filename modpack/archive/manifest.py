@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -34,7 +33,6 @@ from modpack.core.json_values import parse_json
 from modpack.core.process import ProgressUnit, ThreadPool, phase
 from modpack.errors import ArchiveError, RepackedError, UnsupportedVersionError, listed
 
-_SHA256: Final = r"[0-9a-f]{64}"
 _BATCH_BYTES: Final = 16 << 20
 _BYTES_PER_RECORD: Final = 16 << 10
 """The cost of opening a record, as the number of bytes that could be read in that time."""
@@ -220,9 +218,13 @@ def _decode_manifest(path: str, content: bytes, archive_bytes: int) -> Manifest:
     return Manifest(version, writer, _decode_rows(path, records))
 
 
+def _is_sha256(text: str) -> bool:
+    # Without a regular expression, which each process would compile for its first load.
+    return len(text) == 64 and not text.strip("0123456789abcdef")
+
+
 def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
     listed: dict[str, RecordDigest] = {}
-    is_sha256 = re.compile(_SHA256).fullmatch
     for row in rows:
         if not (isinstance(row, list) and len(row) in (3, 4) and isinstance(row[0], str)):
             reason = f"the manifest has an invalid row: {str(row)[:80]}"
@@ -231,7 +233,7 @@ def _decode_rows(path: str, rows: Sequence[object]) -> dict[str, RecordDigest]:
         if type(size) is not int or size < 0:
             raise ArchiveError(path, f"the size of {name!r} is not valid", layout.MANIFEST)
         for digest in digests:
-            if not (type(digest) is str and is_sha256(digest)):
+            if not (type(digest) is str and _is_sha256(digest)):
                 reason = f"a SHA-256 digest of {name!r} is not valid"
                 raise ArchiveError(path, reason, layout.MANIFEST)
         if name in listed:

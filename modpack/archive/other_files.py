@@ -97,7 +97,7 @@ _BY_FILE: Final = (
     (r".*\.modpack", "a folder of packages", "Name one: {found}."),
     (r".*\.(safetensors|bin|pth?|ckpt)", "a folder of checkpoints", _PACKAGE_IT),
 )
-_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}", re.IGNORECASE)
+_URL: Final = r"([a-z][a-z0-9+.-]+):/{1,2}"
 
 
 def identify_url(path: str, is_target: bool = False) -> OtherFile | None:
@@ -111,7 +111,9 @@ def identify_url(path: str, is_target: bool = False) -> OtherFile | None:
     >>> identify_url("s3://models/net.modpack").reason
     'modpack opens files, and this is a URL'
     """
-    scheme = _URL.match(path)
+    if ":/" not in path:  # the usual case, without a regular expression
+        return None
+    scheme = re.match(_URL, path, re.IGNORECASE)
     if scheme is None:
         return None
     url = f"{scheme[1]}://{path[scheme.end() :]}"  # pathlib drops one of the slashes

@@ -363,7 +363,7 @@ def open_archive(
         ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
 
     >>> import io
-    >>> from modpack.archive.writer import ArchiveWriter
+    >>> from modpack.writing.writer import ArchiveWriter
     >>> buffer = io.BytesIO()
     >>> with ArchiveWriter(buffer) as writer:
     ...     writer.write(".data/version", b"6")

@@ -297,8 +297,7 @@ def read_tensors(
         verify: Its manifest.
 
     Returns:
-        None if the package does not record tensors, because an older version of modpack wrote
-        it, or because it contains no saved object.
+        None if the package does not record tensors, because it contains no saved object.
 
     Raises:
         UnsupportedVersionError: If a newer version of modpack wrote it.

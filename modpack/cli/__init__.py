@@ -20,7 +20,7 @@ from modpack._version import __version__
 __all__ = ["cli", "main"]
 
 _SECTIONS: Final = {
-    "Create packages": ("export", "demo"),
+    "Create packages": ("export",),
     "Inspect packages": ("inspect", "audit", "why", "diff", "report", "requirements", "sbom"),
     "Sign and verify packages": ("keygen", "sign", "verify"),
     "Run packages": ("run", "serve", "self-test"),
@@ -78,7 +78,6 @@ def cli() -> None:
 
     \b
     Examples:
-      modpack demo
       modpack export train.py:make_model -o model.modpack
       modpack audit model.modpack
     """

@@ -14,7 +14,7 @@ from modpack.errors import ModpackError
 from modpack.exporting.presets import PRESETS
 
 if TYPE_CHECKING:
-    from modpack.exporting.options import Preset
+    from modpack.options import Preset
 
 _TABLE = "tool.modpack"
 _ACTIONS = {action.value: action for action in Action}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from modpack.cli._common import collect_warnings, warn
 from modpack.cli._config import GivenRule, read_settings
+from modpack.cli._output import collect_warnings, warn
 from modpack.core.names import GlobGroup, as_allowances
 from modpack.core.rules import Action
 from modpack.exporting.presets import PRESETS
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
     from modpack.exporter import PackageExporter
-    from modpack.exporting.options import Preset, SelfTest
+    from modpack.options import Preset, SelfTest
 
 PACKAGE = "__model__"
 """The default package of the saved object."""

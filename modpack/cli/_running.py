@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import collect_warnings, warn
+from modpack.cli._output import collect_warnings, warn
 from modpack.errors import listed
 from modpack.report.progress import working
 

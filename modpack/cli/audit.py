@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from modpack.cli._common import FILE, command, key_option, show, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, key_option
+from modpack.cli._output import show, write_json
 from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_plan_options
 from modpack.report.progress import working
 
@@ -131,17 +133,14 @@ def audit_command(
     """
     from modpack.report.audit import judge
 
-    audit = _audit(ctx, subject, keys)
-    verdict = judge(audit, gates)
+    audit = judge(_audit(ctx, subject, keys), gates)
     if as_json:
-        from modpack.report.json_audit import audit_document
-
-        write_json(audit_document(audit, gates, verdict))
+        write_json(audit)
     else:
         from modpack.report.audit_text import audit_report
 
-        show(audit_report(audit, verdict, Path.cwd()))
-    return not verdict.passed
+        show(audit_report(audit, Path.cwd()))
+    return not audit.passed
 
 
 def _audit(ctx: click.Context, subject: str | None, keys: Sequence[str]) -> AuditFacts:

@@ -1,4 +1,4 @@
-"""``modpack cache``: list, prune, and verify the cache."""
+"""``modpack cache``: list and clear the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import Size, command, show, warn, write, write_json
+from modpack.cli._command import command
+from modpack.cli._output import show, warn, write, write_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 @click.group("cache")
 def cache_command() -> None:
-    """List, prune, and verify the package cache.
+    """List and clear the package cache.
 
     Loading a package unpacks its code into the cache folder: MODPACK_CACHE_DIR, or the platform's
     cache folder for the user. The virtual environments of --isolated are in it, too. Removing
@@ -29,8 +30,7 @@ def cache_command() -> None:
     \b
     Examples:
       modpack cache list
-      modpack cache prune --older-than 30d --max-size 5G
-      modpack cache verify
+      modpack cache clear --older-than 30d
     """
 
 
@@ -63,110 +63,48 @@ def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     return float(match[1]) * _UNITS[match[2]]
 
 
-@command(
-    "prune",
-    group=cache_command,
-    epilog="Exit status: 0, or 2 if the cache cannot be locked or a DIGEST is unknown.",
-)
-@click.argument("digests", metavar="[DIGEST]...", nargs=-1)
+@command("clear", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be locked.")
 @click.option(
     "--older-than",
     metavar="TIME",
     callback=_seconds,
-    help="Remove entries not used for this long, for example 30d.",
+    help="Remove only what was not used for this long, for example 30d.",
 )
-@click.option(
-    "--max-size",
-    metavar="SIZE",
-    type=Size(),
-    help="Remove the least recently used entries until the cache fits SIZE, for example 5G.",
-)
-@click.option("--all", "everything", is_flag=True, help="Remove all entries.")
-def _prune(
-    digests: tuple[str, ...],
-    older_than: float | None,
-    max_size: int | None,
-    everything: bool,
-    as_json: bool,
-) -> None:
-    """Remove cached packages and environments that no running process uses.
-
-    DIGEST is the beginning of a digest that modpack cache list shows. Without a DIGEST or an
-    option, the command removes only incomplete entries of processes that have ended.
+def _clear(older_than: float | None, as_json: bool) -> None:
+    """Remove what no running process uses from the cache.
 
     \b
     Examples:
-      modpack cache prune --older-than 30d
-      modpack cache prune 3f2a81c09d44
+      modpack cache clear
+      modpack cache clear --older-than 30d
     """
     from modpack.core.text import counted, human_size
-    from modpack.loading.cache_maintenance import prune
+    from modpack.loading.cache_maintenance import clear
 
     folder = _cache_folder()
-    pruned = prune(
-        folder,
-        digests=digests,
-        older_than=older_than,
-        max_size=max_size,
-        everything=everything,
-    )
+    cleared = clear(folder, older_than)
     if as_json:
-        from modpack.report.json_output import CachedScans, CachePruneDocument
+        from modpack.report.json_output import CacheClearDocument, CachedScans
 
         write_json(
-            CachePruneDocument(
+            CacheClearDocument(
                 str(folder),
-                tuple(map(_cached_entry, pruned.removed)),
-                tuple(map(_cached_entry, pruned.kept)),
-                CachedScans(pruned.scans.files, pruned.scans.size_bytes),
-                pruned.leftovers,
-                pruned.freed_bytes,
+                tuple(map(_cached_entry, cleared.removed)),
+                tuple(map(_cached_entry, cleared.kept)),
+                CachedScans(cleared.scans.files, cleared.scans.size_bytes),
+                cleared.leftovers,
+                cleared.freed_bytes,
             )
         )
         return
-    for entry in pruned.kept:
-        warn(f"{_label(entry)} was not removed, because a process uses it.")
-    removed = _count(pruned.removed)
-    if pruned.scans.files:
-        removed += f", {counted(pruned.scans.files, 'scan')} of sources"
-    if pruned.leftovers:
-        removed += f", {counted(pruned.leftovers, 'leftover')}"
-    write(f"Removed {removed}: {human_size(pruned.freed_bytes)}\n")
-
-
-@command(
-    "verify",
-    group=cache_command,
-    epilog="Exit status: 0 if all files match their digests, 1 if not, 2 if the cache cannot be "
-    "read.",
-)
-def _verify(as_json: bool) -> bool:
-    """Compare every file of the cached packages with its digest.
-
-    modpack re-creates damaged files when it loads their package again.
-    """
-    from modpack.core.text import counted, printable
-    from modpack.loading.cache_maintenance import damaged_files, list_packages
-
-    folder = _cache_folder()
-    checked = [(entry, damaged_files(entry)) for entry in list_packages(folder)]
-    damaged = [(entry, files) for entry, files in checked if files]
-    if as_json:
-        from modpack.report.json_output import CacheVerifyDocument, VerifiedEntry
-
-        verified = (
-            VerifiedEntry(**vars(_cached_entry(entry)), damaged_files=files)
-            for entry, files in checked
-        )
-        write_json(CacheVerifyDocument(str(folder), not damaged, tuple(verified)))
-    else:
-        for entry, files in damaged:
-            for file in files:
-                write(
-                    f"{_label(entry)}: {printable(file)} is missing or does not match its digest\n"
-                )
-        write(f"{counted(len(checked), 'package')} verified, {len(damaged)} damaged\n")
-    return bool(damaged)
+    for entry in cleared.kept:
+        warn(f"{entry.digest[:16]} ({_name(entry)}) was not removed, because a process uses it.")
+    removed = _count(cleared.removed)
+    if cleared.scans.files:
+        removed += f", {counted(cleared.scans.files, 'scan')} of sources"
+    if cleared.leftovers:
+        removed += f", {counted(cleared.leftovers, 'leftover')}"
+    write(f"Removed {removed}: {human_size(cleared.freed_bytes)}\n")
 
 
 def _cache_folder() -> Path:
@@ -198,11 +136,6 @@ def _cached_entry(entry: CacheEntry) -> CachedEntry:
     return CachedEntry(
         entry.kind, entry.digest, entry.name, entry.files, entry.size_bytes, last_used
     )
-
-
-def _label(entry: CacheEntry) -> str:
-    """Return an entry's digest and name, for text."""
-    return f"{entry.digest[:16]} ({_name(entry)})"
 
 
 def _name(entry: CacheEntry) -> str:

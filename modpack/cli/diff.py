@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, make_console, write, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import make_console, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     Examples:
       modpack diff old.modpack new.modpack
       modpack diff old.modpack new.modpack --stat
-      modpack diff old.modpack new.modpack --json | jq '.tensors[].name'
+      modpack diff old.modpack new.modpack --json | jq '.differences[] | select(.part == "tensor")'
     """
     from modpack.report.diff import compare_packages
     from modpack.report.diff_facts import SourceChoice
@@ -52,14 +54,12 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
     if as_json:
-        from modpack.report.json_compare import diff_document
-
-        write_json(diff_document(found))
+        write_json(found)
     else:
         from modpack.report.diff_text import differences_lines, statistics_lines
 
         _show(statistics_lines(found) if stat else differences_lines(found))
-    return not found.is_empty
+    return not found.passed
 
 
 def _show(lines: Iterable[SafeLine]) -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, collect_warnings, command, show, warn, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import collect_warnings, show, warn, write_json
 from modpack.cli._planning import (
     PACKAGE,
     RESOURCE,
@@ -46,7 +48,7 @@ def _read_dynamic(
     "problems or the self-test failed; 2 if TARGET cannot be built or FILE cannot be written.",
 )
 @click.argument("target", metavar="[TARGET]", required=False, type=FILE)
-@click.option("-o", "--output", metavar="FILE", help="Write the package to FILE.")
+@click.option("-o", "--output", metavar="FILE", type=FILE, help="Write the package to FILE.")
 @planning_options
 @click.option(
     "--example-inputs",
@@ -135,7 +137,7 @@ def export_command(
     """
     from modpack.cli._target import build, importable, parse_target, user_code_errors
     from modpack.core.names import resource_record
-    from modpack.exporting.options import is_tested_by_default
+    from modpack.options import is_tested_by_default
     from modpack.selftest.interpreters import prestart
 
     try:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, complete_module, show, write, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, complete_module
+from modpack.cli._output import show, write, write_json
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive

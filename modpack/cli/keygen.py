@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from modpack.cli._common import ask_passphrase, command, write, write_json
+from modpack.cli._command import command
+from modpack.cli._output import write, write_json
+from modpack.cli._passphrase import ask_passphrase
 
 
 @command("keygen", epilog="Exit status: 0 if the keys were written, 2 if not.")

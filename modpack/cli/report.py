@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import (
-    FILE,
-    command,
-    require_extra,
-    require_other_file,
-    write_file,
-    write_json,
-)
+from modpack.cli._command import command, require_extra
+from modpack.cli._options import FILE
+from modpack.cli._output import require_other_file, write_file, write_json
 from modpack.core.text import counted
 from modpack.report.progress import working
 
@@ -33,6 +28,7 @@ if TYPE_CHECKING:
     "-o",
     "--output",
     metavar="FILE",
+    type=FILE,
     help="Write the page to FILE.  [default: the package's name with .html, in this folder]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -125,5 +121,5 @@ def _render(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, 
     audit = audit_package(file)
     sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
     shown = sources if with_all else nearest_sources(sources, audit)
-    text = html_report(audit, shown, requirements_of(file).comparison)
+    text = html_report(audit, shown, requirements_of(file, check=True).comparison)
     return audit, text, len(sources.texts) - len(shown.texts)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
-from modpack.cli._common import FILE, command, show, write, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import show, write, write_json
 
 
 @command(
@@ -45,14 +49,15 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
         raise click.UsageError("--exact requires --check.")
     from modpack.report.requirements import requirements_of, requirements_text
 
-    requirements = requirements_of(file, lock=lock)
+    requirements = requirements_of(file, lock=lock, check=check)
     comparison = requirements.comparison
+    if comparison is None:
+        write_json(requirements) if as_json else write(requirements_text(requirements))
+        return False
     relevant = comparison.deviations if exact else comparison.differences
     if as_json:
-        from modpack.report.json_compare import requirements_document
-
-        write_json(requirements_document(requirements, check=check, passed=not relevant))
-    elif check:
+        write_json(replace(requirements, passed=not relevant))
+    else:
         from modpack.core.environment import pip_install_command
         from modpack.report.text import comparison_report
 
@@ -60,6 +65,4 @@ def requirements_command(file: str, lock: bool, check: bool, exact: bool, as_jso
         repair = pip_install_command(relevant)
         if repair is not None:
             write(f"Run: {repair}\n")  # never wrapped, for copying
-    else:
-        write(requirements_text(requirements))
-    return bool(check and relevant)
+    return bool(relevant)

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.exceptions import Exit
 
-from modpack.cli._common import (
+from modpack.cli._command import command
+from modpack.cli._options import (
     FILE,
-    collect_warnings,
-    command,
     isolated_option,
     key_option,
     on_mismatch_option,
     policy_option,
     verify_option,
-    warn,
-    write,
-    write_json,
 )
+from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.cli._running import read_trust, repeat_isolated
+from modpack.core.call_signature import DEFAULT_ROWS
 from modpack.core.process import handle_sigterm
 from modpack.report.progress import working
 
@@ -55,7 +53,8 @@ _TERMINATED = 143
     "--batch-size",
     metavar="N",
     type=click.IntRange(min=1),
-    help="Run at most N rows in one call.  [default: 32, or all if rows influence each other]",
+    help=f"Run at most N rows in one call.  [default: {DEFAULT_ROWS}, or all if rows influence "
+    "each other]",
 )
 @click.option("--device", metavar="DEVICE", help="Run on DEVICE, for example cuda:0 or cpu.")
 @click.option("--compile", is_flag=True, help="Compile the model with torch.compile.")

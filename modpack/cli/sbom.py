@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from modpack.cli._common import (
-    FILE,
-    command,
-    require_extra,
-    require_other_file,
-    write,
-    write_file,
-)
+from modpack.cli._command import command, require_extra
+from modpack.cli._options import FILE
+from modpack.cli._output import require_other_file, write, write_file
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -30,7 +25,7 @@ Format = Literal["json", "xml"]
     json_help=None,
 )
 @click.argument("file", metavar="FILE", type=FILE)
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE instead of stdout.")
+@click.option("-o", "--output", metavar="FILE", type=FILE, help="Write to FILE instead of stdout.")
 @click.option(
     "--format",
     "file_format",

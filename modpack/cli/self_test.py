@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING
 import click
 from click.exceptions import Exit
 
-from modpack.cli._common import (
+from modpack.cli._command import command
+from modpack.cli._options import (
     FILE,
-    collect_warnings,
-    command,
     isolated_option,
     key_option,
     on_mismatch_option,
     policy_option,
     verify_option,
-    warn,
-    write,
-    write_json,
 )
+from modpack.cli._output import collect_warnings, warn, write, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:

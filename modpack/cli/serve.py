@@ -10,14 +10,13 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
-from modpack.cli._common import (
+from modpack.cli._command import command, require_extra
+from modpack.cli._options import (
     FILE,
     Size,
-    command,
     key_option,
     on_mismatch_option,
     policy_option,
-    require_extra,
     verify_option,
 )
 from modpack.cli._running import read_trust
@@ -145,7 +144,7 @@ def serve_command(
         raise ModpackError("modpack serve requires Linux or macOS")
     named = _named(packages)
     trusted = read_trust(policy, keys)
-    libraries = "FastAPI 0.115, uvicorn 0.36, and prometheus-client 0.20"
+    libraries = "uvicorn 0.36, msgspec 0.19, and prometheus-client 0.20"
     with require_extra("serve", libraries, _MODULES):
         _require_installed()
     chosen = ServerSettings(
@@ -158,19 +157,19 @@ def serve_command(
     from modpack.serving.server import ModelServer
 
     metrics = PrometheusMetrics()
-    # The packages load while this process imports the web framework.
+    # The packages load while this process imports the HTTP server.
     server = ModelServer(named, chosen, trusted, metrics, make_log(chosen.log_format))
     try:
-        from modpack.integrations.fastapi import make_app
         from modpack.integrations.uvicorn import run
+        from modpack.serving.asgi import ServerApp
 
         metrics.observe(server)
-        run(server, make_app(server, metrics))
+        run(server, ServerApp(server, metrics))
     finally:
         server.kill()
 
 
-_MODULES: Final = ("fastapi", "uvicorn", "starlette", "prometheus_client")
+_MODULES: Final = ("uvicorn", "msgspec", "prometheus_client")
 
 
 def _require_installed() -> None:

@@ -7,15 +7,10 @@ from typing import Literal
 
 import click
 
-from modpack.cli._common import (
-    FILE,
-    ask_passphrase,
-    command,
-    require_other_file,
-    warn,
-    write,
-    write_json,
-)
+from modpack.cli._command import command
+from modpack.cli._options import FILE
+from modpack.cli._output import require_other_file, warn, write, write_json
+from modpack.cli._passphrase import ask_passphrase
 from modpack.report.progress import working
 
 
@@ -32,6 +27,7 @@ from modpack.report.progress import working
     "-o",
     "--output",
     metavar="FILE",
+    type=FILE,
     help="Write the signed package, or the detached signature, to FILE.",
 )
 @click.option("--replace", is_flag=True, help="Remove existing signatures instead of keeping them.")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, key_option, show, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, key_option
+from modpack.cli._output import show, write_json
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -63,14 +65,12 @@ def verify_command(
     with working(f"Verifying {file}"):
         facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
     if as_json:
-        from modpack.report.json_audit import verify_document
-
-        write_json(verify_document(facts))
+        write_json(facts)
     else:
-        from modpack.report.verify import verify_report
+        from modpack.report.verify_text import verify_report
 
         show(verify_report(facts))
-    return not facts.is_accepted
+    return not facts.passed
 
 
 def _read_policy(path: str | None) -> TrustPolicy | None:

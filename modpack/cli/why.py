@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from modpack.cli._common import FILE, command, complete_module, show, write_json
+from modpack.cli._command import command
+from modpack.cli._options import FILE, complete_module
+from modpack.cli._output import show, write_json
 
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
@@ -38,13 +39,11 @@ def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> Non
     """
     found = _explain(file, module, every_chain)
     if as_json:
-        from modpack.report.json_audit import why_document
-
-        write_json(why_document(found, file, every_chain))
+        write_json(found)
     else:
         from modpack.report.why_text import why_report
 
-        show(why_report(found, every_chain))
+        show(why_report(found))
 
 
 def _explain(file: str, module: str, every_chain: bool) -> Why:
@@ -60,8 +59,9 @@ def _explain(file: str, module: str, every_chain: bool) -> Why:
             raise _unknown_module(archive, plan, module)
         provider = read_provider(archive, plan, module)
         observed = read_observed(archive, plan, module)
-    found = why(plan, module, every_chain=every_chain, provider=provider)
-    return replace(found, observed=observed)
+    return why(
+        plan, module, path=file, every_chain=every_chain, provider=provider, observed=observed
+    )
 
 
 def _unknown_module(archive: Archive, plan: Plan, module: str) -> Exception:

@@ -5,12 +5,13 @@ Its modules import only each other, modpack's errors and diagnostics, and the st
 
 from __future__ import annotations
 
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from types import ModuleType
 
 
-def define_lazily(module: str, find: Callable[[str], object], names: frozenset[str]) -> None:
+def define_lazily(module: str, defined_in: Mapping[str, str]) -> None:
     """Find some attributes of a module on first use.
 
     A module-level ``__getattr__`` is called last: an attribute that a library sets on ``object``
@@ -18,19 +19,29 @@ def define_lazily(module: str, find: Callable[[str], object], names: frozenset[s
 
     Args:
         module: The module that runs.
-        find: Returns the value of a name; the module keeps it.
-        names: The names.
+        defined_in: The module that defines each name; the module itself for its submodules.
     """
 
     class LazyModule(ModuleType):
         def __getattribute__(self, name: str) -> object:
-            if name not in names:
+            if name not in defined_in:
                 return super().__getattribute__(name)
             own = super().__getattribute__("__dict__")
             if name not in own:
                 # An import of a submodule sets the name as well.
-                value = find(name)
+                value = _find(name, module, defined_in[name])
                 own[name] = value
             return own[name]
 
     sys.modules[module].__class__ = LazyModule
+
+
+def _find(name: str, module: str, defining: str) -> object:
+    if defining == module:
+        return importlib.import_module(f"{module}.{name}")
+    from modpack.core.process import gc_paused
+
+    # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
+    # can happen in this import or the next one (benchmark rows import-1000 and first-load).
+    with gc_paused():
+        return getattr(importlib.import_module(defining), name)

@@ -38,6 +38,9 @@ PLAIN_TYPES: Final[Mapping[ValueType, type]] = {
 CALL_SIGNATURE_VERSION: Final = 1
 """Version of the record. Raise it if a reader of the old version would misread the new record."""
 
+DEFAULT_ROWS: Final = 32
+"""Rows of a batch unless the user chooses another number."""
+
 _MAX_DEPTH = 20
 _MAX_PARTS = 1000
 """Containers that are nested deeper or have more parts are values of type ``"object"``."""
@@ -245,7 +248,7 @@ def build_arguments(
 
     Args:
         signature: The call signature.
-        values: The values by name, as :func:`modpack.running.values.check_inputs` accepts them.
+        values: The values by name, as :func:`modpack.predicting.values.check_inputs` accepts them.
     """
     by_path = {spec.path: values[s] for spec in signature.inputs if (s := spec.name) in values}
     containers = {container.path: container for container in signature.containers}

@@ -41,7 +41,7 @@ _OTHER_LANGUAGES: Final = frozenset(
     ]
 )
 """Cell magics that do not run their cell as Python in the notebook's namespace."""
-_MAGIC_LINE: Final = re.compile(r"^(\s*)(?:[\w.\[\], ]+=\s*)?[%!].*$|^(\s*)[^#'\"]*\?{1,2}\s*$")
+_MAGIC_LINE: Final = r"^(\s*)(?:[\w.\[\], ]+=\s*)?[%!].*$|^(\s*)[^#'\"]*\?{1,2}\s*$"
 
 
 def magic_body(text: str) -> str | None:
@@ -66,7 +66,7 @@ def without_magics(text: str) -> str:
     """
     if _parse(text) is not None:
         return text
-    lines = (_MAGIC_LINE.sub(r"\1\2pass", line) for line in text.splitlines())
+    lines = (re.sub(_MAGIC_LINE, r"\1\2pass", line) for line in text.splitlines())
     return "\n".join(lines)
 
 

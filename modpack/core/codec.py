@@ -73,6 +73,7 @@ class _Keys(NamedTuple):
     names: Mapping[str, str] = MappingProxyType({})
     optional: frozenset[str] = frozenset()
     omitted: frozenset[str] = frozenset()
+    derived: tuple[str, ...] = ()
 
 
 def json_keys(
@@ -80,17 +81,19 @@ def json_keys(
     *,
     optional: Collection[str] = (),
     omitted: Collection[str] = (),
+    derived: Collection[str] = (),
 ) -> Callable[[type[T]], type[T]]:
     """Describe how the JSON of a record differs from its fields.
 
     Args:
-        names: Keys of the fields that have another name in JSON.
+        names: Keys of the fields and properties that have another name in JSON.
         optional: Fields with a default, whose keys may be missing when a document is read.
         omitted: Fields that are not written. Those of a record that is read have a default.
+        derived: Properties that are written after the fields, and ignored when a document is read.
     """
 
     def set_keys(kind: type[T]) -> type[T]:
-        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted))
+        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted), tuple(derived))
         kind.__json_keys__ = keys  # type: ignore[attr-defined]
         return kind
 
@@ -310,12 +313,13 @@ def _record(kind: Any, fields: Sequence[_Field]) -> _Read:
 
 @cache
 def written_keys(kind: Any) -> dict[str, str] | None:
-    """Return the keys that are written for a record, by field. None if it is not a record."""
+    """Return the keys that are written for a record, by attribute. None if it is not a record."""
     fields = _field_names(kind)
     if fields is None:
         return None
     keys = getattr(kind, "__json_keys__", _Keys())
-    return {name: keys.names.get(name, name) for name in fields if name not in keys.omitted}
+    written = [name for name in fields if name not in keys.omitted] + list(keys.derived)
+    return {name: keys.names.get(name, name) for name in written}
 
 
 def _field_names(kind: Any) -> Collection[str] | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.core.codec import ModulePath, from_json, json_keys, to_json
 from modpack.core.json_values import Json, as_optional_text
-from modpack.core.names import normalized_distribution, parents, root_of
+from modpack.core.names import normalized_distribution, parents
 
 if TYPE_CHECKING:
     from modpack.core.graph import DependencyGraph
@@ -77,13 +77,21 @@ class NativeTag(NamedTuple):
         return " ".join(filter(None, self))
 
 
-_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_VERSION: Final = r"[A-Za-z0-9][A-Za-z0-9.!+_-]*"
 _URL: Final = (
     r"(?:https?|git\+https?|git\+ssh|hg\+https?|svn\+https?)://"
     r"(?:\w+@)?[A-Za-z0-9][\w.-]*(?::\d+)?(?:/[\w./@:%~+=?#-]*)?"
 )
 """URLs without passwords, with host names that cannot be mistaken for an option."""
+
+
+def _is_word(text: str, others: str) -> bool:
+    """Return whether a text starts with a letter or digit, and has only these and some others.
+
+    Without a regular expression, which each process would compile for its first load.
+    """
+    if not text.isascii() or not text[:1].isalnum():
+        return False
+    return all(each.isalnum() or each in others for each in text)
 
 
 def public_version(version: str) -> str:
@@ -134,11 +142,11 @@ class RecordedDistribution(NamedTuple):
         Packages are untrusted input, so the text never contains a blank line, a quote, or another
         character with a meaning in a shell or requirements file.
         """
-        if self.editable or not re.fullmatch(_NAME, self.name):
+        if self.editable or not (_is_word(self.name, "._-") and self.name[-1].isalnum()):
             return None
         if self.url is not None and re.fullmatch(_URL, self.url):
             return f"{self.name} @ {self.url}"
-        return self.pin if re.fullmatch(_VERSION, self.version) else None
+        return self.pin if _is_word(self.version, ".!+_-") else None
 
 
 class _Environment(NamedTuple):
@@ -151,7 +159,6 @@ class _Environment(NamedTuple):
     distributions: Mapping[str, RecordedDistribution] = MappingProxyType({})
     native: NativeTag | None = None
     has_distribution_metadata: bool = False
-    has_requirements: bool = False
     modpack: str | None = None
     torch_settings: Mapping[str, str] = MappingProxyType({})
 
@@ -173,8 +180,6 @@ class RecordedEnvironment(_Environment):
         native: Tag of the native extensions, or None if there are none.
         has_distribution_metadata: Whether the package contains the metadata of all its interned
             distributions.
-        has_requirements: Whether ``distributions`` includes the requirements of others. Older
-            packages do not record them.
         modpack: modpack version.
         torch_settings: Process-wide settings of torch that were not its defaults, by name, if the
             model may depend on them.
@@ -243,23 +248,9 @@ class RecordedEnvironment(_Environment):
 _TEXTS: Final = ("python", "implementation", "platform", "machine", "torch", "modpack")
 
 
-@json_keys({"name": "distribution"}, optional=("editable",))
-class _Extern(NamedTuple):
-    """A distribution in the form for older readers."""
-
-    name: str
-    version: str
-    editable: bool = False
-
-
 def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
-    """Return the environment record of a package.
-
-    For older readers, ``externs`` repeats ``providers`` and ``installed`` with one distribution
-    for each top-level name.
-    """
+    """Return the environment record of a package."""
     record: dict[str, Json] = {key: getattr(environment, key) for key in _TEXTS}
-    record["externs"] = to_json(dict(_externs(environment)))
     record["providers"] = dict(sorted(environment.providers.items()))
     record["installed"] = to_json(dict(sorted(environment.distributions.items())))
     if environment.torch_settings:
@@ -269,35 +260,21 @@ def environment_to_json(environment: RecordedEnvironment) -> dict[str, Json]:
     return record
 
 
-def _externs(environment: RecordedEnvironment) -> Iterator[tuple[str, _Extern]]:
-    for path, name in sorted(environment.providers.items(), reverse=True):
-        found = environment.distributions[name]
-        yield root_of(path), _Extern(found.name, found.version, found.editable)
-
-
 def environment_from_json(record: Mapping[str, Json]) -> RecordedEnvironment:
-    """Read the environment record of this or an older version.
+    """Read the environment record of a package.
 
     Raises:
         KeyError: If a key is missing.
         TypeError: If a value has the wrong type.
         ValueError: If a value is invalid.
     """
-    externs = from_json(dict[ModulePath, _Extern], record["externs"], "externs")
-    older = {root: RecordedDistribution(*found) for root, found in externs.items()}
-    providers = {root: normalized_distribution(d.name) for root, d in older.items()}
-    distributions = {normalized_distribution(d.name): d for d in older.values()}
-    if "installed" in record:
-        kinds = dict[str, RecordedDistribution]
-        distributions = from_json(kinds, record["installed"], "installed")
-        providers = from_json(dict[ModulePath, str], record["providers"], "providers")
+    kinds = dict[str, RecordedDistribution]
     native = record.get("native")
     return RecordedEnvironment(
-        providers=providers,
-        distributions=distributions,
+        providers=from_json(dict[ModulePath, str], record["providers"], "providers"),
+        distributions=from_json(kinds, record["installed"], "installed"),
         native=None if native is None else from_json(NativeTag, native, "native"),
-        has_distribution_metadata="distributions" in record,
-        has_requirements="installed" in record,
+        has_distribution_metadata=True,
         torch_settings=from_json(dict[str, str], record.get("torch_settings", {}), "settings"),
         **{key: as_optional_text(record.get(key), key) for key in _TEXTS},
     )
@@ -357,6 +334,7 @@ class EnvironmentRow(NamedTuple):
         return self.installed or ("unknown" if self.recorded else "installed")
 
 
+@json_keys(derived=("matches", "matches_exactly", "install_command"))
 class EnvironmentComparison(NamedTuple):
     """The comparison of a package's export environment with the loading environment.
 
@@ -375,6 +353,16 @@ class EnvironmentComparison(NamedTuple):
     def deviations(self) -> tuple[EnvironmentRow, ...]:
         """All rows that differ, which ``on_mismatch="error"`` rejects."""
         return tuple(row for row in self.rows if row.status != RowStatus.SAME)
+
+    @property
+    def matches(self) -> bool:
+        """Whether loading raises no warning."""
+        return not self.differences
+
+    @property
+    def matches_exactly(self) -> bool:
+        """Whether loading with ``on_mismatch="error"`` accepts the environment."""
+        return not self.deviations
 
     @property
     def missing(self) -> tuple[EnvironmentRow, ...]:

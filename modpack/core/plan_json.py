@@ -70,7 +70,7 @@ def plan_to_json(plan: Plan, locations: Mapping[str, str]) -> dict[str, Json]:
         "notes": to_json(notes),
         "files": to_json(files),
         "distributions": to_json(plan.distributions),
-        **({"uses": to_json(plan.mock_uses, as_row=True)} if plan.has_mock_uses else {}),
+        "uses": to_json(plan.mock_uses, as_row=True),
     }
 
 
@@ -96,8 +96,8 @@ def plan_from_json(record: Mapping[str, Json]) -> Plan:
         graph=graph,
         files=tuple(PlannedFile(name, "", *entry) for name, entry in files.items()),
         distributions=from_json(tuple[PlannedDistribution, ...], listed, "distributions"),
-        mock_uses=from_json(tuple[MockUse, ...], record.get("uses", []), "uses", as_row=True),
-        has_mock_uses="uses" in record,
+        mock_uses=from_json(tuple[MockUse, ...], record["uses"], "uses", as_row=True),
+        has_mock_uses=True,
     )
 
 

@@ -7,10 +7,11 @@ unless a rule names them: ``intern("**")`` does not include the standard library
 
 from __future__ import annotations
 
-from collections import deque
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from modpack.core.names import PACKAGES, GlobGroup, root_of
 
@@ -49,19 +50,17 @@ class Owner(str, Enum):
     """The user's own code, editable installs, and single files."""
 
 
-_MAX_STEPS = 300_000
-"""Positions to examine before the search gives up, which takes well below a second."""
-
-_STRANGE = "\ue000"
-"""A letter that no pattern contains."""
+_ANY_PART = "\ue000"
+"""A letter that no pattern contains, for what a ``*`` stands for."""
+_ANY_PARTS = "\ue001"
+"""The same for ``**``."""
 
 
 def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
-    """Return whether everything that ``later`` matches is matched by one of ``earlier``.
+    """Return whether everything that ``later`` matches is certainly matched by one of ``earlier``.
 
-    Decides the inclusion of the languages by searching for a counterexample, letter by letter, in
-    all patterns at once, after trying a few likely ones. Returns False if the search becomes too
-    large.
+    Compares pattern by pattern. Patterns that cover one only together are recognized if they
+    divide what its first ``**`` matches. False means that it is not certain.
 
     >>> covers([GlobGroup("a.**")], GlobGroup("a.*.c"))
     True
@@ -70,125 +69,69 @@ def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
     >>> covers([GlobGroup("a"), GlobGroup("a.*.**")], GlobGroup("a.**"))
     True
     """
-    parts = [
-        GlobGroup(pattern, exclude=later.exclude, separator=later.separator)
+
+    def is_covered(pattern: str) -> bool:
+        return any(_covers_pattern(group, pattern, later) for group in earlier)
+
+    return all(
+        is_covered(pattern) or ("**" in pattern and all(map(is_covered, _cases(pattern, later))))
         for pattern in dict.fromkeys(later.include)
-    ]
-    samples = (sample for part in parts for sample in _samples(part))
-    if any(not any(group.matches(sample) for group in earlier) for sample in samples):
-        return False
-    return all(_covers_pattern(_near(earlier, part), part) for part in parts)
+    )
 
 
-def _near(earlier: Sequence[GlobGroup], later: GlobGroup) -> list[GlobGroup]:
-    """Return the earlier patterns whose first component can equal that of the later one."""
-    root = later.include[0].partition(later.separator)[0]
-    found = []
-    for group in earlier:
-        firsts = {p: p.partition(group.separator)[0] for p in group.include}
-        near = [p for p, first in firsts.items() if first == root or "*" in first + root]
-        if near:
-            found.append(GlobGroup(near, exclude=group.exclude, separator=group.separator))
-    return found
-
-
-def _covers_pattern(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
-    machines = [_Machine(group) for group in (later, *earlier)]
+def _covers_pattern(earlier: GlobGroup, pattern: str, later: GlobGroup) -> bool:
+    """Return whether a group matches everything that one pattern of a later group matches."""
     separator = later.separator
-    letters = {letter for machine in machines for letter in machine.letters} - {separator}
-    alphabet = [separator, *sorted(letters), _STRANGE]
-    start = (tuple(machine.start for machine in machines), "")
-    seen, queue, steps = {start}, deque([start]), 0
-    while queue:
-        states, last = queue.popleft()
-        if last == _STRANGE and machines[0].accepts(states[0]):
-            if not any(m.accepts(s) for m, s in zip(machines[1:], states[1:], strict=True)):
-                return False
-        steps += sum(map(len, states)) * len(alphabet)
-        if steps > _MAX_STEPS:
-            return False
-        for letter in alphabet:
-            if (last == "" and letter != separator) or last == letter == separator:
-                continue  # a candidate starts with a separator and has no empty component
-            following = tuple(m.step(s, letter) for m, s in zip(machines, states, strict=True))
-            state = (following, separator if letter == separator else _STRANGE)
-            if machines[0].may_accept(following[0]) and state not in seen:
-                seen.add(state)
-                queue.append(state)
-    return True
+    return _includes(earlier.include, pattern, separator) and all(
+        _includes(later.exclude, excluded, separator) or _are_disjoint(excluded, pattern, separator)
+        for excluded in earlier.exclude
+    )
 
 
-def _samples(group: GlobGroup) -> Iterator[str]:
-    """Yield some names that a group matches, with components that no other pattern contains."""
-    for pattern in group.include:
-        components = pattern.split(group.separator)
-        for filling in ([], [_STRANGE], [_STRANGE, _STRANGE]):
-            filled = [filling if c == "**" else [c.replace("*", _STRANGE)] for c in components]
-            candidate = group.separator.join(part for parts in filled for part in parts)
-            if candidate and group.matches(candidate):
-                yield candidate
+def _cases(pattern: str, group: GlobGroup) -> list[str]:
+    """Return two patterns that together equal one: its first ``**`` is empty, or is not."""
+    components = pattern.split(group.separator)
+    at = components.index("**")
+    cases = (components[:at] + components[at + 1 :], [*components[:at], "*", *components[at:]])
+    return [group.separator.join(case) for case in cases if case]
 
 
-_Positions = frozenset[tuple[int, int, int]]
+def _includes(wide: tuple[str, ...], narrow: str, separator: str) -> bool:
+    """Return whether one of some patterns matches everything that a pattern matches.
 
-
-class _Machine:
-    """The patterns of one group as a nondeterministic automaton.
-
-    A position is (pattern, token, phase). Phases matter for ``**`` only: 0 at a boundary,
-    1 after a separator, 2 within a component.
+    What only a ``*`` of the wide pattern can match, it matches whatever it is: one example with a
+    strange letter for each ``*`` of the narrow one decides.
     """
-
-    def __init__(self, group: GlobGroup) -> None:
-        self._separator = group.separator
-        self._patterns = [_tokens(p, group.separator) for p in (*group.include, *group.exclude)]
-        self._included = range(len(group.include))
-        self.letters = {t for tokens in self._patterns for t in tokens} - {"*", "**"}
-        self.start = self._closure({(p, 0, 0) for p in range(len(self._patterns))})
-
-    def accepts(self, state: _Positions) -> bool:
-        ended = {p for p, i, _ in state if i == len(self._patterns[p])}
-        return bool(ended) and all(p in self._included for p in ended)
-
-    def may_accept(self, state: _Positions) -> bool:
-        return any(p in self._included for p, _, _ in state)
-
-    def step(self, state: _Positions, letter: str) -> _Positions:
-        reached: set[tuple[int, int, int]] = set()
-        is_separator = letter == self._separator
-        for p, i, phase in state:
-            if i == len(self._patterns[p]):
-                continue
-            token = self._patterns[p][i]
-            if token == "**":
-                if is_separator and phase != 1:
-                    reached.add((p, i, 1))
-                elif not is_separator and phase != 0:
-                    reached.add((p, i, 2))
-            elif token == "*" and not is_separator:
-                reached.add((p, i, 0))
-            elif token == letter:
-                reached.add((p, i + 1, 0))
-        return self._closure(reached)
-
-    def _closure(self, state: set[tuple[int, int, int]]) -> _Positions:
-        todo = list(state)
-        while todo:
-            p, i, phase = todo.pop()
-            token = self._patterns[p][i] if i < len(self._patterns[p]) else ""
-            skippable = token == "*" or (token == "**" and phase != 1)
-            if skippable and (p, i + 1, 0) not in state:
-                state.add((p, i + 1, 0))
-                todo.append((p, i + 1, 0))
-        return frozenset(state)
+    components = (
+        _ANY_PARTS if component == "**" else component.replace("*", _ANY_PART)
+        for component in narrow.split(separator)
+    )
+    example = separator + separator.join(components)
+    return _expression(wide, separator).fullmatch(example) is not None
 
 
-def _tokens(pattern: str, separator: str) -> list[str]:
-    """Split a pattern over candidates that start with a separator into letters, ``*``, ``**``."""
-    tokens: list[str] = []
-    for component in pattern.split(separator):
-        tokens.extend(["**"] if component == "**" else [separator, *component])
-    return tokens
+@lru_cache(maxsize=256)
+def _expression(patterns: tuple[str, ...], separator: str) -> re.Pattern[str]:
+    """Compile patterns, as :class:`GlobGroup` does, but ``*`` does not match the sign of ``**``."""
+    mark = re.escape(separator)
+
+    def component(text: str) -> str:
+        if text == "**":
+            return f"(?:{mark}[^{mark}]+)*"
+        return mark + f"[^{mark}{_ANY_PARTS}]*".join(map(re.escape, text.split("*")))
+
+    each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
+    return re.compile("|".join(f"(?:{expression})" for expression in each) or "(?!)")
+
+
+def _are_disjoint(one: str, other: str, separator: str) -> bool:
+    """Return whether two patterns differ in components without wildcards at their start."""
+    for first, second in zip(one.split(separator), other.split(separator), strict=False):
+        if "*" in first + second:
+            return False
+        if first != second:
+            return True
+    return "**" not in one + other and one.count(separator) != other.count(separator)
 
 
 class RuleOrigin(str, Enum):

@@ -1,4 +1,4 @@
-"""Scan results: the imports and file reads found in a module's source.
+"""Scan results: the imports and file names found in a module's source.
 
 The scanner in :mod:`modpack.discovery` produces these values; the walk turns them into graph edges.
 """
@@ -66,10 +66,8 @@ class ImportStatement:
             for ``import module``. Each may be a submodule or an attribute.
         kind: Strength of the dependency.
         line: 1-based line in the source.
-        is_optional: Whether a condition around the statement tests for a module, such as a flag
-            set in a ``try`` that imports. If the module is absent, it is not required.
-        condition_names: Names in other modules of the library (``lib.utils.has_x``) that the
-            conditions around the statement use, and that may test for a module.
+        is_optional: Whether the statement runs only under a condition. If the module is absent, it
+            is not required.
     """
 
     module: str
@@ -77,20 +75,6 @@ class ImportStatement:
     kind: ImportKind
     line: int
     is_optional: bool = False
-    condition_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class BrokenImport:
-    """A relative import beyond the top-level package, which always fails.
-
-    Attributes:
-        statement: Statement as written, shortened to one line.
-        line: 1-based line in the source.
-    """
-
-    statement: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -108,33 +92,17 @@ class DynamicImport:
     guarded: bool = False
 
 
-class ReadKind(Enum):
-    """How much of a data file's path can be read from the source."""
-
-    FILE = "file"
-    """The whole path."""
-    FOLDER = "folder"
-    """Only the folder; the file in it is known only at run time."""
-    NAME = "name"
-    """A string that may be a file name, in a module that uses its own file's path."""
-
-
 @dataclass(frozen=True)
-class FileRead:
-    """An expression that may read a file next to the code.
+class FileName:
+    """A string constant that may name files or a folder, in a module that uses its own path.
 
     Attributes:
-        kind: How much of the path is known.
-        path: Path relative to the module's folder, with ``/`` and ``..``; ``""`` is that folder.
+        text: The string, without a leading ``/``.
         line: 1-based line in the source.
-        module: Python package or module whose folder the path is relative to, if it is not the
-            scanned module.
     """
 
-    kind: ReadKind
-    path: str
+    text: str
     line: int
-    module: str | None = None
 
 
 @dataclass(frozen=True)
@@ -175,25 +143,20 @@ class ModuleScan:
     Attributes:
         imports: All imports in source order.
         unreadable: Dynamic imports that cannot be read statically.
-        broken_imports: Relative imports that always fail, unless the code handles the failure.
         bound: Names that module-level code binds. Imported with ``from module import name``, such
             a name is an attribute and not a submodule.
-        binds_dynamically: Whether the module may have names that are not in ``bound``: it has a
-            star import or a ``__getattr__``, or changes its own dictionary.
         exported: The literal ``__all__``; None if there is none or it is computed.
         failure: Parse error. All other fields are then empty.
-        reads: Expressions that may read files next to the code.
+        file_names: String constants that may name files next to the code, in source order.
         listings: Folders of code that the source lists and may import from.
         is_clean: Whether a secret scan of the source found nothing.
     """
 
     imports: tuple[ImportStatement, ...] = ()
     unreadable: tuple[DynamicImport, ...] = ()
-    broken_imports: tuple[BrokenImport, ...] = ()
     bound: frozenset[str] = field(default_factory=frozenset)
-    binds_dynamically: bool = False
     exported: tuple[str, ...] | None = None
     failure: ScanFailure | None = None
-    reads: tuple[FileRead, ...] = ()
+    file_names: tuple[FileName, ...] = ()
     listings: tuple[FolderListing, ...] = ()
     is_clean: bool = field(default=False, compare=False)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from math import prod
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.observations import NO_OBSERVATIONS, Observations
+from modpack.core.tensors import ITEM_BYTES, MAX_DIMENSIONS
 
 SELF_TEST_VERSION = 1
 """Version of the record. Raise it if a reader of the old version would misread the new record."""
@@ -49,6 +51,102 @@ class SelfTestCase(NamedTuple):
     global_hooks: bool = False
     deterministic: bool = True
     unstable: tuple[str, ...] = ()
+
+
+def _why_no_shape(shape: tuple[int, ...]) -> str | None:
+    return "it has too many dimensions" if len(shape) > MAX_DIMENSIONS else None
+
+
+class OutputTensor(NamedTuple):
+    """A tensor in the output of an example.
+
+    Attributes:
+        dtype: torch's name of its dtype.
+        shape: Its shape.
+        record: The record of its elements.
+    """
+
+    dtype: str
+    shape: Annotated[tuple[int, ...], _why_no_shape]
+    record: str
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of its elements. None for unknown dtypes."""
+        item = ITEM_BYTES.get(self.dtype)
+        return None if item is None else item * prod(self.shape)
+
+
+@json_keys(optional=("tensor", "device"))
+class OutputLeaf(NamedTuple):
+    """A value in the output of an example.
+
+    Attributes:
+        path: Its position in the output.
+        structure: Its type, and the form of what it contains.
+        value: Its text, to compare values that are not tensors.
+        tensor: Its elements, for a tensor.
+        device: The device of a tensor.
+    """
+
+    path: str
+    structure: str
+    value: str | None
+    tensor: OutputTensor | None = None
+    device: str | None = None
+
+
+class RecordedOutput(NamedTuple):
+    """The output of an example.
+
+    Attributes:
+        leaves: Its values, in order.
+    """
+
+    leaves: tuple[OutputLeaf, ...]
+
+
+@json_keys(optional=("torch", "cuda"))
+class RandomStates(NamedTuple):
+    """States of torch's random generators. Those of Python and NumPy are not checked.
+
+    Attributes:
+        torch: State of the generator for the CPU.
+        cuda: States of the generators for GPUs.
+    """
+
+    torch: str = ""
+    cuda: tuple[str, ...] = ()
+
+
+class RunConditions(NamedTuple):
+    """The conditions of an example's run, besides the model and the inputs.
+
+    Attributes:
+        grad: Whether gradients were enabled.
+        inference: Whether the inference mode was enabled.
+        deterministic: Whether torch was restricted to deterministic algorithms.
+        deterministic_warn_only: Whether it only warned of others.
+        mkldnn: Whether MKL-DNN was enabled.
+        default_dtype: torch's default dtype.
+        default_device: torch's default device.
+        matmul_precision: Precision of matrix products of float32.
+        threads: Number of threads.
+        autocast: The dtype of autocast, by device.
+        random: Random states at the start.
+    """
+
+    grad: bool
+    inference: bool
+    deterministic: bool
+    deterministic_warn_only: bool
+    mkldnn: bool
+    default_dtype: str
+    default_device: str
+    matmul_precision: str
+    threads: int
+    autocast: Mapping[str, str]
+    random: RandomStates
 
 
 @json_keys(omitted=("seconds",))

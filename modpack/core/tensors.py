@@ -38,7 +38,7 @@ PACKED_DTYPES: Final[Mapping[str, int]] = {"quint4x2": 2, "quint2x4": 4}
 QUANTIZED_DTYPES: Final = frozenset(("quint8", "qint8", "qint32", *PACKED_DTYPES))
 """Dtypes whose values require a scale and a zero point."""
 
-_MAX_DIMENSIONS: Final = 64
+MAX_DIMENSIONS: Final = 64
 _SIZE_LIMIT: Final = 2**63
 
 
@@ -158,9 +158,9 @@ def tensors_from_json(record: Mapping[str, Json]) -> dict[str, tuple[TensorFacts
 def _check(tensor: TensorFacts) -> None:
     sizes = (*(tensor.shape or ()), *tensor.stride, tensor.offset)
     dimensions = max(len(tensor.shape or ()), len(tensor.stride))
-    if dimensions > _MAX_DIMENSIONS:
+    if dimensions > MAX_DIMENSIONS:
         raise ValueError(
-            f"{tensor.name!r} has {dimensions} dimensions, and the limit is {_MAX_DIMENSIONS}"
+            f"{tensor.name!r} has {dimensions} dimensions, and the limit is {MAX_DIMENSIONS}"
         )
     is_stored = tensor.storage is not None
     if is_stored and (tensor.shape is None or len(tensor.shape) != len(tensor.stride)):

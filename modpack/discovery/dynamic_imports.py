@@ -6,21 +6,17 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from modpack.core.names import require_module_name
 from modpack.core.scan import FolderListing
-from modpack.discovery.data_files import PathResolver, SourcePath
 from modpack.discovery.syntax import (
-    COMPREHENSIONS,
-    FUNCTIONS,
+    LOOPS,
     Bindings,
     Block,
-    BlockPart,
-    ParsedSource,
     Scope,
-    assigned_names,
+    last_name,
     literal_string,
     literal_strings,
     qualified_name,
@@ -32,10 +28,6 @@ _IMPORT_MODULE = frozenset({"importlib.import_module", "import_module"})
 _DUNDER_IMPORT = frozenset({"__import__", "builtins.__import__", "importlib.__import__"})
 _MAX_ALTERNATIVES = 10_000
 _PLAIN_CONVERSIONS = (-1, ord("s"))
-_NAMED_NODES = (
-    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
-    *(ast.MatchAs, ast.MatchStar, ast.ExceptHandler),
-)
 
 
 class CallReading(NamedTuple):
@@ -62,15 +54,12 @@ class CallReader:
         module: Absolute name of the module (``__name__``).
         package: Python package of the module (``__package__``), for the levels of ``__import__``.
         bindings: Bindings of the module's names.
-        scope: Scope of the module.
     """
 
-    def __init__(self, module: str, package: str, bindings: Bindings, scope: Scope) -> None:
+    def __init__(self, module: str, package: str, bindings: Bindings) -> None:
         self._package = package
         self._own_names = {"__name__": module, "__package__": package}
         self._bindings = bindings
-        self._scope = scope
-        self._bound_names_by_owner: dict[ast.AST, frozenset[str]] = {}
 
     def read(self, call: ast.Call, block: Block) -> CallReading:
         """Return the imports of a call in a block; empty for most calls."""
@@ -107,7 +96,7 @@ class CallReader:
         Returns:
             The values in loop order; None if they are known only at run time.
         """
-        parts = _parts(node)
+        parts = _string_parts(node)
         if parts is None:
             return None
         choices: dict[str, tuple[str, ...]] = {}
@@ -120,56 +109,39 @@ class CallReader:
         if math.prod(map(len, choices.values())) > _MAX_ALTERNATIVES:
             return None
         return tuple(
-            _join(parts, dict(zip(choices, values, strict=True)))
+            _join_parts(parts, dict(zip(choices, values, strict=True)))
             for values in itertools.product(*choices.values())
         )
 
     def _name_values(self, name: str, block: Block) -> tuple[str, ...] | None:
+        """Return the values of a name that a literal loop binds, or of a module's constant."""
         if name in self._own_names:
             return (self._own_names[name],)
-        binder = self._find_binder(name, block)
-        if binder is None:
-            # A module-level constant. Constants built from other constants are rare; leaving them
-            # out avoids recursion.
-            parts = _parts(self._constant_value(name))
+        found = self._bindings.find(name, block.scope)
+        around = set(block.owners())
+        loops = [value for _, value in found if isinstance(value, LOOPS) and value in around]
+        if not loops:
+            # Constants built from other constants are rare; leaving them out avoids recursion.
+            parts = _string_parts(self._constant_value(name, block.scope))
             names = {part.id for part in parts or () if isinstance(part, ast.Name)}
             if parts is None or not names <= self._own_names.keys():
                 return None
-            return (_join(parts, self._own_names),)
-        sequence = _loop_sequence(binder.owner, name)
-        if sequence is None or binder.parent is None:
+            return (_join_parts(parts, self._own_names),)
+        loop = loops[0]
+        is_rebound = len(loops) > 1 or any(loop in inner.owners() for inner, _ in found)
+        if is_rebound or not isinstance(loop.target, ast.Name):
             return None
-        if isinstance(sequence, ast.Name) and self._find_binder(sequence.id, binder.parent) is None:
-            sequence = self._constant_value(sequence.id)
+        sequence: ast.expr | None = loop.iter
+        if isinstance(sequence, ast.Name):
+            sequence = self._constant_value(sequence.id, block.scope)
         return None if sequence is None else literal_strings(sequence)
 
-    def _constant_value(self, name: str) -> ast.expr | None:
-        found = self._bindings.find(name, self._scope)
+    def _constant_value(self, name: str, scope: Scope) -> ast.expr | None:
+        """Return the value of a name that the module binds once."""
+        binder, found = scope.find_binder(name), self._bindings.find(name, scope)
         value = found[0][1] if len(found) == 1 else None
-        return value if isinstance(value, ast.expr) else None
-
-    def _find_binder(self, name: str, block: Block) -> Block | None:
-        """Return the innermost block that binds a name; None for the module."""
-        left_function = False
-        inner: Block | None = block
-        while inner is not None:
-            owner = inner.owner
-            if isinstance(owner, FUNCTIONS):
-                if name in self._bound_names(owner):
-                    return inner
-                left_function = True
-            elif isinstance(owner, ast.ClassDef):
-                if not left_function and name in self._bound_names(owner):
-                    return inner
-            elif inner.part is BlockPart.BODY and name in _loop_names(owner):
-                return inner
-            inner = inner.parent
-        return None
-
-    def _bound_names(self, owner: ast.AST) -> frozenset[str]:
-        if owner not in self._bound_names_by_owner:
-            self._bound_names_by_owner[owner] = frozenset(_stored_names(owner))
-        return self._bound_names_by_owner[owner]
+        is_module_level = binder is not None and binder.parent is None
+        return value if is_module_level and isinstance(value, ast.expr) else None
 
 
 def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
@@ -210,7 +182,7 @@ def _reading_of(modules: Sequence[str | None], names: tuple[str, ...] | None = (
     return CallReading(valid, names or (), readable=names is not None)
 
 
-def _parts(node: ast.expr | None) -> list[str | ast.Name] | None:
+def _string_parts(node: ast.expr | None) -> list[str | ast.Name] | None:
     """Return the strings and names that a string expression joins; None for anything else."""
     parts: list[str | ast.Name] = []
     pending = [node]
@@ -235,50 +207,15 @@ def _parts(node: ast.expr | None) -> list[str | ast.Name] | None:
     return parts
 
 
-def _join(parts: Sequence[str | ast.Name], values: Mapping[str, str]) -> str:
+def _join_parts(parts: Sequence[str | ast.Name], values: Mapping[str, str]) -> str:
     return "".join(part if isinstance(part, str) else values[part.id] for part in parts)
 
 
-def _loops(owner: ast.AST) -> Sequence[ast.For | ast.AsyncFor | ast.comprehension]:
-    if isinstance(owner, (ast.For, ast.AsyncFor)):
-        return (owner,)
-    return owner.generators if isinstance(owner, COMPREHENSIONS) else ()
-
-
-def _loop_names(owner: ast.AST) -> set[str]:
-    return {name for loop in _loops(owner) for name in assigned_names(loop.target)}
-
-
-def _loop_sequence(owner: ast.AST, name: str) -> ast.expr | None:
-    """Return the sequence whose items a loop assigns to a name, unless it is assigned again."""
-    if _stored_names(owner).count(name) != 1:
-        return None
-    for loop in _loops(owner):
-        if isinstance(loop.target, ast.Name) and loop.target.id == name:
-            return loop.iter
-    return None
-
-
-def _stored_names(owner: ast.AST) -> list[str]:
-    """Return all names that are bound anywhere below a node, including parameters."""
-    stored: list[str] = []
-    for node in ast.walk(owner):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            stored.append(node.id)
-        elif isinstance(node, ast.arg):
-            stored.append(node.arg)
-        elif isinstance(node, ast.alias):
-            stored.append((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, _NAMED_NODES) and node.name:
-            stored.append(node.name)
-    return stored
-
-
-_LISTERS = ("iter_modules", "walk_packages", "glob", "listdir", "scandir", "iterdir")
-_LISTER_PATTERNS = tuple(map(re.compile, (*_LISTERS, r"walk\((?<!\wwalk\()")))
-_IMPORTERS = ("import_module", "__import__", "__all__", "exec_module", "load_module")
-_IMPORTER_PATTERNS = tuple(
-    map(re.compile, (*_IMPORTERS, "spec_from_file_location", r"exec\((?<!\wexec\()"))
+_LISTERS = re.compile(
+    r"iter_modules|walk_packages|[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\("
+)
+_IMPORTERS = re.compile(
+    r"import_module|__import__|__all__|exec_module|load_module|spec_from_file_location|\bexec\("
 )
 _CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
 _MODULE_LISTERS = frozenset({"iter_modules", "walk_packages"})
@@ -287,69 +224,102 @@ _DEEP = frozenset({"walk_packages", "rglob", "walk"})
 _CODE_PATTERN = re.compile(r"(?:.*[/*])?\*(?:\.py)?")
 
 
-def find_listings(parsed: ParsedSource, module: str, package: str) -> tuple[FolderListing, ...]:
+def may_import_listed(text: str) -> bool:
+    """Return whether a source may list a folder of code and import what it finds."""
+    has_start = "__file__" in text or "__path__" in text
+    return has_start and bool(_LISTERS.search(text) and _IMPORTERS.search(text))
+
+
+def find_listings(
+    calls: Iterable[tuple[ast.Call, Block]], bindings: Bindings, text: str
+) -> tuple[FolderListing, ...]:
     """Return the folders that a source lists and may import modules from, in source order.
 
     Args:
-        parsed: Parsed source.
-        module: Absolute name of the module.
-        package: Python package that contains the module, or that it is.
+        calls: All calls of the source, with their blocks.
+        bindings: Bindings of the module's names.
+        text: Source.
     """
-    if not all(
-        any(p.search(parsed.text) for p in patterns)
-        for patterns in (_LISTER_PATTERNS, _IMPORTER_PATTERNS)
-    ):
+    if not may_import_listed(text):
         return ()
-    resolver = PathResolver(parsed.tree, module, package)
-    lists_code = _CODE_HINTS.search(parsed.text) is not None
-    calls = (node for node in ast.walk(parsed.tree) if isinstance(node, ast.Call))
-    try:
-        found = dict.fromkeys(
-            listing for call in calls for listing in _listings(call, resolver, lists_code)
-        )
-    except RecursionError:  # as in find_reads
-        return ()
-    return tuple(sorted(found, key=lambda listing: listing.line))
+    lists_code = _CODE_HINTS.search(text) is not None
+    found = (_listing(call, block.scope, bindings, lists_code) for call, block in calls)
+    unique = dict.fromkeys(each for each in found if each is not None)
+    return tuple(sorted(unique, key=lambda each: each.line))
 
 
-def _listings(call: ast.Call, resolver: PathResolver, lists_code: bool) -> Iterator[FolderListing]:
-    qualified = resolver.qualified_name(call.func) or getattr(call.func, "attr", "")
-    name = str(qualified).rpartition(".")[2]
-    deep = name in _DEEP
+def _listing(
+    call: ast.Call, scope: Scope, bindings: Bindings, lists_code: bool
+) -> FolderListing | None:
+    name = (qualified_name(call.func, scope) or last_name(call)).rpartition(".")[2]
+    is_deep = name in _DEEP
     if name in _MODULE_LISTERS:
-        named = [word.value for word in call.keywords if word.arg == "path"]
-        found = [
-            path
-            for node in (*call.args[:1], *named)
-            for path in _search_path_folders(node, resolver)
-        ]
+        paths = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "path")]
     elif name in _FILE_LISTERS and lists_code:
-        patterns = [_last_string(node) for node in call.args]
-        if any("*" in text and not _CODE_PATTERN.fullmatch(text) for text in patterns):
-            return  # the pattern matches other files than modules
-        deep = deep or any("**" in text or "*/" in text for text in patterns)
-        found = [resolver.resolve(call)]
+        paths = [call]
+        texts = (text for node in ast.walk(call) if (text := literal_string(node)) is not None)
+        patterns = [text for text in texts if "*" in text]
+        if not all(map(_CODE_PATTERN.fullmatch, patterns)):
+            return None  # it lists other files than modules
+        is_deep = is_deep or any("**" in text or "*/" in text for text in patterns)
     else:
-        return
-    for path in found:
-        if path is not None and not path.is_own_file:
-            yield FolderListing("/".join(path.parts), deep, call.lineno, path.module)
+        return None
+    folder = _listed_folder(paths, scope, bindings)
+    return None if folder is None else FolderListing(folder[0], is_deep, call.lineno, folder[1])
 
 
-def _search_path_folders(node: ast.expr, resolver: PathResolver) -> Iterator[SourcePath | None]:
-    """Yield the folders of a search path."""
-    if isinstance(node, (ast.List, ast.Tuple)):
-        yield from map(resolver.resolve, node.elts)
-    elif isinstance(node, ast.Name) and node.id != "__path__":
-        values = resolver.values.get(node.id, [])
-        sole = values[0] if len(values) == 1 else None
-        if isinstance(sole, (ast.List, ast.Tuple, ast.Attribute)):
-            yield from _search_path_folders(sole, resolver)
-    else:  # the first folder of the path
-        yield resolver.resolve(ast.Subscript(node, ast.Constant(0), ast.Load()))
+def _listed_folder(
+    paths: Sequence[ast.expr], scope: Scope, bindings: Bindings
+) -> tuple[str, str | None] | None:
+    """Return the folder in an expression that starts from a module's ``__file__`` or ``__path__``.
+
+    The expression is not evaluated: steps to parent folders and literal components are collected
+    in source order, also from names that are bound once.
+
+    Returns:
+        The folder relative to the module's folder, and the module if it is another one; None
+        without a start.
+    """
+    parts: list[str] = []
+    start: tuple[str | None] | None = None
+    levels = 0
+    pending: list[tuple[ast.AST, Scope]] = [(node, scope) for node in reversed(paths)]
+    followed: set[ast.AST] = set()
+    while pending:
+        node, scope = pending.pop()
+        name = last_name(node)
+        if name in ("__file__", "__path__") and not isinstance(node, ast.Call):
+            module = None
+            if isinstance(node, ast.Attribute):
+                module = qualified_name(node.value, scope)
+                if module is None or scope.find_binder(module.partition(".")[0]) is None:
+                    return None
+            start, levels = (module,), levels - (name == "__file__")  # a file is in the folder
+        elif isinstance(node, ast.Name):
+            found = bindings.find(name, scope)
+            value = found[0][1] if len(found) == 1 else None
+            if isinstance(value, ast.expr) and value not in followed:
+                followed.add(value)
+                pending.append((value, found[0][0].scope))
+        else:
+            levels += _levels_up(node)
+            for part in (literal_string(node) or "").split("/"):
+                if part == "..":
+                    levels += not parts
+                    del parts[-1:]
+                elif part not in ("", ".") and "*" not in part:
+                    parts.append(part)
+            pending.extend((child, scope) for child in reversed(list(ast.iter_child_nodes(node))))
+    if start is None:
+        return None
+    return "/".join([".."] * max(levels, 0) + parts), start[0]
 
 
-def _last_string(node: ast.expr) -> str:
-    """Return the last string in an expression, which is the pattern of a path."""
-    texts = [text for each in ast.walk(node) if (text := literal_string(each)) is not None]
-    return texts[-1] if texts else ""
+def _levels_up(node: ast.AST) -> int:
+    """Return the levels that ``p.parent``, ``p.parents[n]``, or ``dirname(p)`` goes up."""
+    if isinstance(node, ast.Subscript) and last_name(node.value) == "parents":
+        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        return index + 1 if isinstance(index, int) else 0
+    is_parent = isinstance(node, ast.Attribute) and node.attr == "parent"
+    is_dirname = isinstance(node, ast.Call) and last_name(node) == "dirname"
+    return int(is_parent or is_dirname)

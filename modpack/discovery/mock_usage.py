@@ -23,16 +23,16 @@ from modpack.discovery.syntax import (
     Function,
     ParsedSource,
     Scope,
-    assigned_names,
     bindings,
     dotted_name,
+    import_bindings,
+    inner_scope,
     is_type_checking,
     last_name,
     literal_string,
     parameters_of,
     parse_source,
     qualified_name,
-    resolve_relative,
 )
 
 Sources: TypeAlias = Mapping[str, tuple[bytes, bool]]
@@ -267,14 +267,13 @@ class _Context(NamedTuple):
 
     def enter(self, node: Function | ast.Lambda | ast.ClassDef) -> _Context:
         """Return the context of the body of a function or class."""
-        owner = self.scope.owner
+        owner = self.scope.outside_comprehensions().owner
         within = ".<locals>." if isinstance(owner, Function) else "."
         name = getattr(node, "name", "<lambda>")
         label = f"{self.label}{within}{name}" if self.label else name
+        scope = inner_scope(node, self.scope)
         if isinstance(node, ast.ClassDef):
-            return self._replace(scope=Scope(self.scope, owner=node), label=label)
-        names = {each.arg: f".{each.arg}" for each in parameters_of(node)}
-        scope = Scope(self.scope, names, owner=node)
+            return self._replace(scope=scope, label=label)
         return _Context(scope, label, True, UseKind.FUNCTION_BODY)
 
 
@@ -307,15 +306,11 @@ class _ModuleReader:
         self._push(ast.iter_child_nodes(node), context if keeps_kind else context.plain)
 
     def _bind(self, name: str, value: ast.expr | str | None, scope: Scope) -> None:
-        """Bind a name. Its first import or alias stays: ``except ImportError: x = None``."""
         if isinstance(value, (ast.Name, ast.Attribute)):
             value = qualified_name(value, scope)
         elif isinstance(value, ast.Call) and last_name(value) == "import_module" and value.args:
             value = literal_string(value.args[0])
-        meaning = value if isinstance(value, str) else f".{name}"
-        binder = self.table.scope if scope.binds_in_module(name) else scope
-        if binder.names.get(name, ".").startswith("."):
-            binder.names[name] = meaning
+        scope.binder_of(name).bind(name, value if isinstance(value, str) else f".{name}")
 
     def visit_Name(self, node: ast.Name | ast.Attribute, context: _Context) -> None:
         name = dotted_name(node) if isinstance(node.ctx, ast.Load) else ""
@@ -328,18 +323,14 @@ class _ModuleReader:
 
     visit_Attribute = visit_Name
 
-    def visit_Import(self, node: ast.Import, context: _Context) -> None:
-        for alias in node.names:
-            root = alias.name.partition(".")[0]
-            self._bind(alias.asname or root, alias.name if alias.asname else root, context.scope)
-
-    def visit_ImportFrom(self, node: ast.ImportFrom, context: _Context) -> None:
-        source = resolve_relative(self._package, node.level, node.module or "")
-        for alias in node.names if source is not None else ():
-            if alias.name == "*":
-                self.table.stars.append(str(source))
+    def visit_Import(self, node: ast.Import | ast.ImportFrom, context: _Context) -> None:
+        for name, meaning in import_bindings(node, self._package):
+            if name == "*":
+                self.table.stars.append(meaning.removesuffix(".*"))
             else:
-                self._bind(alias.asname or alias.name, f"{source}.{alias.name}", context.scope)
+                self._bind(name, meaning, context.scope)
+
+    visit_ImportFrom = visit_Import
 
     def visit_Global(self, node: ast.Global, context: _Context) -> None:
         context.scope.declared_global.update(node.names)
@@ -377,8 +368,7 @@ class _ModuleReader:
         self._push(node.body, context.enter(node))
 
     def visit_ListComp(self, node: ast.ListComp, context: _Context) -> None:
-        names = {n: f".{n}" for each in node.generators for n in assigned_names(each.target)}
-        scope = Scope(context.scope, names, owner=context.scope.owner)
+        scope = inner_scope(node, context.scope)
         self._visit_parts(node, context._replace(scope=scope))
 
     visit_SetComp = visit_DictComp = visit_GeneratorExp = visit_ListComp

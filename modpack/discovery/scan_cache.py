@@ -27,14 +27,12 @@ from typing import Final
 from modpack._version import __version__
 from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
 from modpack.core.scan import (
-    BrokenImport,
     DynamicImport,
-    FileRead,
+    FileName,
     FolderListing,
     ImportKind,
     ImportStatement,
     ModuleScan,
-    ReadKind,
     ScanFailure,
 )
 from modpack.discovery.import_scanner import scan_source
@@ -46,7 +44,6 @@ _LAYOUT = "v1"
 _CHECKSUM = 16
 """Size in bytes of the checksum at the start of an entry."""
 _KINDS: Final = {kind.value: kind for kind in ImportKind}
-_READS: Final = {kind.value: kind for kind in ReadKind}
 
 
 def cached_scan() -> Scan:
@@ -81,7 +78,7 @@ class ScanCache:
         if not self._is_usable:
             return scan_source(source, module, is_package)
         file = self._path(source, module, is_package)
-        cached = _read(file)
+        cached = _read_entry(file)
         if cached is not None:
             return cached
         scan = scan_source(source, module, is_package)
@@ -108,7 +105,7 @@ class ScanCache:
             _log.info("no more scans are cached (%s)", failure)
 
 
-def _read(file: str) -> ModuleScan | None:
+def _read_entry(file: str) -> ModuleScan | None:
     """Return an entry; None if it is missing or damaged."""
     try:
         with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - there are many
@@ -181,20 +178,18 @@ def scan_from_json(data: bytes) -> ModuleScan:
     >>> scan_from_json(scan_to_json(scan)) == scan
     True
     """
-    imports, unreadable, broken_imports, *row = json.loads(data)
-    bound, binds_dynamically, exported, failure, reads, listings, is_clean = row
+    imports, unreadable, *row = json.loads(data)
+    bound, exported, failure, file_names, listings, is_clean = row
     return ModuleScan(
         tuple(
-            ImportStatement(module, tuple(names), _KINDS[kind], line, optional, tuple(asked))
-            for module, names, kind, line, optional, asked in imports
+            ImportStatement(module, tuple(names), _KINDS[kind], line, optional)
+            for module, names, kind, line, optional in imports
         ),
         tuple(starmap(DynamicImport, unreadable)),
-        tuple(starmap(BrokenImport, broken_imports)),
         frozenset(bound),
-        binds_dynamically is True,
         None if exported is None else tuple(exported),
         None if failure is None else ScanFailure(*failure),
-        tuple(FileRead(_READS[kind], *rest) for kind, *rest in reads),
+        tuple(starmap(FileName, file_names)),
         tuple(starmap(FolderListing, listings)),
         is_clean is True,
     )

@@ -18,14 +18,18 @@ from types import CodeType
 
 from modpack.discovery.conditions import catches_import_error
 from modpack.discovery.syntax import (
+    Function,
+    ParsedSource,
+    bindings,
     bodies,
+    import_bindings,
     is_main_guard,
     is_type_checking,
+    parse_source,
     resolve_relative,
     uses_dunder_name,
 )
 
-_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _OPTIMIZED = 0x1  # CO_OPTIMIZED: a function's code, not that of a class or a module
 _INLINE_CODE = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "<generic parameters")
 _GLOBAL_OPCODES = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -50,7 +54,7 @@ class NameUses:
     late: frozenset[str]
 
 
-def _names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
+def _global_names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
     own: set[str] = set()  # names that the class body has bound so far
     for instruction in dis.get_instructions(code):
         operation, name = instruction.opname, instruction.argval
@@ -61,7 +65,7 @@ def _names(code: CodeType, eager: bool) -> Iterator[tuple[str, bool]]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             runs_at_once = not inner.co_flags & _OPTIMIZED or inner.co_name.startswith(_INLINE_CODE)
-            yield from _names(inner, eager and runs_at_once)
+            yield from _global_names(inner, eager and runs_at_once)
 
 
 def _annotation_names(node: ast.stmt) -> Iterator[str]:
@@ -154,7 +158,9 @@ class TopLevelStatement:
         if self.kind is StatementKind.IMPORT:
             return NameUses(frozenset(), frozenset())
         module, flags = ast.Module([self.node], []), self.flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        found = list(_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True))
+        found = list(
+            _global_names(compile(module, "<script>", "exec", flags, dont_inherit=True), True)
+        )
         eager = {name for name, is_eager in found if is_eager}
         late = {name for name, is_eager in found if not is_eager} | set(
             _annotation_names(self.node)
@@ -196,7 +202,7 @@ class Script:
         self._by_name: dict[str, list[TopLevelStatement]] = {}
         flags = 0  # in a notebook, a cell's flags also apply to the following cells
         for cell in cells:
-            tree = _parse(cell.text)
+            tree = _tree_of(cell.text)
             if tree is not None:
                 self.cells[cell] = tree
                 flags |= _future_flags(tree)
@@ -269,12 +275,12 @@ def has_side_effects(source: str) -> bool:
     >>> has_side_effects("model = build()")
     True
     """
-    tree = _parse(source)
+    tree = _tree_of(source)
     return tree is not None and not all(map(_is_definition, tree.body))
 
 
 def _is_definition(node: ast.stmt) -> bool:
-    if isinstance(node, (*_Function, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)):
+    if isinstance(node, (Function, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Pass)):
         return True
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
@@ -294,42 +300,30 @@ def _future_flags(tree: ast.Module) -> int:
     return flags
 
 
-def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, ast.alias]]:
-    """Yield the names that an import statement binds, each with its alias node."""
-    for alias in node.names:
-        if alias.asname is not None or isinstance(node, ast.ImportFrom):
-            yield alias.asname or alias.name, alias
-        else:
-            yield alias.name.partition(".")[0], alias
-
-
-def _parse(source: str) -> ast.Module | None:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+def _tree_of(source: str) -> ast.Module | None:
+    parsed = parse_source(source)
+    return parsed.tree if isinstance(parsed, ParsedSource) else None
 
 
 def _classify(node: ast.stmt) -> tuple[StatementKind | None, tuple[str, ...]]:
     """Return the kind of a statement and the names that it binds; None if it binds none."""
-    if isinstance(node, _Function):
+    if isinstance(node, Function):
         return StatementKind.FUNCTION, (node.name,)
     if isinstance(node, ast.ClassDef):
         return StatementKind.CLASS, (node.name,)
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
-        return StatementKind.IMPORT, () if future else tuple(
-            name for name, _ in imported_names(node)
-        )
+        names = () if future else tuple(name for name, _ in import_bindings(node, ""))
+        return StatementKind.IMPORT, names
     if is_import_block(node):
         return StatementKind.IMPORT_BLOCK, tuple(_names_bound_in_block(node))
-    if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        is_bare = isinstance(node, ast.AnnAssign) and node.value is None
-        return StatementKind.ASSIGNMENT, () if is_bare else tuple(_assigned_names(node))
-    if type(node).__name__ == "TypeAlias":  # Python 3.12
-        return StatementKind.ASSIGNMENT, tuple(_assigned_names(node))[:1]
-    header = tuple(name for part in _header_parts(node) for name in _assigned_names(part))
-    return (StatementKind.OTHER, header) if header else (None, ())
+    header = [part for each in _header_parts(node) for part in _walk_outside_functions(each)]
+    named = [part.target.id for part in header if isinstance(part, ast.NamedExpr)]
+    names = (*(name for name, _ in bindings(node)), *named)
+    assigns = isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+    if assigns or type(node).__name__ == "TypeAlias":  # Python 3.12
+        return StatementKind.ASSIGNMENT, names
+    return (StatementKind.OTHER, names) if names else (None, ())
 
 
 def _names_bound_in_block(block: ast.stmt) -> Iterator[str]:
@@ -338,19 +332,12 @@ def _names_bound_in_block(block: ast.stmt) -> Iterator[str]:
             yield from _classify(node)[1] or _names_bound_in_block(node)
 
 
-def _assigned_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node assigns outside of nested functions and classes."""
-    for part in _walk_outside_functions(node):
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-            yield part.id
-
-
 def _walk_outside_functions(node: ast.AST) -> Iterator[ast.AST]:
     pending: list[ast.AST] = [node]
     while pending:
         part = pending.pop()
         yield part
-        if not isinstance(part, (*_Function, ast.Lambda, ast.ClassDef)):
+        if not isinstance(part, (Function, ast.Lambda, ast.ClassDef)):
             pending.extend(ast.iter_child_nodes(part))
 
 
@@ -472,19 +459,19 @@ def value_comment(statement: TopLevelStatement | None, name: str) -> str:
     note = "the value is saved with the objects"
     if statement is None:
         return f"# {name}: {note}"
-    return f"# {name} ({note}): {_one_line(statement)}"
+    return f"# {name} ({note}): {_abridged(statement)}"
 
 
 def literal_text(statement: TopLevelStatement | None, name: str, value: str) -> str:
     """Return an assignment of a literal, with the script's statement as a comment."""
-    note = f"# in the script: {_one_line(statement)}" if statement is not None else ""
+    note = f"# in the script: {_abridged(statement)}" if statement is not None else ""
     line = f"{name} = {value}"
     if note and len(line) + len(note) > _MAX_LINE:
         return f"{note}\n{line}"
     return f"{line}  {note}".rstrip()
 
 
-def _one_line(statement: TopLevelStatement) -> str:
+def _abridged(statement: TopLevelStatement) -> str:
     source = ast.get_source_segment(statement.cell.text, statement.node) or ""
     first, *others = source.split("\n")
     return f"{first.rstrip()} ..." if others or len(first) > 80 else first.rstrip()
@@ -494,7 +481,8 @@ def _select_names(
     node: ast.Import | ast.ImportFrom, names: frozenset[str], package: str
 ) -> ast.stmt | None:
     """Return an absolute import of the wanted names only; None if it is one already."""
-    wanted = [alias for name, alias in imported_names(node) if name in names]
+    bound = zip(node.names, import_bindings(node, package), strict=True)
+    wanted = [alias for alias, (name, _) in bound if name in names]
     if any(alias.name == "*" for alias in node.names):
         wanted = [ast.alias(name) for name in sorted(names)]
     if isinstance(node, ast.Import):
@@ -548,7 +536,7 @@ def _only_imports(body: list[ast.stmt]) -> bool:
     """Return whether a body consists of imports, and of fallback values for failed imports."""
     leaves = list(_leaves(body))
     others = [leaf for leaf in leaves if not isinstance(leaf, (ast.Import, ast.ImportFrom))]
-    return len(others) < len(leaves) and all(map(_is_plain, others))
+    return len(others) < len(leaves) and all(map(_is_fallback, others))
 
 
 def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -560,7 +548,7 @@ def _leaves(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield node
 
 
-def _is_plain(node: ast.stmt) -> bool:
+def _is_fallback(node: ast.stmt) -> bool:
     if isinstance(node, ast.Pass):
         return True
     if isinstance(node, ast.Expr):

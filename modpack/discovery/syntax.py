@@ -9,7 +9,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -139,6 +139,7 @@ def _one_line(message: str | None) -> str:
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+LOOPS = (ast.For, ast.AsyncFor, ast.comprehension)
 
 if sys.version_info >= (3, 11):
     TRIES = (ast.Try, ast.TryStar)
@@ -165,33 +166,44 @@ class BlockPart(Enum):
 
 @dataclass(eq=False)
 class Scope:
-    """The names that a function, class, or module binds.
+    """The names that a function, class, module, or comprehension binds.
 
     Attributes:
         parent: Enclosing scope; None for a module.
         names: Dotted name of each name's meaning. A leading dot means that the scanned module
             defines it.
         declared_global: Names in ``global`` statements.
-        owner: Function or class of the scope; None for a module.
+        owner: Node of the scope; None for a module.
     """
 
     parent: Scope | None = None
     names: dict[str, str] = field(default_factory=dict)
     declared_global: set[str] = field(default_factory=set)
-    owner: ast.stmt | ast.Lambda | None = None
+    owner: ast.stmt | ast.expr | None = None
 
-    def binds_in_module(self, name: str) -> bool:
-        """Return whether an assignment to a name in this scope binds it in the module."""
-        return self.parent is None or name in self.declared_global
+    def outside_comprehensions(self) -> Scope:
+        """Return the scope of the function, class, or module around comprehensions."""
+        scope = self
+        while scope.parent is not None and isinstance(scope.owner, COMPREHENSIONS):
+            scope = scope.parent
+        return scope
+
+    def binder_of(self, name: str) -> Scope:
+        """Return the scope that an assignment in this scope binds a name in."""
+        scope = self.outside_comprehensions()  # ``:=`` binds outside of them
+        if name in scope.declared_global:
+            while scope.parent is not None:
+                scope = scope.parent
+        return scope
 
     def bind(self, name: str, meaning: str) -> None:
         """Set the meaning of a name.
 
-        A standard-library meaning survives a fallback such as ``importlib = None`` in ``except
-        ImportError``.
+        Its first import or alias survives a fallback such as ``importlib = None`` in ``except
+        ImportError``. Only a standard-library meaning replaces it.
         """
-        before = self.names.get(name)
-        if before is None or not _is_known_name(before) or _is_known_name(meaning):
+        before = self.names.get(name, ".")
+        if before.startswith(".") or (_is_known_name(meaning) and not _is_known_name(before)):
             self.names[name] = meaning
 
     def resolve(self, name: str) -> str:
@@ -209,6 +221,16 @@ class Scope:
                 return scope
             scope = scope.parent
         return None
+
+
+def inner_scope(node: ast.stmt | ast.expr, outer: Scope) -> Scope:
+    """Return the scope of a function, class, or comprehension, with its parameters or targets."""
+    names: Iterable[str] = ()
+    if isinstance(node, FUNCTIONS):
+        names = (each.arg for each in parameters_of(node))
+    elif isinstance(node, COMPREHENSIONS):
+        names = (name for each in node.generators for name in assigned_names(each.target))
+    return Scope(outer, {name: f".{name}" for name in names}, owner=node)
 
 
 @dataclass(eq=False)
@@ -232,6 +254,14 @@ class Block:
     ) -> Block:
         """Return a new block inside this one."""
         return Block(self, scope or self.scope, owner, part)
+
+    def owners(self) -> Iterator[ast.AST]:
+        """Yield the owners of this block and of the blocks around it, except ``else`` parts."""
+        block: Block | None = self
+        while block is not None:
+            if block.part is BlockPart.BODY:
+                yield block.owner
+            block = block.parent
 
 
 def bodies(statement: ast.stmt) -> Iterator[tuple[ast.AST, BlockPart, list[ast.stmt]]]:
@@ -266,7 +296,8 @@ class Bindings:
             name: Bound name.
             scope: Scope of the name.
             block: Block of the binding statement.
-            value: An expression, a function or class definition, or None for anything else.
+            value: An expression, a function or class definition, the loop whose items are bound, or
+                None for anything else.
         """
         self._values.setdefault((scope, name), []).append((block, value))
 
@@ -362,15 +393,6 @@ def _is_known_name(meaning: str) -> bool:
     return meaning.partition(".")[0] in _KNOWN_ROOTS
 
 
-# re searches quickly for a literal prefix. A single pattern of alternatives has none and is tried
-# at every character, which takes four times as long.
-_BINDERS = ("__getattr__", "__dict__", "globals", "vars", "locals", "exec", "eval", "setattr")
-_BINDS_DYNAMICALLY = (
-    *(re.compile(rf"{word}\b(?<!\w{word})") for word in (*_BINDERS, "modules")),
-    re.compile(r"import\s*\(?\s*\*"),
-)
-
-
 def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the names that a statement binds, except imports and nested statements.
 
@@ -401,6 +423,26 @@ def bindings(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
             yield name, value if isinstance(target, ast.Name) else None
 
 
+def import_bindings(
+    statement: ast.Import | ast.ImportFrom, package: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the names that an import binds, each with its meaning; ``*`` for a star import.
+
+    Args:
+        statement: Import statement.
+        package: Python package that relative imports start from.
+    """
+    for alias in statement.names:
+        if isinstance(statement, ast.ImportFrom):
+            source = resolve_relative(package, statement.level, statement.module or "")
+            yield alias.asname or alias.name, f"{source or ''}.{alias.name}"
+        elif alias.asname is not None:
+            yield alias.asname, alias.name
+        else:
+            root = alias.name.partition(".")[0]
+            yield root, root
+
+
 def targets_of(statement: ast.AST) -> list[ast.expr]:
     """Return the targets of an assignment, a deletion, or a loop; empty for anything else."""
     if isinstance(statement, (ast.Assign, ast.Delete)):
@@ -408,11 +450,6 @@ def targets_of(statement: ast.AST) -> list[ast.expr]:
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
         return [statement.target]
     return []
-
-
-def binds_dynamically(text: str) -> bool:
-    """Return whether a source may bind module names that are not in its text."""
-    return any(pattern.search(text) for pattern in _BINDS_DYNAMICALLY)
 
 
 def assigned_names(target: ast.expr) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location, ModuleSource
 from modpack.core.names import parents, root_of
@@ -16,9 +16,6 @@ from modpack.core.process import ProgressUnit, advance, phase
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind, ImportStatement, ModuleScan, ScanFailure
 from modpack.discovery.import_scanner import scan_source
-
-if TYPE_CHECKING:
-    from modpack.discovery.conditions import ConditionResult
 
 Scan = Callable[[bytes, str, bool], ModuleScan]
 """Scans a source, given its bytes, the module's path, and whether it is a package."""
@@ -63,8 +60,6 @@ class Walker:
         self._pinned: dict[str, ModuleSource] = {}
         self._found: dict[str, tuple[ModuleSource, Location]] = {}
         self._sources: dict[str, bytes] = {}
-        self._presence_checks: dict[str, bool] = {}
-        self._condition_readers: dict[str, Callable[[str], ConditionResult]] = {}
         self._cached_bytes = 0
         self.graph = DependencyGraph()
         self.actions: dict[str, Action] = {}
@@ -160,31 +155,6 @@ class Walker:
         if module not in self.scans:
             self.scans[module] = self._scan(module)
         return self.scans[module]
-
-    def checks_presence(self, name: str) -> bool:
-        """Return whether a name such as ``lib.utils.is_x_available`` tests for a module.
-
-        Results are cached: a library defines such names in a few modules and uses them in many.
-        """
-        if name not in self._presence_checks:
-            waiting, seen, checks_presence = [name], {name}, False
-            while waiting and not checks_presence:
-                module, _, attribute = waiting.pop().rpartition(".")
-                if self.has_source(module) and self.scan(module).failure is None:
-                    answer = self._condition_reader(module)(attribute)
-                    checks_presence = answer.checks_presence
-                    waiting.extend(each for each in answer.external_names if each not in seen)
-                    seen.update(answer.external_names)
-            self._presence_checks[name] = checks_presence
-        return self._presence_checks[name]
-
-    def _condition_reader(self, module: str) -> Callable[[str], ConditionResult]:
-        if module not in self._condition_readers:
-            from modpack.discovery.import_scanner import condition_reader
-
-            source, is_package = self.source(module), self.is_package(module)
-            self._condition_readers[module] = condition_reader(source, module, is_package)
-        return self._condition_readers[module]
 
     def _scan(self, module: str) -> ModuleScan:
         if not self.has_source(module):
@@ -349,24 +319,21 @@ class Walker:
     def _follow(self, module: str) -> None:
         self._followed.add(module)
         for statement in self.scan(module).imports:
-            kind = self._kind(statement)
+            kind = self._edge_kind(statement)
             self._add_edge(Edge(module, statement.module, kind, statement.line, statement.names))
             if kind.is_dependency:
                 for name in self._submodules(statement):
                     submodule = f"{statement.module}.{name}"
                     self._add_edge(Edge(module, submodule, kind, statement.line))
 
-    def _kind(self, statement: ImportStatement) -> ImportKind:
-        """Return the kind of an import; guarded for an absent module that a condition tests."""
-        kind = statement.kind
-        has_condition = statement.is_optional or bool(statement.condition_names)
+    def _edge_kind(self, statement: ImportStatement) -> ImportKind:
+        """Return the kind of an import; guarded for an absent module under a condition."""
         # Locate a module only if a condition surrounds its import: a finder in sys.meta_path may
         # import something to answer.
-        if kind.may_be_absent or not has_condition or self.locate(statement.module) is not None:
-            return kind
-        if statement.is_optional or any(map(self.checks_presence, statement.condition_names)):
-            return ImportKind.GUARDED
-        return kind
+        if statement.is_optional and not statement.kind.may_be_absent:
+            if self.locate(statement.module) is None:
+                return ImportKind.GUARDED
+        return statement.kind
 
     def _submodules(self, statement: ImportStatement) -> list[str]:
         """Return the names of ``from package import names`` that are modules, not attributes."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from modpack.archive.writer import ArchiveWriter, Checkpoint
 from modpack.core.plan import (
     EmptyMatchError,
     MockUse,
@@ -16,14 +15,16 @@ from modpack.core.plan import (
 )
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.diagnostics import Diagnostic
+from modpack.diagnostics import Diagnostic, Severity
 from modpack.discovery.distributions import DistributionIndex
-from modpack.exporting.contents import interned_records, reject_clashing_records, write_contents
+from modpack.exporting.contents import reject_clashing_records, write_contents
 from modpack.exporting.edited_sources import edited_notes
 from modpack.exporting.heavy_libraries import heavy_notes
+from modpack.exporting.module_records import interned_records
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
 from modpack.exporting.secret_guard import SecretScan
+from modpack.writing.writer import ArchiveWriter, Checkpoint
 
 
 @dataclass
@@ -62,11 +63,13 @@ class PackageBuilder:
             plan = reject_clashing_records(plan, walker, self.writer.names())
             plan = replace(plan, notes=(*plan.notes, *heavy_notes(plan, walker)))
             with phase("looking for secrets"):
-                data = self.planner.package_data
-                folders = data.own_folders(plan.decisions)
-                place = self.objects.scripts.place
-                leaks = self.secret_scan.problems(plan, walker, folders, place)
-                return replace(plan, problems=(*plan.problems, *leaks))
+                data, place = self.planner.package_data, self.objects.scripts.place
+                found = tuple(self.secret_scan.findings(plan, walker, data, place))
+                leaks = (each for each in found if each.severity is Severity.ERROR)
+                published = (each for each in found if each.severity is not Severity.ERROR)
+                return replace(
+                    plan, problems=(*plan.problems, *leaks), notes=(*plan.notes, *published)
+                )
 
     def _problems(self, plan: Plan) -> Iterator[Diagnostic]:
         """Yield a plan's problems, with those of a script replaced by those of its definitions.

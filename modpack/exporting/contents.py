@@ -25,13 +25,11 @@ from modpack.archive.layout import (
     check_record_name,
     is_internal,
 )
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.environment import NativeTag, RecordedEnvironment, environment_to_json
 from modpack.core.graph import CodeKind
 from modpack.core.json_values import Json
 from modpack.core.names import (
     is_everywhere,
-    is_within,
     module_record,
     package_folder,
     parents,
@@ -47,36 +45,19 @@ from modpack.core.tensors import tensors_to_json
 from modpack.core.text import local_folders, portable_text
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.discovery.environment import recorded_closure
 from modpack.discovery.import_scanner import scan_source
+from modpack.discovery.recorded_distributions import recorded_closure
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
+from modpack.exporting.module_records import interned_records, mocked_records
 from modpack.loading.mock_source import mock_source, runtime_source
+from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
     from modpack.exporting.objects import ObjectSaver
 
 _BY_FUNCTION: Final = (ImportKind.DYNAMIC, ImportKind.LIVE_MODULE, ImportKind.SELF_TEST)
 """The evidence of imports that no import statement makes."""
-
-
-def interned_records(plan: Plan, walker: Walker) -> dict[str, str]:
-    """Return the record of each interned module that has a source. The others are only folders."""
-    return {
-        module: module_record(module, walker.is_package(module))
-        for module in plan.modules(Action.INTERN)
-        if walker.has_source(module)
-    }
-
-
-def _mocked_records(plan: Plan) -> dict[str, str]:
-    """Return the record of each mock: a package's record if the plan has modules below it."""
-    mocked = plan.modules(Action.MOCK)
-    planned = [*mocked, *plan.modules(Action.INTERN)]
-    return {
-        module: module_record(module, any(o != module and is_within(o, module) for o in planned))
-        for module in mocked
-    }
 
 
 def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) -> Plan:
@@ -94,7 +75,7 @@ def reject_clashing_records(plan: Plan, walker: Walker, taken: Collection[str]) 
     for name in taken:
         registry.add(name)
     problems, files, notes = list(plan.problems), [], list(plan.notes)
-    for module, record in (interned_records(plan, walker) | _mocked_records(plan)).items():
+    for module, record in (interned_records(plan, walker) | mocked_records(plan)).items():
         reason = registry.add(record)
         if reason is not None:
             text = f"{module!r} would be stored as {record}, but {reason}"
@@ -182,13 +163,14 @@ def write_contents(
     }
     if namespace != "private":
         entry["namespace"] = namespace
-    writer.write(".data/modpack/graph.json", _json(graph), compress=True)
+    writer.write(".data/modpack/graph.json", _json_bytes(graph), compress=True)
     writer.write(
-        ".data/modpack/environment.json", _json(_environment(plan, installed, torch_settings))
+        ".data/modpack/environment.json",
+        _json_bytes(_environment_record(plan, installed, torch_settings)),
     )
-    writer.write(".data/modpack/entry.json", _json(entry))
+    writer.write(".data/modpack/entry.json", _json_bytes(entry))
     if objects.tensors:
-        tensors = _json(tensors_to_json(objects.tensors))
+        tensors = _json_bytes(tensors_to_json(objects.tensors))
         writer.write(".data/modpack/tensors.json", tensors, compress=True)
 
 
@@ -204,13 +186,13 @@ def _needs_modpack(plan: Plan) -> bool:
     )
 
 
-def _json(record: Mapping[str, Json]) -> bytes:
+def _json_bytes(record: Mapping[str, Json]) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _write_mocks(plan: Plan, walker: Walker, writer: ArchiveWriter) -> set[str]:
     """Write the mocks and return the imports of their runtime, which torch.package must list."""
-    records = _mocked_records(plan)
+    records = mocked_records(plan)
     planned = [*records, *plan.modules(Action.INTERN)]
     for module, record in records.items():
         submodules = [o.rpartition(".")[2] for o in planned if o.rpartition(".")[0] == module]
@@ -291,7 +273,7 @@ def _record_locations(plan: Plan, walker: Walker) -> Mapping[str, str]:
     return places
 
 
-def _environment(
+def _environment_record(
     plan: Plan, installed: DistributionIndex, torch_settings: Mapping[str, str]
 ) -> dict[str, Json]:
     """Return the record of the export environment, as the archive format page documents it."""

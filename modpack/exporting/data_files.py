@@ -10,18 +10,10 @@ from pathlib import Path, PurePosixPath
 MAX_FILE_BYTES = 64 * 2**20
 """A larger file is excluded with a warning: it is more likely a checkpoint than a vocabulary."""
 MAX_TOTAL_BYTES = 256 * 2**20
-MAX_UNNAMED_FILE_BYTES = 8 * 2**20
-"""The limit for a user's file that no source names, in a folder that code reads."""
 
 _CODE = (".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".pxi", ".pyw", ".ipynb")
 _LOADABLE = re.compile(r"\.(so|pyd|dll|dylib)(\.\d+)*$")
 _LINKER_SUFFIXES = (".a", ".lib", ".o", ".obj", ".exe")
-_DATA = frozenset(
-    {".bin", ".bpe", ".cfg", ".conf", ".csv", ".dat", ".gz", ".html", ".ini", ".j2", ".jinja"}
-    | {".jinja2", ".json", ".jsonl", ".md", ".model", ".npy", ".npz", ".pkl", ".properties", ".pt"}
-    | {".pth", ".rst", ".safetensors", ".spm", ".svg", ".template", ".tmpl", ".toml", ".tsv"}
-    | {".txt", ".vocab", ".xml", ".yaml", ".yml", ".zip"}
-)
 _KEYS = frozenset({".crt", ".der", ".jks", ".kdbx", ".key", ".keystore", ".p12", ".pem", ".pfx"})
 _SECRETS = (
     r"(.*\.env|id_(rsa|dsa|ecdsa|ed25519)|.*credentials?|.*secrets?|passwords?|.*api_?keys?)"
@@ -50,11 +42,6 @@ def is_loadable(name: str) -> bool:
     return _LOADABLE.search(name.lower()) is not None
 
 
-def has_data_name(name: str) -> bool:
-    """Return whether a file's name suggests data that code reads."""
-    return PurePosixPath(name.lower()).suffix in _DATA or ("." not in name and name.isupper())
-
-
 def is_private(path: str) -> bool:
     """Return whether a path is hidden or looks like a secret. Such files are only saved by name.
 
@@ -78,16 +65,11 @@ def is_data(name: str) -> bool:
     return not (is_code(name) or is_native(name))
 
 
-def iter_data_files(folder: Path, deep: bool = True) -> Iterator[Path]:
-    """Yield the data files in a folder, sorted, without subfolders that are packages.
-
-    Args:
-        folder: The folder.
-        deep: Whether to search subfolders.
-    """
+def iter_data_files(folder: Path) -> Iterator[Path]:
+    """Yield the data files below a folder, sorted, without subfolders that are packages."""
     listed = 0
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(n for n in folders if deep and _is_entered(Path(place, n)))
+        folders[:] = sorted(n for n in folders if _is_entered(Path(place, n)))
         for name in sorted(names):
             listed += 1
             if listed > _MAX_FILES_LISTED:
@@ -113,18 +95,17 @@ class SizeLimit:
         self.excluded: dict[str, dict[Path, int]] = {}
         self._bytes_left = MAX_TOTAL_BYTES
 
-    def admits(self, file: Path, owner: str = "", max_bytes: int = MAX_FILE_BYTES) -> bool:
+    def admits(self, file: Path, owner: str = "") -> bool:
         """Return whether a file is readable and within the limits, and count it if so.
 
         Args:
             file: The file.
             owner: The module or distribution that it belongs to.
-            max_bytes: The maximum size in bytes.
         """
         if not file.is_file() or not os.access(file, os.R_OK):
             return False
         size = file.stat().st_size
-        if size > min(max_bytes, self._bytes_left):
+        if size > min(MAX_FILE_BYTES, self._bytes_left):
             self.excluded.setdefault(owner, {})[file] = size
             return False
         self._bytes_left -= size

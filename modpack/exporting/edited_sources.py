@@ -22,11 +22,11 @@ from modpack.core.graph import CodeKind, Location
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import module_dict
 from modpack.discovery.walk import Walker
+from modpack.environment.finder import is_a
+from modpack.environment.importers import module_dict
 from modpack.exporting.live_code import absolute_file, is_loaded, nested_codes, unwrap_functions
-from modpack.pickling.functions import same_code
+from modpack.saving.function_source import same_code
 
 _FIRST_IMPORTED: Final = time.time()
 _MARGIN: Final = 1.0  # seconds: file systems have coarser or remote clocks
@@ -106,7 +106,7 @@ def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[s
         if not any(same_code(code, function.__code__) for code in like):
             others.setdefault(function.__qualname__, like[0].co_firstlineno if like else 1)
     if others:
-        return _named(list(others)), next(iter(others.values()))
+        return _change_text(list(others)), next(iter(others.values()))
     before = _code_before(file)
     if before is None or same_code(before, compiled):
         return None
@@ -128,7 +128,7 @@ def _process_start() -> float:
     return min(time.time() - running, _FIRST_IMPORTED)
 
 
-def _named(names: list[str]) -> str:
+def _change_text(names: list[str]) -> str:
     if len(names) == 1:
         return f"{names[0]} has changed"
     more = [f"{len(names) - _MAX_FUNCTIONS} more"] if len(names) > _MAX_FUNCTIONS else []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from configparser import ConfigParser, ParsingError
 from pathlib import Path
 
 from modpack.core.graph import CodeKind, Edge
@@ -141,6 +140,8 @@ def _entry_point_edges(walker: Walker, module: str, installed: DistributionIndex
     file = contents.metadata.get("entry_points.txt") if contents is not None else None
     if file is None:
         return
+    from configparser import ConfigParser, ParsingError  # takes 4 ms, and few modules need it
+
     groups = ConfigParser(delimiters=("=",), strict=False, interpolation=None)
     try:
         groups.read_string(file.read_text("utf-8"))

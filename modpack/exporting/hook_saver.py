@@ -11,13 +11,9 @@ from types import FunctionType
 from typing import Any
 
 from modpack.archive.layout import hook_records
-from modpack.archive.writer import ArchiveWriter
-from modpack.core.hookspec import specs_to_json
-from modpack.errors import ModpackWarning
-from modpack.hooks.collect import HookCollector, HookIdMap
-from modpack.hooks.describe import HookChoice, check_names, selector
-from modpack.hooks.observe import HookObserver, find_recorded_state
-from modpack.hooks.report import (
+from modpack.capturing.collect import HookCollector, HookIdMap
+from modpack.capturing.observe import HookObserver, find_recorded_state
+from modpack.capturing.report import (
     HookStatus,
     captured,
     left_out,
@@ -26,6 +22,10 @@ from modpack.hooks.report import (
     unvisited,
     unwrapped,
 )
+from modpack.core.hookspec import specs_to_json
+from modpack.errors import ModpackWarning
+from modpack.hooks.choice import HookChoice, check_names, selector
+from modpack.writing.writer import ArchiveWriter
 
 
 @dataclass(frozen=True)

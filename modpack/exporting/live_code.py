@@ -8,8 +8,8 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import module_dict
+from modpack.environment.finder import is_a
+from modpack.environment.importers import module_dict
 
 _MAX_WRAPPERS = 100
 _ATOMS = (int, float, str, bytes, bool, complex, type(None), type(...))

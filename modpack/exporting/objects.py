@@ -8,7 +8,6 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from modpack.archive.layout import is_internal
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.graph import Edge
 from modpack.core.names import is_everywhere
 from modpack.core.plan import Plan
@@ -18,26 +17,28 @@ from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
-from modpack.discovery.importers import Importer, importer_of, local_path, sys_importer
+from modpack.environment.importers import Importer, importer_of, local_path, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError, listed
-from modpack.exporting.options import DEFAULT_PROTOCOL
 from modpack.exporting.origins import ObjectOrigins
 from modpack.exporting.planner import Planner
 from modpack.exporting.scripts import ScriptExporter, stored_values
 from modpack.exporting.secret_guard import SecretScan
-from modpack.pickling.base import has_script_definitions
-from modpack.pickling.functions import SCRIPTS, globals_module
-from modpack.security.pickle_names import PickledName, read_nested_names
+from modpack.options import DEFAULT_PROTOCOL
+from modpack.pickling.functions import SCRIPTS
+from modpack.pickling.scripts import has_script_definitions
+from modpack.saving.function_source import globals_module
+from modpack.trust.pickle_names import PickledName, read_nested_names
+from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:
     import torch
 
+    from modpack.capturing.report import HookStatus
     from modpack.exporting.hook_saver import HookOptions
     from modpack.exporting.tensor_index import StorageUsage
-    from modpack.hooks.report import HookStatus
-    from modpack.pickling.base import Filling, GlobalReference, ScriptSource
-    from modpack.pickling.pickler import Pickled
-    from modpack.pickling.tensors import StorageSaver
+    from modpack.saving.base import Filling, GlobalReference, ScriptSource
+    from modpack.saving.pickler import Pickled
+    from modpack.saving.tensors import StorageSaver
 
 _MAX_NAMES = 4
 
@@ -121,8 +122,8 @@ class ObjectSaver:
         """
         from modpack.exporting.hook_saver import HookExporter
         from modpack.exporting.tensor_index import StorageUsage, named_tensors
-        from modpack.pickling.pickler import pickle_object
-        from modpack.pickling.tensors import StorageSaver
+        from modpack.saving.pickler import pickle_object
+        from modpack.saving.tensors import StorageSaver
 
         name = "obj" if hooks is None else "model"
         if self._storages is None or self._usage is None:
@@ -161,7 +162,7 @@ class ObjectSaver:
         self, record: str, pickled: Pickled, parts: tuple[object, object], name: str
     ) -> None:
         """Search a pickle for secrets, reported with attribute paths of the live object."""
-        from modpack.pickling.object_paths import find_string_paths
+        from modpack.saving.object_paths import find_string_paths
 
         def places(texts: Sequence[bytes]) -> dict[bytes, str]:
             obj, extras = parts
@@ -235,11 +236,11 @@ class ObjectSaver:
         """The main resource: the only saved model, or None if there are several or none."""
         return self._models[0] if len(self._models) == 1 else None
 
-    # The methods of modpack.pickling.base.PickleContext follow.
+    # The methods of modpack.saving.base.PickleContext follow.
 
     def resolve(self, obj: object, name: str) -> GlobalReference:
         """Return the reference to a class or function in the first importer that has it."""
-        from modpack.pickling.base import GlobalReference
+        from modpack.saving.base import GlobalReference
 
         importer, module, attribute = self._origins.find(obj, name)
         self._remember_origin(importer, module, obj)
@@ -302,7 +303,7 @@ class ObjectSaver:
 
     def _store_value(self, record: str, value: object, unless: str = "") -> bool:
         """Pickle a value into its own record, unless it refers to the module ``unless``."""
-        from modpack.pickling.pickler import pickle_object
+        from modpack.saving.pickler import pickle_object
 
         pickled = pickle_object(value, context=self, resource=record, protocol=DEFAULT_PROTOCOL)
         if any(reference.module == unless for reference in pickled.references):

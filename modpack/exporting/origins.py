@@ -9,9 +9,9 @@ from pathlib import Path
 
 from modpack.core.graph import ModuleSource
 from modpack.core.names import root_of
-from modpack.discovery.finder import HostEnvironment, ImportedEnvironment
-from modpack.discovery.importers import PASS_BOTH, Importer, OrderedImporter, sys_importer
 from modpack.discovery.walk import Walker
+from modpack.environment.finder import HostEnvironment, ImportedEnvironment
+from modpack.environment.importers import PASS_BOTH, Importer, OrderedImporter, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 

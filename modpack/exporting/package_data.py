@@ -1,8 +1,9 @@
 """Files and metadata that are included with interned modules.
 
 For an installed distribution, its file list names them: the files in folders of interned packages.
-The user's own folders may contain any file. A file there is included only if a source refers to it
-and nothing about it suggests a secret or a checkpoint. Nothing is executed.
+The user's own folders may contain any file. A file there is included only if a source names it, or
+if the self-test looked for it, and nothing about it suggests a secret or a checkpoint. Nothing is
+executed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,11 @@ from modpack.core.names import (
     join_record,
     module_record,
     package_folder,
-    parents,
     root_of,
 )
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Decision, FileKind, PlannedDistribution, PlannedFile
 from modpack.core.rules import Action
-from modpack.core.scan import FileRead, ReadKind
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import (
     DistributionIndex,
@@ -36,10 +35,7 @@ from modpack.discovery.distributions import (
 )
 from modpack.discovery.walk import Walker
 from modpack.exporting.data_files import (
-    MAX_FILE_BYTES,
-    MAX_UNNAMED_FILE_BYTES,
     SizeLimit,
-    has_data_name,
     is_code,
     is_data,
     is_in_tests,
@@ -184,7 +180,8 @@ class _Collector:
             for name in sorted(distribution.requires):
                 self._add_identity(installed, name, f"{distribution.name} requires it")
         for each in self.locations.values():
-            self._add_read_files(each)
+            if not each.is_installed:  # the file list of a distribution covers its files
+                self._add_named_files(each)
         self._add_packaged_data()
         for file in requested:
             self._files.setdefault(file.record, file)
@@ -241,89 +238,50 @@ class _Collector:
                 why = "native extensions need it"
                 self._add_native(name, contents.folder / name, distribution.name, why)
 
-    def _add_read_files(self, location: _ModuleLocation) -> None:
-        """Add the files that a source names, and those in folders that it reads.
+    def _add_named_files(self, location: _ModuleLocation) -> None:
+        """Add the files that the user's own source names with string constants.
 
-        Of installed distributions, only named files are added. Their file lists cover the others.
+        A name is looked up in the module's folder, in the folders of the Python packages around
+        it, and in folders that earlier constants name: ``here / "lists" / "words.txt"``. A pattern
+        is not looked up in the folders around the module, which may contain any file.
         """
-        reads = self.walker.scan(location.module).reads
-        searched = [location.folder]
-        record = location.record_folder
-        while "/" in record:  # up to the outermost package's folder
-            searched.append(searched[-1].parent)
-            record = record.rpartition("/")[0]
-        for read in (each for each in reads if each.kind is not ReadKind.NAME):
-            folder = self._folder_of(location, read.module)
-            if folder is None:  # not below an interned package
-                continue
-            place = Path(os.path.normpath(folder / read.path))
-            searched.append(place)
-            if read.kind is ReadKind.FILE and not place.is_dir():
-                self._add_named(location, place, read)
+        folders = [location.folder]
+        for _ in range(location.record_folder.count("/")):
+            folders.append(folders[-1].parent)
+        for name in self.walker.scan(location.module).file_names:
+            package = self.locations.get(name.text)  # files("mine.lists")
+            head, _, pattern = name.text.rpartition("/")
+            if package is not None and package.is_package:
+                folders.append(package.folder)
+            elif "*" in pattern:
+                for place in [Path(os.path.normpath(folder / head)) for folder in folders]:
+                    if not location.folder.is_relative_to(place):
+                        for file in iter_data_files(place):
+                            if file.match(pattern):
+                                self._add_named_file(location, file, name.line)
             else:
-                self._add_folder(location, place, read)
-        if not location.is_installed:
-            for read in (each for each in reads if each.kind is ReadKind.NAME):
-                files = (Path(os.path.normpath(folder / read.path)) for folder in searched)
-                file = next((each for each in files if each.is_file()), None)
-                if file is not None:
-                    self._add_named(location, file, read)
+                places = [Path(os.path.normpath(folder / name.text)) for folder in folders]
+                folders += [p for p in places if p.is_dir() and p not in folders]
+                for file in [place for place in places if place.is_file()][:1]:
+                    self._add_named_file(location, file, name.line)
 
-    def _folder_of(self, location: _ModuleLocation, module: str | None) -> Path | None:
-        """Return the folder of an interned package, or one below it (``files("pkg.data")``)."""
-        if module is None:
-            return location.folder
-        for package in (module, *parents(module)):
-            found = self.locations.get(package)
-            if found is not None:
-                below = package_folder(module[len(package) + 1 :])
-                return found.folder / below if found.is_package else found.folder
-        return None
-
-    def _add_named(self, location: _ModuleLocation, file: Path, read: FileRead) -> None:
+    def _add_named_file(self, location: _ModuleLocation, file: Path, line: int) -> None:
         module, record = location.module, _record_in(self._folders, file)
-        if record is None or not file.is_file():
+        if record is None:  # not below an interned package
             return
         if is_loadable(file.name):
             if self.native:
-                self._add_native(record, file, module, f"{module} names it (line {read.line})")
-            elif not location.is_installed:
-                text = f"{file}, which {module} names (line {read.line}), is native code"
+                self._add_native(record, file, module, f"{module} names it (line {line})")
+            else:
+                text = f"{file}, which {module} names (line {line}), is native code"
                 hint = "If the model loads it, pass intern_native=True (--intern-native)."
                 self._exclude(module, text, hint)
         elif not is_data(file.name):
             return
-        elif is_private(record) and not location.is_installed:
-            self._exclude(module, f"{file}, which {module} reads, is excluded as a possible secret")
+        elif is_private(record):
+            self._exclude(module, f"{file}, which {module} names, is excluded as a possible secret")
         else:
-            self._add(record, file, module, f"{module} names it (line {read.line})")
-
-    def _add_folder(self, location: _ModuleLocation, folder: Path, read: FileRead) -> None:
-        """Add files with names computed at run time: all files of a data folder."""
-        module, is_for_data = location.module, folder not in self._folders
-        if not folder.is_dir() or (location.is_installed and not is_for_data):
-            return
-        if not is_for_data and not self._folders[folder]:
-            found = [file.name for file in iter_data_files(folder, deep=False)]
-            found = [name for name in found if has_data_name(name)]
-            if found:
-                shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-                text = (
-                    f"{module} reads files whose names are computed at run time from {folder}; "
-                    f"this is not the folder of a Python package, so no file is included ({shown})"
-                )
-                hint = 'Save the files that the model needs: save_text("", name, text).'
-                where = f"{location.file}:{read.line}"
-                self._notes.append(
-                    Diagnostic.from_code("data-files-dynamic", module, text, where, hint=hint)
-                )
-            return
-        max_bytes = MAX_FILE_BYTES if location.is_installed else MAX_UNNAMED_FILE_BYTES
-        why = f"{module} reads files in its folder (line {read.line})"
-        for file in iter_data_files(folder, deep=is_for_data):
-            record = _record_in(self._folders, file)
-            if record is not None and (is_for_data or has_data_name(file.name)):
-                self._add(record, file, module, why, max_bytes)
+            self._add(record, file, module, f"{module} names it (line {line})")
 
     def _add_packaged_data(self) -> None:
         """Add the data files that loaded packages contain for the modules taken from them."""
@@ -391,12 +349,10 @@ class _Collector:
         if file.is_file() and record not in self._files:
             self._files[record] = PlannedFile(record, str(file), owner, why, FileKind.NATIVE)
 
-    def _add(
-        self, record: str, file: Path, owner: str, why: str, max_bytes: int = MAX_FILE_BYTES
-    ) -> None:
+    def _add(self, record: str, file: Path, owner: str, why: str) -> None:
         known = self._files.get(record)
         if known is None:
-            if self._limit.admits(file, owner, max_bytes):
+            if self._limit.admits(file, owner):
                 self._files[record] = PlannedFile(record, str(file), owner, why)
         elif known.source != str(file):
             text = f"{file} is excluded, because {known.source} has the same record name, {record}"
@@ -504,6 +460,22 @@ class PackageDataPlanner:
             for each in self._interned(decisions).values()
             if not each.is_installed and each.package is None
         }
+
+    def publisher_of(self, source: str | PlannedFile, data: bytes) -> InstalledDistribution | None:
+        """Return the distribution from an index that contains a module or a file as it is.
+
+        Args:
+            source: The module path or the planned file.
+            data: The contents.
+        """
+        if isinstance(source, PlannedFile):
+            file: Path | None = Path(source.source)
+        else:
+            location = self._location(source)
+            file = None if location is None else location.file
+        indexes = () if file is None else (self._host, *self._trees.values())
+        found = (index.publisher_of(file, data) for index in indexes if file is not None)
+        return next(filter(None, found), None)
 
     def add_file(self, decisions: Mapping[str, Decision], record: str, why: str) -> bool:
         """Add the file, or the files of the folder, that packaged code looked for.

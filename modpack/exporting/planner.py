@@ -212,7 +212,7 @@ class Planner:
         problems = [
             *self._reported,
             *self._veto_problems(decisions),
-            *find_problems(self.walker, decisions, required, left_out, native, self._is_own),
+            *find_problems(self.walker, decisions, required, left_out, native),
         ]
         data = self.package_data.find(decisions)
         plan = Plan(

@@ -15,8 +15,7 @@ from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.exporting.options import Preset
-from modpack.options import require_value
+from modpack.options import Preset, require_options
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
@@ -51,7 +50,7 @@ def preset_rules(preset: Preset) -> tuple[Rule, ...]:
         TypeError: If it is not a string.
         ValueError: If there is no such preset.
     """
-    require_value(preset, "preset", Preset)
+    require_options(preset=preset)
     return PRESETS[preset]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cached_property
 from importlib.machinery import SOURCE_SUFFIXES
 from pathlib import Path
 
@@ -39,7 +37,6 @@ def find_problems(
     unmatched: Iterable[Rule],
     left_out: Container[str],
     native: bool,
-    is_own: Callable[[str], bool],
 ) -> Iterator[Diagnostic]:
     """Yield all problems of a finished walk, each with its location and import chain.
 
@@ -49,7 +46,6 @@ def find_problems(
         unmatched: Rules with ``allow_empty=False`` that match no module.
         left_out: Undecided modules that the package does not need.
         native: Whether native extensions can be interned.
-        is_own: Returns whether a module is the user's own code.
     """
     for module, decision in decisions.items():
         edges = walker.graph.edges_to(module)
@@ -74,7 +70,6 @@ def find_problems(
     for rule in unmatched:
         text = f"{rule} matches no module"
         yield Diagnostic.from_code(Reason.EMPTY_MATCH, str(rule), text)
-    yield from _BrokenImports(walker, decisions, is_own).problems()
 
 
 def _requirer(walker: Walker, edges: Sequence[Edge]) -> tuple[str, str | None]:
@@ -123,7 +118,7 @@ def why_not_interned(walker: Walker, module: str, native: bool) -> Diagnostic | 
         hint = "Save the modules in it."
         return _problem(walker, module, Reason.NO_DUNDER_FILE, text, hint=hint)
     if location.kind in _NO_SOURCE:
-        text = f"{module!r} cannot be saved: it is {_kind(location)}"
+        text = f"{module!r} cannot be saved: it is {_kind_text(location)}"
         return _problem(walker, module, _NO_SOURCE[location.kind], text)
     return None
 
@@ -149,7 +144,7 @@ def _interning_problems(
     elif location is not None and location.kind in _NO_SOURCE:
         is_created = location.kind is CodeKind.UNKNOWN and location.file is None
         hint = _HINT_FOR_MODULES_WITHOUT_FILE if is_created and walker.is_loaded(module) else None
-        text = f"{module!r} is {_kind(location)}"
+        text = f"{module!r} is {_kind_text(location)}"
         yield _problem(walker, module, _NO_SOURCE[location.kind], text, hint=hint)
 
 
@@ -160,7 +155,7 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
     return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text, location, hint)
 
 
-def _kind(location: Location) -> str:
+def _kind_text(location: Location) -> str:
     if location.file is not None:
         is_native = location.kind is CodeKind.EXTENSION
         return location.file if is_native else f"{location.file}, not a readable source file"
@@ -264,8 +259,8 @@ class MissingModules:
 
     def _why_not_found(self, module: str, rule: Rule | None, edges: Sequence[Edge]) -> str | None:
         if all(edge.kind.may_be_absent for edge in edges):
-            by = f"{edges[0].importer} handles" if edges else "its importers handle"
-            return f"{module} is not installed, and {by} its absence"
+            by = edges[0].importer if edges else "other code"
+            return f"{module} is not installed, and {by} imports it conditionally"
         if rule is None or rule.origin is not RuleOrigin.PRESET:
             return None
         if self._walker.is_loaded(module):
@@ -304,86 +299,6 @@ def _why_created_at_run_time(module: str, edges: Sequence[Edge]) -> str | None:
         return None
     by = edges[0].importer if edges else "other code"
     return f"{module}, which {by} imports, has no file, because code creates it at run time"
-
-
-class _BrokenImports:
-    """Finds imports in interned modules that cannot succeed.
-
-    A missing name counts only without evidence to the contrary: a submodule, dynamic bindings, the
-    name in the live module, or another module that may set it.
-
-    Args:
-        walker: The finished walk.
-        decisions: The decisions.
-        is_own: Returns whether a module is the user's own code.
-    """
-
-    def __init__(
-        self, walker: Walker, decisions: Mapping[str, Decision], is_own: Callable[[str], bool]
-    ) -> None:
-        self._walker = walker
-        self._interned = {m for m, d in decisions.items() if d.action is Action.INTERN}
-        self._is_own = is_own
-
-    def problems(self) -> Iterator[Diagnostic]:
-        """Yield a problem for each broken import."""
-        for module in sorted(self._interned):
-            if self._walker.is_followed(module) and self._is_own(module):
-                yield from self._beyond_top_level(module)
-                yield from self._missing_names(module)
-
-    def _beyond_top_level(self, module: str) -> Iterator[Diagnostic]:
-        for broken in self._walker.scan(module).broken_imports:
-            top = root_of(module)
-            is_in_none = module == top and not self._walker.is_package(module)
-            why = f"not in a Python package{'' if is_in_none else f' above {top}'}"
-            yield self._problem(module, f"{broken.statement}: {module} is {why}", broken.line)
-
-    def _missing_names(self, module: str) -> Iterator[Diagnostic]:
-        walker = self._walker
-        for target in walker.graph.successors(module):
-            if target not in self._interned:
-                continue
-            scan = walker.scan(target)
-            unbound: dict[str, Edge] = {}
-            for edge in walker.graph.edges_between(module, target):
-                if edge.kind.is_dependency and not edge.kind.may_be_absent:
-                    unbound.update((name, edge) for name in edge.names if name not in scan.bound)
-            is_here = walker.environment_of(target) is not None and walker.has_source(target)
-            if not (unbound and is_here and self._is_own(target)) or scan.binds_dynamically:
-                continue  # the source does not show all names of the module
-            for name, edge in unbound.items():
-                if self._is_missing(target, name):
-                    text = f"from {target} import {name}: {target} has no such name or submodule"
-                    yield self._problem(module, text, edge.line)
-
-    def _is_missing(self, target: str, name: str) -> bool:
-        walker = self._walker
-        if re.fullmatch(r"__\w+__|\*", name):
-            return False
-        submodule = f"{target}.{name}"
-        if walker.locate(submodule) is not None or walker.is_loaded(submodule):
-            return False
-        environment = walker.environment_of(target)
-        if environment is not None and environment.live_attribute(target, name) is not None:
-            return False
-        return name not in self._set_from_outside
-
-    @cached_property
-    def _set_from_outside(self) -> frozenset[str]:
-        """Names that own code sets on any object, or has as strings, as for ``setattr``."""
-        pattern = re.compile(rb"\.(\w+)\s*(?::[^=\n]+)?=(?!=)|[\"'](\w+)[\"']")
-        found = (
-            match[1] or match[2]
-            for module in self._interned
-            if self._walker.has_source(module) and self._is_own(module)
-            for match in pattern.finditer(self._walker.source(module))
-        )
-        return frozenset(name.decode("utf-8", "replace") for name in found)
-
-    def _problem(self, module: str, message: str, line: int | None) -> Diagnostic:
-        location = location_in(self._walker, module, line) or file_of(self._walker, module)
-        return _problem(self._walker, module, Reason.BROKEN_IMPORT, message, location)
 
 
 def find_notes(
@@ -503,7 +418,7 @@ def _externs_that_need_interned(
             found = next(((other.module, None) for other in needed), None)
             how = "its distribution requires that of"
         else:
-            found = _imported(module, walker, plan)
+            found = _first_interned_import(module, walker, plan)
             how = "its code imports"
         if found is None:
             continue
@@ -534,13 +449,15 @@ def _representatives(plan: Plan, installed: DistributionIndex) -> Iterator[Locat
             yield decision.location
 
 
-def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None] | None:
+def _first_interned_import(
+    module: str, walker: Walker, plan: Plan
+) -> tuple[str, str | None] | None:
     """Return the first interned module that local extern code imports, and the location."""
     interned = {root_of(each) for each in plan.modules(Action.INTERN)}
     seen, todo = {module}, [module]
     while todo:
         current = todo.pop()
-        for target, line in _targets(walker, current):
+        for target, line in _imported_names(walker, current):
             if target in seen:
                 continue
             seen.add(target)
@@ -552,7 +469,7 @@ def _imported(module: str, walker: Walker, plan: Plan) -> tuple[str, str | None]
     return None
 
 
-def _targets(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
+def _imported_names(walker: Walker, module: str) -> Iterator[tuple[str, int]]:
     """Yield the imports of a module with their lines, including possible submodules."""
     for statement in walker.scan(module).imports:
         if statement.kind.is_dependency:

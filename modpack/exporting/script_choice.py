@@ -20,8 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from modpack.discovery.finder import is_a
-from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement, imported_names
+from modpack.discovery.script import Cell, Script, StatementKind, TopLevelStatement
+from modpack.discovery.syntax import import_bindings
+from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
     is_constant,
@@ -29,8 +30,8 @@ from modpack.exporting.live_code import (
     resolve_name,
     unwrap_functions,
 )
-from modpack.pickling.base import Filling
-from modpack.pickling.functions import FUTURE_FLAGS, same_code
+from modpack.saving.base import Filling
+from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
 _MAX_LITERAL_LENGTH = 500
@@ -130,7 +131,7 @@ class DefinitionSelector:
             return CapturedName(CaptureMethod.LITERAL, first, literal)
         for statement in reversed(statements):
             expression = statement.value
-            if self._names(expression, value) or _is_type(expression, value):
+            if self._refers_to(expression, value) or _is_type(expression, value):
                 return CapturedName(CaptureMethod.TEXT, statement)
             # Pickle refers to a type variable, for example, by a name of its module.
             is_named = is_a(value, _TYPE_VARIABLES) and getattr(value, "__name__", None) == name
@@ -154,7 +155,7 @@ class DefinitionSelector:
             return None
         return resolve_name(ast.unparse(expression), self.namespace)
 
-    def _names(self, expression: ast.expr | None, value: Any) -> bool:
+    def _refers_to(self, expression: ast.expr | None, value: Any) -> bool:
         """Return whether an expression names an object that a definition or an import created."""
         return is_a(value, _CODE_TYPES) and self._resolved(expression) is value
 
@@ -176,7 +177,7 @@ class DefinitionSelector:
                     return CapturedName(CaptureMethod.TEXT, statement)
         for statement in reversed(() if statements else self.script.star_imports):
             node = statement.node
-            if isinstance(node, ast.ImportFrom) and self._from_import_value(node, name) is value:
+            if isinstance(node, ast.ImportFrom) and self._imported_value(node, name) is value:
                 return CapturedName(CaptureMethod.TEXT, statement)
         return None
 
@@ -184,34 +185,29 @@ class DefinitionSelector:
         """Return whether an import, or one in a block of imports, binds a name to a value."""
         for node in ast.walk(statement):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for bound, alias in imported_names(node):
-                    if bound == name and self._imported_value(node, bound, alias) is value:
-                        return True
+                if self._imported_value(node, name) is value:
+                    return True
             elif isinstance(node, ast.Assign):
                 if any(isinstance(each, ast.Name) and each.id == name for each in node.targets):
-                    if _is_literal(node.value, value) or self._names(node.value, value):
+                    if _is_literal(node.value, value) or self._refers_to(node.value, value):
                         return True
         return False
 
-    def _imported_value(
-        self, node: ast.Import | ast.ImportFrom, bound: str, alias: ast.alias
-    ) -> Any:
-        """Return the value that part of an import statement binds, without importing anything."""
-        if isinstance(node, ast.ImportFrom):
-            return self._from_import_value(node, alias.name)
-        return sys.modules.get(alias.name if alias.asname else bound)
-
-    def _from_import_value(self, node: ast.ImportFrom, name: str) -> Any:
-        """Return the value of ``from module import name`` without importing anything."""
-        module = node.module or ""
-        if node.level:
-            package = str(self.namespace.get("__package__") or "")
-            base = package.rsplit(".", node.level - 1)[0]
-            module = f"{base}.{module}" if module else base
-        if module not in sys.modules:
-            return _ABSENT
-        found = getattr(sys.modules[module], name, _ABSENT)  # as the script did
-        return sys.modules.get(f"{module}.{name}", _ABSENT) if found is _ABSENT else found
+    def _imported_value(self, node: ast.Import | ast.ImportFrom, name: str) -> Any:
+        """Return the value that an import statement binds a name to, without importing anything."""
+        package = str(self.namespace.get("__package__") or "")
+        for bound, meaning in import_bindings(node, package):
+            if bound not in (name, "*"):
+                continue
+            if isinstance(node, ast.Import):
+                return sys.modules.get(meaning, _ABSENT)
+            module, _, attribute = meaning.rpartition(".")
+            attribute = name if bound == "*" else attribute
+            if module in sys.modules:
+                found = getattr(sys.modules[module], attribute, _ABSENT)  # as the script did
+                submodule = sys.modules.get(f"{module}.{attribute}", _ABSENT)
+                return submodule if found is _ABSENT else found
+        return _ABSENT
 
     def _capture_definition(self, name: str, value: Any) -> CapturedName | None:
         statements = self.script.find_bindings(name)
@@ -273,7 +269,7 @@ class DefinitionSelector:
         if body is None or not isinstance(statement.node, ast.ClassDef):
             return False
         return (
-            all(_fits(kind, method, body) for method in _methods(statement.node))
+            all(_may_define(kind, method, body) for method in _methods(statement.node))
             and all(self._contains_method(each, statement, body) for each in _own_methods(kind))
             and all(self._is_base(kind, base) for base in statement.node.bases)
         )
@@ -365,76 +361,57 @@ class DefinitionSelector:
             decorators = {getattr(each, "id", None) for each in method.decorator_list}
             if type(bare) is FunctionType and decorators <= {"staticmethod", "classmethod"}:
                 yield from self._function_fillings((path, name), bare, method)
-        for name in (
-            *self._attributes_to_set(kind, node),
-            *self._code_to_set(kind, node, list(nested_codes(body)) if body is not None else []),
-        ):
+        codes = list(nested_codes(body)) if body is not None else []
+        for name in self._members_to_set(kind, node, codes):
             if name not in replaced:
                 yield Filling((path, name), own[name])
 
-    def _attributes_to_set(self, kind: type, node: ast.ClassDef) -> Iterator[str]:
-        """Yield the data attributes of a class that its body alone would not produce."""
-        written = dict(_assigned_in(node))
-        # Setting attributes of a named tuple or a special class may have side effects.
-        is_plain_class = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
-        for name, value in vars(kind).items():
-            is_dunder = name.startswith("__") and name.endswith("__")
-            if is_dunder or _is_code(value) or name == "_abc_impl":
-                continue
-            expression = written.get(name)
-            if expression is not None:
-                if not self._is_reproducible(expression, value):
-                    yield name
-            elif name not in written and not _class_binds(node, name):
-                if is_plain_class or (kind.__name__, name) in self.script.patched:
-                    yield name
-
-    def _code_to_set(
-        self, kind: type, node: ast.ClassDef, body: Sequence[CodeType]
+    def _members_to_set(
+        self, kind: type, node: ast.ClassDef, codes: Sequence[CodeType]
     ) -> Iterator[str]:
-        """Yield the functions, properties, and so on that a class got after its body was executed.
+        """Yield the attributes of a class that its body alone would not produce.
 
-        Decorators, metaclasses, and base classes also add functions. For classes that have these,
-        only functions of the script count.
+        Setting attributes of a named tuple or a special class may have side effects, and
+        decorators, metaclasses, and base classes add functions themselves. For such classes, only
+        what the script sets counts.
         """
-        written, cells = (
-            dict(_assigned_in(node)),
-            {absolute_file(c.file) for c in self.script.cells},
-        )
+        written = dict(_assigned_in(node))
         methods = {_mangle(kind, method.name) for method in _methods(node)}
-        is_plain_class = type(kind) in (type, abc.ABCMeta) and not node.decorator_list
-        is_plain_class &= not hasattr(kind, "_fields")  # of a named tuple
-        is_plain_class &= not any("__init_subclass__" in vars(b) for b in type.mro(kind)[1:-1])
-
-        def is_of_script(function: FunctionType) -> bool:
-            file = absolute_file(function.__code__.co_filename)
-            return function.__globals__ is self.namespace and file in cells
-
+        is_plain = type(kind) in (type, abc.ABCMeta) and not hasattr(kind, "_fields")
+        gets_no_code = is_plain and not node.decorator_list
+        gets_no_code &= not any("__init_subclass__" in vars(b) for b in type.mro(kind)[1:-1])
         for name, value in vars(kind).items():
-            if name in methods or not _is_code(value):
+            is_code, expression = _is_code(value), written.get(name)
+            is_special = (name.startswith("__") and name.endswith("__")) or name == "_abc_impl"
+            if name in methods or (is_special and not is_code):
                 continue
-            functions = list(unwrap_functions(value))
-            inside = [f for f in functions if f.__qualname__.startswith(f"{kind.__qualname__}.")]
-            if any(
-                same_code(c, f.__code__) and c.co_name == f.__code__.co_name
-                for c in body
-                for f in inside
-            ):
+            functions = list(unwrap_functions(value)) if is_code else []
+            if any(_is_defined_in(codes, kind, function) for function in functions):
                 continue
-            expression = written.get(name)
-            if expression is not None:  # unless it is computed, the body shows its value
+            if (
+                expression is not None and is_code
+            ):  # unless it is computed, the body shows its value
                 named = self._resolved(expression)
-                if isinstance(expression, ast.Lambda) or named not in (None, value):
-                    yield name
-            elif any(map(is_of_script, functions)) or (
-                not _class_binds(node, name)
-                and (is_plain_class or (kind.__name__, name) in self.script.patched)
-            ):
+                differs = isinstance(expression, ast.Lambda) or named not in (None, value)
+            elif expression is not None:
+                differs = not self._is_reproducible(expression, value)
+            else:
+                is_set = gets_no_code if is_code else is_plain
+                is_set |= (kind.__name__, name) in self.script.patched
+                differs = any(map(self._is_of_script, functions)) or (
+                    is_set and not _class_binds(node, name)
+                )
+            if differs:
                 yield name
+
+    def _is_of_script(self, function: FunctionType) -> bool:
+        file = absolute_file(function.__code__.co_filename)
+        is_in_cell = any(file == absolute_file(cell.file) for cell in self.script.cells)
+        return is_in_cell and function.__globals__ is self.namespace
 
     def _is_reproducible(self, expression: ast.expr, value: Any) -> bool:
         """Return whether an expression in a definition has this value in any environment."""
-        if self._names(expression, value):
+        if self._refers_to(expression, value):
             return True
         is_same = _is_literal(expression, value) or self._resolved(expression) is value
         return is_same and _literal_of(value) is not None
@@ -447,7 +424,7 @@ def _is_code(value: Any) -> bool:
     return is_a(value, (ModuleType, type)) or hasattr(type(value), "__get__")
 
 
-def _fits(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
+def _may_define(kind: type, method: ast.FunctionDef, body: CodeType) -> bool:
     live = vars(kind).get(_mangle(kind, method.name), _ABSENT)
     if live is _ABSENT:
         return bool(method.decorator_list)
@@ -472,6 +449,15 @@ def _methods(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
     """Yield the methods of a class body, the last one of each name."""
     by_name = {each.name: each for each in node.body if isinstance(each, _FUNCTION_NODES)}
     yield from by_name.values()  # type: ignore[misc]  # asynchronous ones look alike
+
+
+def _is_defined_in(codes: Iterable[CodeType], kind: type, function: FunctionType) -> bool:
+    """Return whether a function's code is one of those in the body of its class."""
+    is_inside = function.__qualname__.startswith(f"{kind.__qualname__}.")
+    return is_inside and any(
+        code.co_name == function.__code__.co_name and same_code(code, function.__code__)
+        for code in codes
+    )
 
 
 def _own_methods(kind: type) -> Iterator[FunctionType]:

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from modpack.core.cell_magic import magic_body, without_magics
 from modpack.core.plan import PackagingErrorReason
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.finder import is_a
 from modpack.discovery.script import (
     DEFINITION,
     IMPORTS,
@@ -32,6 +31,7 @@ from modpack.discovery.script import (
     statement_text,
     value_comment,
 )
+from modpack.environment.finder import is_a
 from modpack.errors import ObjMismatchError
 from modpack.exporting.live_code import absolute_file
 from modpack.exporting.script_choice import (
@@ -40,7 +40,8 @@ from modpack.exporting.script_choice import (
     DefinitionSelector,
     flags_of,
 )
-from modpack.pickling.base import SCRIPT_MARK, Filling
+from modpack.pickling.scripts import SCRIPT_MARK
+from modpack.saving.base import Filling
 
 _CELL_NAMES = re.compile(r"<(ipython|python)-input-|[\\/]ipykernel_\d+[\\/]")
 """File names that IPython, its kernel, and Python's REPL (3.13) give to cells."""
@@ -73,7 +74,7 @@ StoreValue = Callable[[str, object, str], bool]
 
 @dataclass
 class ScriptDefinitions:
-    """The definitions of one script (:class:`modpack.pickling.base.ScriptSource`).
+    """The definitions of one script (:class:`modpack.saving.base.ScriptSource`).
 
     Attributes:
         module: The path of their module in the package.

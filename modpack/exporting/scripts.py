@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from modpack.diagnostics import Diagnostic
-from modpack.discovery.importers import local_path
+from modpack.environment.importers import local_path
 from modpack.exporting.live_code import unwrap_functions
 from modpack.exporting.planner import Planner
-from modpack.pickling.base import Filling
 from modpack.pickling.functions import SCRIPTS
+from modpack.saving.base import Filling
 
 if TYPE_CHECKING:
     from modpack.discovery.script import ModuleText

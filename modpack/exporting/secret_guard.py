@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import Allowance, is_within, parents, root_of
@@ -24,6 +24,7 @@ from modpack.core.plan import FileKind, PackagingErrorReason, Plan, PlannedFile
 from modpack.core.process import current_folder, normalize_path
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
+from modpack.discovery.distributions import InstalledDistribution
 from modpack.discovery.secrets import (
     Secret,
     env_file_secrets,
@@ -34,8 +35,11 @@ from modpack.discovery.secrets import (
     is_project,
 )
 from modpack.discovery.walk import Walker
-from modpack.exporting.contents import interned_records
+from modpack.exporting.module_records import interned_records
+from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.problems import file_of
+
+PlaceOf: TypeAlias = Callable[[str], str]
 
 _log = logging.getLogger("modpack")
 _SCRIPT_CODE = (".py", ".pkl", ".json", ".txt")
@@ -49,12 +53,20 @@ class _Leak(NamedTuple):
         secret: The secret.
         place: Its location.
         is_file: Whether it is in a data file.
+        publisher: The distribution whose release contains it.
     """
 
     subject: str
     secret: Secret
     place: str
     is_file: bool = False
+    publisher: InstalledDistribution | None = None
+
+    def note(self) -> Diagnostic:
+        """Return the note about a secret that a distribution publishes."""
+        pin = "" if self.publisher is None else self.publisher.pin
+        text = f"{self.secret.description}, {self.secret.excerpt}, which {pin} contains as released"
+        return Diagnostic.from_code("published-secret", self.subject, text, self.place)
 
     def problem(self, graph: DependencyGraph, saved: bool = False) -> Diagnostic:
         """Return the problem that stops the export.
@@ -151,46 +163,59 @@ class SecretScan:
                     leaks += [_Leak(record, s, _locate(f"{record}/{name}", s)) for s in found]
         self._saved[record] = tuple(leaks)
 
-    def problems(
-        self,
-        plan: Plan,
-        walker: Walker,
-        own_folders: Iterable[Path],
-        place: Callable[[str], str],
+    def findings(
+        self, plan: Plan, walker: Walker, package_data: PackageDataPlanner, place: PlaceOf
     ) -> Iterator[Diagnostic]:
         """Yield a problem for each secret in a plan that is not allowed.
+
+        A token in an unchanged file of a library from an index is no leak of this package, so it
+        is a note. A value of a ``.env`` file is a problem anywhere.
 
         Args:
             plan: The plan.
             walker: Provides the sources.
-            own_folders: The folders of the user's own interned code.
+            package_data: Provides the folders of the user's code and the files of distributions.
             place: Maps a location to the file that the user knows.
         """
-        known = {**self._known, **dict(self._nearby_values(map(str, own_folders)))}
+        own_folders = map(str, package_data.own_folders(plan.decisions))
+        known = {**self._known, **dict(self._nearby_values(own_folders))}
         leaks = [leak for saved in self._saved.values() for leak in saved]
         for module in interned_records(plan, walker):
             source = walker.source(module)
             if walker.scan(module).is_clean and not any(value in source for value in known):
                 continue
-            file, found = file_of(walker, module), self._search(source, known)
-            leaks += [_Leak(module, secret, place(_locate(file, secret))) for secret in found]
+            file = file_of(walker, module)
+            for secret in self._search(source, known):
+                leak = _Leak(module, secret, place(_locate(file, secret)))
+                if secret.value not in known:
+                    leak = leak._replace(publisher=package_data.publisher_of(module, source))
+                leaks.append(leak)
         for each in plan.files:
-            leaks += self._scan_file(each, known)
+            leaks += self._scan_file(each, known, package_data)
         for leak in leaks:
             if any(a.admits(leak.subject, leak.secret.fingerprint) for a in self._allowed):
                 _log.info("%s: %s is allowed", leak.place, leak.secret.description)
+            elif leak.publisher is not None:
+                yield leak.note()
             else:
                 yield leak.problem(plan.graph, leak.subject in self._saved)
 
-    def _scan_file(self, file: PlannedFile, known: Mapping[bytes, str]) -> list[_Leak]:
+    def _scan_file(
+        self, file: PlannedFile, known: Mapping[bytes, str], package_data: PackageDataPlanner
+    ) -> Iterator[_Leak]:
         if file.kind is FileKind.NATIVE:
-            return []
+            return
         try:
             data = Path(file.source).read_bytes()
         except OSError:  # reported when the file is written
-            return []
-        found = (*_scan_file_name(file.record, data), *self._search(data, known))
-        return [_Leak(file.record, each, _locate(file.source, each), True) for each in found]
+            return
+        for secret in _scan_file_name(file.record, data):
+            yield _Leak(file.record, secret, _locate(file.source, secret), True)
+        for secret in self._search(data, known):
+            leak = _Leak(file.record, secret, _locate(file.source, secret), True)
+            if secret.value not in known:
+                leak = leak._replace(publisher=package_data.publisher_of(file, data))
+            yield leak
 
     def _search(self, data: bytes, known: Mapping[bytes, str]) -> tuple[Secret, ...]:
         """Search a text, with a cache for packages that are planned several times."""

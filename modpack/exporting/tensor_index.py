@@ -19,8 +19,8 @@ from modpack.core.tensors import StorageView, TensorFacts, TensorKind, bytes_use
 from modpack.core.text import dtype_name, human_size
 from modpack.diagnostics import Diagnostic
 from modpack.errors import listed
-from modpack.pickling.object_paths import iter_with_paths
-from modpack.pickling.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
+from modpack.saving.object_paths import iter_with_paths
+from modpack.saving.tensors import ORDINARY, StorageSaver, find_large_view, is_ordinary
 
 _MAX_PATHS: Final = 1000
 """Maximum number of paths to one module. Nested shared modules multiply them."""
@@ -81,7 +81,7 @@ class _TensorWalk:
                 yield from _optimizer_tensors(path, each)
             elif not isinstance(each, _PLAIN) and id(each) not in self._entered:
                 self._entered.add(id(each))
-                parts = [(n, part) for n, part in _parts(each) if type(part) not in _LEAVES]
+                parts = [(n, part) for n, part in _inner_parts(each) if type(part) not in _LEAVES]
                 todo.extend((dotted(path, name), part) for name, part in reversed(parts))
 
     def _module_tensors(self, path: str, root: torch.nn.Module) -> Iterator[_Found]:
@@ -97,22 +97,24 @@ class _TensorWalk:
                 yield from _script_module_tensors(path, module)
                 continue
             yield from _own_tensors(path, module)
-            children = [(n, child) for n, child in _table(module, "_modules") if child is not None]
+            children = [
+                (n, child) for n, child in _module_table(module, "_modules") if child is not None
+            ]
             inner = (*above, id(module))
             todo.extend((dotted(path, name), child, inner) for name, child in reversed(children))
 
 
 def _own_tensors(path: str, module: torch.nn.Module) -> Iterator[_Found]:
-    for name, tensor in _table(module, "_parameters"):
+    for name, tensor in _module_table(module, "_parameters"):
         if isinstance(tensor, torch.Tensor):
             yield dotted(path, name), TensorKind.PARAMETER, tensor, True
     temporary = vars(module).get("_non_persistent_buffers_set", ())
-    for name, tensor in _table(module, "_buffers"):
+    for name, tensor in _module_table(module, "_buffers"):
         if isinstance(tensor, torch.Tensor):
             yield dotted(path, name), TensorKind.BUFFER, tensor, name not in temporary
 
 
-def _table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
+def _module_table(module: torch.nn.Module, name: str) -> Iterable[tuple[str, Any]]:
     """Return the items of a module's table. Empty if ``__init__`` has never run."""
     return list(vars(module).get(name, {}).items())
 
@@ -136,7 +138,7 @@ def _optimizer_tensors(path: str, optimizer: torch.optim.Optimizer) -> Iterator[
                 yield dotted(path, f"state.{number}.{name}"), TensorKind.STATE, value, True
 
 
-def _parts(obj: object) -> Iterable[tuple[str, Any]]:
+def _inner_parts(obj: object) -> Iterable[tuple[str, Any]]:
     """Return a container's items, or an object's attributes if pickle saves them by default."""
     if isinstance(obj, dict):
         return ((str(k), v) for k, v in list(dict.items(obj)) if isinstance(k, (str, int)))

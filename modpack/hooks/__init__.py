@@ -1,4 +1,4 @@
-"""Model hooks: capture from a live model, description as specs, and restoration.
+"""Model hooks: the kinds of hooks that torch has, and their registration on loaded objects.
 
 Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
 the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
@@ -9,12 +9,12 @@ Names are resolved on first use (PEP 562), so importing this package does not im
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
+    from modpack.capturing.standalone import capture as capture
     from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook
     from modpack.hooks.graph import AfterBackward as AfterBackward
     from modpack.hooks.graph import CaptureGrad as CaptureGrad
@@ -27,35 +27,31 @@ if TYPE_CHECKING:
     from modpack.hooks.graph_parts import GraphHandle as GraphHandle
     from modpack.hooks.graph_parts import attach as attach
     from modpack.hooks.restoring import HookCapture as HookCapture
-    from modpack.hooks.standalone import capture as capture
-    from modpack.hooks.standalone import restore as restore
+    from modpack.hooks.restoring import restore as restore
 
-_MODULES = {
-    "AfterBackward": "graph",
-    "CaptureGrad": "graph",
-    "GraphHandle": "graph_parts",
-    "GraphSpec": "graph",
-    "HookCapture": "restoring",
-    "MultiGrad": "graph",
-    "NodeHook": "graph",
-    "NodePreHook": "graph",
-    "OutputGrad": "graph",
-    "SavedTensors": "graph",
-    "attach": "graph_parts",
-    "capture": "standalone",
-    "restore": "standalone",
-    "restore_comm_hook": "ddp",
+_NAMES = {
+    "modpack.capturing.standalone": ("capture",),
+    "modpack.hooks.ddp": ("restore_comm_hook",),
+    "modpack.hooks.graph": (
+        "AfterBackward",
+        "CaptureGrad",
+        "GraphSpec",
+        "MultiGrad",
+        "NodeHook",
+        "NodePreHook",
+        "OutputGrad",
+        "SavedTensors",
+    ),
+    "modpack.hooks.graph_parts": ("GraphHandle", "attach"),
+    "modpack.hooks.restoring": ("HookCapture", "restore"),
 }
-"""The defining submodule of each public name."""
+"""The public names by the module that defines them."""
 
-__all__ = sorted(_MODULES)
-
-
-def _find(name: str) -> object:
-    return getattr(importlib.import_module(f"modpack.hooks.{_MODULES[name]}"), name)
+_DEFINED_IN = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(_DEFINED_IN)
 
 
-define_lazily(__name__, _find, frozenset(_MODULES))
+define_lazily(__name__, _DEFINED_IN)
 
 
 def __dir__() -> list[str]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from types import MethodType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.nn.modules import module as module_globals
@@ -27,8 +26,7 @@ MULTI_GRAD: Final = "multi_grad"
 Flags = Mapping[str, "bool | str"]
 
 
-@dataclass(frozen=True)
-class InstalledHook:
+class InstalledHook(NamedTuple):
     """A hook registered on its target.
 
     Attributes:
@@ -42,8 +40,7 @@ class InstalledHook:
     flags: Flags
 
 
-@dataclass(frozen=True)
-class HookKind:
+class HookKind(NamedTuple):
     """One row: how a kind of hook is listed, registered, and cleared.
 
     Attributes:
@@ -96,8 +93,7 @@ def is_native(hook: object) -> bool:
     return type(called).__module__.startswith("torch.nn.utils.")
 
 
-@dataclass(frozen=True)
-class MultiGradPart:
+class MultiGradPart(NamedTuple):
     """The multi-grad hook of which one tensor has a part.
 
     Attributes:

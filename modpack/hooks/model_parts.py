@@ -23,6 +23,17 @@ Path = tuple[str, tuple[Step, ...]]
 """The name of a root, and the steps from it."""
 
 
+def require_model(model: object, optimizer: object) -> None:
+    """Check the types of a model and its optimizer.
+
+    Raises:
+        TypeError: If one of them has another type.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    require_optimizer(optimizer)
+
+
 def require_optimizer(optimizer: object) -> None:
     """Check that an argument is an optimizer or None.
 

@@ -1,9 +1,8 @@
-"""Reduction of parametrized modules, and names of tensors in ScriptModules.
+"""Re-creation of parametrized modules, and names of tensors in ScriptModules.
 
-``torch.nn.utils.parametrize`` gives each parametrized module its own class, created at run time,
-with a property for each parametrized tensor. That class rejects pickling. The original class and
-the module's state are saved, and torch's own functions re-create the class. Tensors of
-ScriptModules, which torch serializes itself, are saved by name so that hooks find them.
+Packages contain a parametrized module's original class and its state; torch's own functions create
+the class with the parametrizations again. Tensors of ScriptModules, which torch serializes itself,
+are saved by name so that hooks find them.
 """
 
 from __future__ import annotations
@@ -15,27 +14,6 @@ import torch
 from torch.nn.utils import parametrize
 
 from modpack.pickling.rebuild import named_in_packages
-
-
-def is_parametrized(module: torch.nn.Module) -> bool:
-    """Return whether a module has the class that torch created for its parametrizations."""
-    made_here = type(module).__module__ == parametrize.__name__
-    return made_here and parametrize.is_parametrized(module)
-
-
-def reduce_parametrized(module: torch.nn.Module) -> tuple[Any, ...]:
-    """Return the reduction of a parametrized module; the class that torch created rejects it."""
-    original = type(module).__bases__[0]
-    own: Any = getattr(original, "__getstate__", None)
-    is_plain = own is None or own is getattr(object, "__getstate__", None)
-    state = dict(module.__dict__) if is_plain else own(module)
-    return make_parametrized, (original,), state, None, None, fill_parametrized
-
-
-def parametrizations_of(module: torch.nn.Module) -> Iterator[tuple[str, int, torch.nn.Module]]:
-    """Yield each parametrization of a module: tensor name, position in the chain, and module."""
-    for name, chain in module.parametrizations.items():  # type: ignore[operator, union-attr]
-        yield from ((name, position, each) for position, each in enumerate(chain))
 
 
 @named_in_packages

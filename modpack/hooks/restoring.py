@@ -18,10 +18,12 @@ from torch.utils.hooks import RemovableHandle
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec, specs_from_json, specs_to_json
 from modpack.core.process import find_instances
 from modpack.errors import ModpackError
+from modpack.hooks.choice import HookChoice, check_names, selector
+from modpack.hooks.ddp import unwrap
 from modpack.hooks.graph_nodes import NodeKeeper, clear_node_hooks
 from modpack.hooks.graph_parts import combined_handle
 from modpack.hooks.kinds import KINDS, MULTI_GRAD, HookKind, kinds_of, multi_grad_part
-from modpack.hooks.model_parts import Path, extra_roots, resolve_path
+from modpack.hooks.model_parts import Path, extra_roots, require_model, resolve_path
 from modpack.hooks.present import PresentHooks
 from modpack.pickling.rebuild import named_in_packages
 from modpack.pickling.tensor_loading import StorageLoader, storage_record
@@ -324,3 +326,56 @@ def detach_hooks(payload: dict[str, Any]) -> None:
                 table.update(kept)
         elif row.scope == "accumulator":
             clear_node_hooks(target, kind)
+
+
+def restore(
+    model: torch.nn.Module,
+    captured: HookCapture,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    hooks: HookChoice = True,
+    global_hooks: bool = False,
+) -> dict[str, Any]:
+    """Register captured hooks on a model: a copy of the captured one, or one built like it.
+
+    The hooks refer to this model's parameters, modules, and containers. Existing hooks of the same
+    kinds on these modules and tensors are removed first.
+
+    Args:
+        model: The model.
+        captured: The return value of :func:`modpack.hooks.capture`.
+        optimizer: Its optimizer, if the hooks were captured with one.
+        hooks: The hooks to restore: True, False, names, or a predicate over specs.
+        global_hooks: Whether to register captured process-wide hooks.
+
+    Returns:
+        Handles by hook name.
+
+    Raises:
+        TypeError: If an argument has another type.
+        ValueError: If no hook has a chosen name.
+        ModpackError: If the hooks refer to a part that this model does not have.
+        UnpicklingError: If a hook requires a module that cannot be imported.
+    """
+    require_model(model, optimizer)
+    if not isinstance(captured, HookCapture):
+        raise TypeError(f"captured must be a HookCapture, not {type(captured).__name__}")
+    if captured.version != CAPTURE_VERSION:
+        raise ModpackError(
+            f"hook captures of version {captured.version!r} are not supported, only version "
+            f"{CAPTURE_VERSION}",
+            hint="Upgrade modpack, or capture the hooks again with this version.",
+        )
+    check_names(hooks, captured.specs)
+    wanted = frozenset(spec.name for spec in captured.specs if selector(hooks)(spec))
+    payloads = load_payloads(RestoreTarget(unwrap(model), optimizer, captured))
+    for payload in payloads:
+        detach_hooks(payload)
+    handles: dict[str, Any] = {}
+    new_handles: NewHandles = {}
+    for payload in payloads:
+        names = wanted.__contains__
+        handles.update(register_payload(payload, names, global_hooks, new_handles, replaces=True))
+        for held, attachment in payload["graph_handles"]:
+            held.attachment = attachment
+    return handles

@@ -90,6 +90,6 @@ class PrometheusMetrics:
         """Count an attempt to replace a package."""
         self._replacements.labels(model, "succeeded" if succeeded else "failed").inc()
 
-    def render(self) -> tuple[bytes, str]:
-        """Return all metrics in the text format, and its media type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    def render(self) -> tuple[str, bytes]:
+        """Return the media type of all metrics in the text format, and their text."""
+        return CONTENT_TYPE_LATEST, generate_latest(self._registry)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from modpack.errors import ModpackError
 from modpack.serving.log import LogHandler
 
 if TYPE_CHECKING:
+    from modpack.serving.asgi import ServerApp
     from modpack.serving.server import ModelServer
 
 _KEEP_ALIVE = 75
@@ -28,6 +28,39 @@ _HEAD_TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
+
+
+class _JoinedWrites:
+    """A transport that sends an answer as a whole.
+
+    uvicorn writes the head and the body. Two writes cost the server a tenth of its time, and wake
+    the client twice (benchmark serving, 1 client).
+
+    Args:
+        transport: The transport.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._held.append(data)
+        if data.startswith(b"HTTP/1.1 100"):  # the client waits for it before it sends the body
+            self.flush()
+
+    def flush(self) -> None:
+        """Send a complete answer."""
+        held, self._held = self._held, []
+        if held and not self._transport.is_closing():
+            self._transport.writelines(held)
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
 
 
 def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
@@ -44,8 +77,13 @@ def _limit_heads(timeout: float) -> type[asyncio.Protocol]:
         _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            self._joined = _JoinedWrites(transport)
+            super().connection_made(self._joined)
             self._wait()
+
+        def on_response_complete(self) -> None:
+            self._joined.flush()
+            super().on_response_complete()
 
         def data_received(self, data: bytes) -> None:
             cycle = self.cycle
@@ -114,7 +152,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def run(server: ModelServer, app: Callable[..., Any]) -> None:
+def run(server: ModelServer, app: ServerApp) -> None:
     """Wait until all models are ready, open the port, and answer requests until a signal.
 
     SIGTERM and SIGINT close the port and finish accepted requests; a second signal ends at once.
@@ -134,6 +172,7 @@ def run(server: ModelServer, app: Callable[..., Any]) -> None:
         ws="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # nothing here reads the address of a client
         server_header=False,
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
@@ -141,19 +180,20 @@ def run(server: ModelServer, app: Callable[..., Any]) -> None:
     loop = (config.get_loop_factory() or asyncio.new_event_loop)()
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(_serve(server, _Server(config, server)))
+        loop.run_until_complete(_serve(server, _Server(config, server), app))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
 
 
-async def _serve(server: ModelServer, http: uvicorn.Server) -> None:
+async def _serve(server: ModelServer, http: uvicorn.Server, app: ServerApp) -> None:
     host = server.settings.host
     try:
         with _reserve(host, server.settings.port) as listener:
             await server.start()
             await http.serve([listener])
     finally:
+        app.record()
         await server.close()
     server.log("stopped")
 

@@ -1,4 +1,4 @@
-"""Listing, verifying, and pruning the cache.
+"""Listing and clearing the cache.
 
 An *entry* is a folder that is used and removed as a whole: the unpacked files of a package, or a
 virtual environment with a package's requirements.
@@ -7,18 +7,18 @@ virtual environment with a package's requirements.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from modpack.errors import CacheError, ModpackError
+from modpack.errors import CacheError
 from modpack.loading.cache import (
     CODE,
     ENVIRONMENT,
@@ -36,7 +36,6 @@ from modpack.loading.package_record import remove_stale_records
 
 EntryKind: TypeAlias = Literal["package", "environment"]
 
-_SHORTEST_PREFIX = 4
 _DIGEST = re.compile(r"[0-9a-f]{4,64}")
 _SCAN_FOLDERS = (re.compile(r"v\d+"), re.compile(r"[0-9a-f]{1,2}"))
 _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
@@ -79,8 +78,8 @@ class Scans:
 
 
 @dataclass(frozen=True)
-class Pruned:
-    """The result of :func:`prune`.
+class Cleared:
+    """The result of :func:`clear`.
 
     Attributes:
         removed: The removed entries.
@@ -106,27 +105,10 @@ def list_entries(cache: Path) -> tuple[CacheEntry, ...]:
     Args:
         cache: The cache folder, which may not exist.
     """
-    return _latest_first((*_packages(cache), *map(_environment, _environments(cache))))
-
-
-def list_packages(cache: Path) -> tuple[CacheEntry, ...]:
-    """Return the packages in the cache, most recently used first.
-
-    The files of environments, which are many, are not listed.
-
-    Args:
-        cache: The cache folder, which may not exist.
-    """
-    return _latest_first(_packages(cache))
-
-
-def _latest_first(found: Iterable[CacheEntry | None]) -> tuple[CacheEntry, ...]:
-    entries = [entry for entry in found if entry is not None]
+    packages = map(_package, _package_folders(cache))
+    environments = map(_environment, _environments(cache))
+    entries = [entry for entry in chain(packages, environments) if entry is not None]
     return tuple(sorted(entries, key=lambda entry: (-entry.used, entry.digest)))
-
-
-def _packages(cache: Path) -> Iterator[CacheEntry | None]:
-    return map(_package, _package_folders(cache))
 
 
 def list_scans(cache: Path) -> Scans:
@@ -135,89 +117,47 @@ def list_scans(cache: Path) -> Scans:
     return Scans(len(sizes), sum(sizes))
 
 
-def damaged_files(package: CacheEntry) -> tuple[str, ...]:
-    """Return the files of a package that were modified; the record itself if it is unreadable."""
-    record = read_record(package.folder)
-    if record is None:
-        return ("tree.json",)
-    folder = package.folder / FILES
-    return tuple(n for n, (size, sha) in record.files.items() if not _is(folder / n, size, sha))
-
-
-def _is(file: Path, size: int, sha256: str) -> bool:
-    try:
-        content = file.read_bytes()
-    except OSError:
-        return False
-    return len(content) == size and hashlib.sha256(content).hexdigest() == sha256
-
-
-def prune(
-    cache: Path,
-    *,
-    digests: Iterable[str] = (),
-    older_than: float | None = None,
-    max_size: int | None = None,
-    everything: bool = False,
-) -> Pruned:
-    """Remove selected entries, except those that a running process uses.
+def clear(cache: Path, older_than: float | None = None) -> Cleared:
+    """Remove entries and scans, except entries that a running process uses.
 
     Incomplete entries of ended processes are always removed, and so are records of packages that no
     longer exist.
 
     Args:
         cache: The cache folder, which may not exist.
-        digests: Digests of entries, or their prefixes.
-        older_than: Remove entries that were not used for this many seconds.
-        max_size: Then remove the least recently used entries until the rest fits, in bytes.
-        everything: Whether to remove all entries.
+        older_than: Remove only what was not used for this many seconds. None removes everything.
 
     Raises:
         CacheError: If the cache cannot be locked, or an entry cannot be removed.
-        ModpackError: If a prefix matches no entry, or several.
     """
     if not cache.is_dir():
-        return Pruned()
-    entries = list_entries(cache)
-    named = {_named(entries, each).digest for each in digests}
-    limit = time.time() - older_than if older_than is not None else None
+        return Cleared()
+    limit = math.inf if older_than is None else time.time() - older_than
     with exclusive(cache):
         used = in_use(cache)
-        old = {e.digest for e in entries if everything or (limit is not None and e.used < limit)}
-        wanted = named | old
-        wanted |= _too_many(cache, entries, wanted | used, wanted - used, max_size)
-        going = [entry for entry in entries if entry.digest in wanted]
-        removed = tuple(entry for entry in going if entry.digest not in used and _put_aside(entry))
+        old = [entry for entry in list_entries(cache) if entry.used < limit]
+        kept = tuple(entry for entry in old if entry.digest in used)
+        removed = tuple(entry for entry in old if entry.digest not in used)
+        for entry in removed:
+            _put_aside(entry)
         left = sweep(cache, used)
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
     remove_stale_records(cache)
-    kept = tuple(entry for entry in going if entry not in removed)
-    scans = _prune_scans(cache, time.time() if everything else limit)
-    return Pruned(removed, kept, scans, len(left) - len(removed))
+    return Cleared(removed, kept, _clear_scans(cache, limit), len(left) - len(removed))
 
 
-def _too_many(
-    cache: Path,
-    entries: Sequence[CacheEntry],
-    settled: set[str],
-    going: set[str],
-    max_size: int | None,
-) -> set[str]:
-    """Return more entries to remove until the cache fits into ``max_size``."""
-    if max_size is None:
-        return set()
-    total = sum(entry.size_bytes for entry in entries if entry.digest not in going)
-    total += list_scans(cache).size_bytes
-    found: set[str] = set()
-    for entry in reversed(entries):  # the least recently used is last
-        if total > max_size and entry.digest not in settled:
-            found.add(entry.digest)
-            total -= entry.size_bytes
-    return found
+def _clear_scans(cache: Path, limit: float) -> Scans:
+    removed = []
+    for file, size, changed in _scan_files(cache):
+        if changed < limit:
+            with contextlib.suppress(OSError):
+                Path(file).unlink()
+                removed.append(size)
+    return Scans(len(removed), sum(removed))
 
 
-def _put_aside(entry: CacheEntry) -> bool:
+def _put_aside(entry: CacheEntry) -> None:
     """Rename an entry under the lock; its files are removed after the lock is released."""
     aside = entry.folder.with_name(f"{entry.digest[:12]}.{os.urandom(8).hex()}{TEMPORARY}")
     try:
@@ -225,33 +165,6 @@ def _put_aside(entry: CacheEntry) -> bool:
     except OSError as failure:
         reason = failure.strerror or failure
         raise CacheError(f"{entry.folder}: cannot remove the cache entry: {reason}") from failure
-    return True
-
-
-def _prune_scans(cache: Path, before: float | None) -> Scans:
-    removed = []
-    for file, size, changed in _scan_files(cache) if before is not None else ():
-        if before is not None and changed < before:
-            with contextlib.suppress(OSError):
-                Path(file).unlink()
-                removed.append(size)
-    return Scans(len(removed), sum(removed))
-
-
-def _named(entries: Iterable[CacheEntry], digest: str) -> CacheEntry:
-    found = [entry for entry in entries if entry.digest.startswith(digest)]
-    if len(found) == 1 and len(digest) >= _SHORTEST_PREFIX:
-        return found[0]
-    if not found:
-        raise ModpackError(
-            f"no cache entry has a digest that begins with {digest!r}",
-            hint="List the digests with: modpack cache list",
-        )
-    digests = ", ".join(entry.digest[:16] for entry in found[:3])
-    raise ModpackError(
-        f"the digest {digest!r} is ambiguous or too short: it matches {digests}",
-        hint=f"Pass at least {_SHORTEST_PREFIX} characters that identify one entry.",
-    )
 
 
 def _package(folder: Path) -> CacheEntry | None:

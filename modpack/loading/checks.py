@@ -24,7 +24,7 @@ from modpack.core.environment import (
     pip_install_command,
 )
 from modpack.core.process import usable_cores
-from modpack.discovery.environment import compare
+from modpack.environment.comparison import compare
 from modpack.errors import (
     INSTALL_RECORDED,
     MAX_LISTED_VERSIONS,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from modpack.options import VerifyLevel
 
 
-def stricter_level(verify: VerifyLevel, policy: TrustPolicy | None) -> str:
+def stricter_level(verify: VerifyLevel, policy: TrustPolicy | None) -> VerifyLevel:
     """Return the stricter verification level of an option and a policy."""
     return "full" if policy is not None and policy.verify == "full" else verify
 
@@ -258,7 +258,7 @@ def require_trust(archive: Archive, policy: TrustPolicy, path: object) -> None:
         SignatureError: If only the signature is missing or invalid.
         ArchiveError: If a record is damaged.
     """
-    from modpack.security.code_listing import find_package_violations, list_code
+    from modpack.trust.code_listing import find_package_violations, list_code
 
     code = None if policy.allow_code else list_code(archive, read_manifest(archive))
     problems = [str(each) for each in find_package_violations(archive, policy, code)]
@@ -281,10 +281,10 @@ def require_signature(archive: Archive, policy: TrustPolicy, path: object) -> No
         ModpackError: If the extra ``sign`` is not installed.
     """
     if policy.require_signature_from:
-        from modpack.security.signing import check_signatures
+        from modpack import services  # few policies require a signature
 
-        file = path if isinstance(path, (str, os.PathLike)) else None
-        check_signatures(archive, policy.require_signature_from, file)
+        file = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+        services.installed.check_signatures(archive, policy.require_signature_from, file)
 
 
 def require_hook_kinds(source: str, policy: TrustPolicy, hooks: Iterable[tuple[str, str]]) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from modpack.archive.records import read_waiting
 from modpack.core.names import PACKAGES, is_within, root_of
-from modpack.discovery.importers import module_dict
+from modpack.environment.importers import module_dict
 from modpack.loading.waiting_imports import ANNOTATE_NAME, COMPILER_NAME, DEFER_NAME
 
 if TYPE_CHECKING:

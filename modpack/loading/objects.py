@@ -21,7 +21,7 @@ from modpack.archive.base import Archive
 from modpack.archive.records import decoding, read_document, read_specs
 from modpack.core.json_values import as_list, as_mapping, as_text
 from modpack.core.process import find_instances, gc_paused, gc_resumed
-from modpack.discovery.importers import importer_of, local_path, module_dict
+from modpack.environment.importers import importer_of, local_path, module_dict
 from modpack.errors import (
     ArchiveError,
     ModpackWarning,
@@ -38,7 +38,7 @@ from modpack.pickling.unpickler import unpickle_object
 if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
     from modpack.core.policy import TrustPolicy
-    from modpack.hooks.describe import HookChoice
+    from modpack.hooks.choice import HookChoice
     from modpack.hooks.restoring import NewHandles
 
 _CONFLICTS: Final = (
@@ -308,7 +308,7 @@ def _require_agreement(
 def _select_hooks(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[str]:
     if hooks is True and not specs:
         return frozenset()
-    from modpack.hooks.describe import check_names, selector  # few models have hooks
+    from modpack.hooks.choice import check_names, selector
 
     check_names(hooks, specs)
     return frozenset(spec.name for spec in filter(selector(hooks), specs))
@@ -370,12 +370,11 @@ class _LoadContext:
 
 def _copy_to_zip(archive: Archive) -> io.BytesIO:
     """Copy a package to a zip in memory: torch's reader accepts neither folders nor views."""
-    from modpack.archive.writer import ArchiveWriter  # rarely needed
+    import zipfile  # rarely needed
 
     buffer = io.BytesIO()
-    with ArchiveWriter(buffer) as writer:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as copy:
         for name in archive.names():
-            writer.write(name, archive.read(name))
-        writer.commit()
+            copy.writestr(f"archive/{name}", archive.read(name))
     buffer.seek(0)
     return buffer

@@ -24,21 +24,26 @@ from modpack.loading.checks import (
     require_storages,
     stricter_level,
 )
-from modpack.options import LoadWeightsOptions, takes_options
+from modpack.options import VerifyLevel, require_object_choice, require_options
 from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
-from modpack.security.pickle_names import read_pickle
+from modpack.trust.pickle_names import read_pickle
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from modpack.core.policy import TrustPolicy
 
 _READ: Final = (layout.ENTRY, layout.BYTEORDER)
 """Records that are otherwise read without a comparison with their digests."""
 _PLAIN_FORMS: Final = frozenset({"", "conjugated", "negated", "subclass"})
 
 
-@takes_options(LoadWeightsOptions)
 def load_weights(
-    path: str | os.PathLike[str] | BinaryIO, **options: Unpack[LoadWeightsOptions]
+    path: str | os.PathLike[str] | BinaryIO,
+    *,
+    package: str | None = None,
+    resource: str | None = None,
+    map_location: Any = None,
+    policy: TrustPolicy | None = None,
+    verify: VerifyLevel = "code",
 ) -> dict[str, torch.Tensor]:
     """Load the state dict of a packaged model without running the package's code.
 
@@ -53,7 +58,14 @@ def load_weights(
 
     Args:
         path: Package file, binary file object, or folder of an unzipped package.
-        **options: See :class:`modpack.options.LoadWeightsOptions`.
+        package: Package of the saved object. Pass it together with ``resource``. The default is the
+            main resource, or the only saved object.
+        resource: Name of the saved object in ``package``.
+        map_location: Device of the tensors; see :func:`torch.load`.
+        policy: Trust policy. None allows everything.
+        verify: Tensors to compare with their digests first: ``'code'`` for none, which are mapped
+            and not read; ``'full'`` for all that are loaded. The policy's level applies if it is
+            stricter.
 
     Returns:
         The parameters and persistent buffers of a module, by their names in its ``state_dict``;
@@ -67,11 +79,9 @@ def load_weights(
         ModpackError: If the package does not record its tensors, or if some of them cannot be
             loaded without unpickling; the error lists them.
     """
-    package, resource = options["package"], options["resource"]
-    if (package is None) != (resource is None):
-        raise TypeError("package and resource must be given together")
-    policy, map_location = options["policy"], options["map_location"]
-    level = stricter_level(options["verify"], policy)
+    require_object_choice(package, resource)
+    require_options(policy=policy, verify=verify)
+    level = stricter_level(verify, policy)
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None

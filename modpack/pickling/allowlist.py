@@ -78,7 +78,7 @@ _DANGEROUS_MODULES: Final = frozenset(
     {"subprocess", "_posixsubprocess", "pty", "runpy", "_ctypes", "importlib", "imp", "zipimport"}
 )
 _SYSTEMS: Final = frozenset({"os", "posix", "nt"})
-_OF_SYSTEMS: Final = re.compile(
+_OF_SYSTEMS: Final = (
     r"(exec|spawn|posix_spawn|popen|system|fork|kill|remove|unlink|rmdir|rename|replace|chmod|chown"
     r"|link|symlink|truncate|open$|fdopen|startfile|putenv|_exit|abort)"
 )
@@ -106,6 +106,6 @@ def is_dangerous(module: str, name: str) -> bool:
     (True, False)
     """
     if module in _SYSTEMS:
-        return _OF_SYSTEMS.match(name) is not None
+        return re.match(_OF_SYSTEMS, name) is not None
     is_named = f"{module}.{name}" in _DANGEROUS_NAMES
     return is_named or module.partition(".")[0] in _DANGEROUS_MODULES

@@ -1,10 +1,8 @@
-"""Reduction of classes that cannot be imported: made in functions or at run time.
+"""Re-creation of classes that cannot be imported: made in functions or at run time.
 
-Source alone cannot re-create such a class, because names in it refer to variables of a call that
-has ended. The class is therefore saved in parts. Its functions are saved by their source like any
-others. Loading takes two steps, so that the class may refer to itself: its metaclass creates an
-empty class, then the attributes are set. The generated functions of dataclasses, named tuples,
-enums, and typed dictionaries have no source; the input that they are generated from is saved.
+Loading takes two steps, so that the class may refer to itself: its metaclass creates an empty
+class, then the attributes are set. The functions of dataclasses, named tuples, enums, and typed
+dictionaries are generated again.
 """
 
 from __future__ import annotations
@@ -13,41 +11,12 @@ import abc
 import collections
 import dataclasses
 import enum
-import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
-from modpack.pickling.base import RefusedError
-from modpack.pickling.functions import find_live_object
 from modpack.pickling.rebuild import named_in_packages
-
-_Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]
-"""The factory, its arguments, and the attributes to set afterwards."""
-
-
-def _generated(cls: type, module: Any) -> _Generated | None:
-    if isinstance(cls, enum.EnumMeta):
-        return _enum_parts(cls, module)
-    if type(cls) is type(_Typed):
-        return _typed_dict_parts(cls, module)
-    if cls.__bases__ == (tuple,) and isinstance(vars(cls).get("_fields"), tuple):
-        return _named_tuple_parts(cls, module)
-    return None
-
-
-def _named_tuple_parts(cls: Any, module: Any) -> _Generated:
-    fields, defaults = cls._fields, dict(cls._field_defaults)
-    plain = vars(make_named_tuple(cls.__name__, cls.__qualname__, "", fields, defaults))
-    attributes = {
-        name: value
-        for name, value in vars(cls).items()
-        if name not in plain or (name == "__doc__" and value != plain[name])
-    }
-    attributes.update(_own_functions(cls, plain))
-    return make_named_tuple, (cls.__name__, cls.__qualname__, module, fields, defaults), attributes
 
 
 @named_in_packages
@@ -73,40 +42,6 @@ def _path(module: Any) -> str:
     return module.__name__ if isinstance(module, types.ModuleType) else str(module)
 
 
-def _own_functions(cls: type, plain: Any) -> dict[str, Any]:
-    """Return the functions that the class's author wrote in place of generated ones."""
-    found = {}
-    for name, value in vars(cls).items():
-        function = getattr(value, "__func__", value)
-        if name in plain and isinstance(function, types.FunctionType):
-            if function.__module__ == cls.__module__ and not _is_generated(function):
-                found[name] = value
-    return found
-
-
-def _is_generated(function: Any) -> bool:
-    """Return whether a function was compiled from generated source."""
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    code = getattr(function, "__code__", None)
-    generators = (collections.__file__, enum.__file__, dataclasses.__file__)
-    return code is not None and (
-        code.co_filename.startswith("<string>") or code.co_filename in generators
-    )
-
-
-class _Typed(typing.TypedDict):
-    """An example that gives access to the metaclass of typed dictionaries."""
-
-
-def _typed_dict_parts(cls: Any, module: Any) -> _Generated:
-    names = ("__required_keys__", "__optional_keys__", "__doc__")
-    attributes = {name: getattr(cls, name) for name in names}
-    hints = dict(cls.__annotations__)
-    arguments = (cls.__name__, cls.__qualname__, module, hints, cls.__total__)
-    return make_typed_dict, arguments, attributes
-
-
 @named_in_packages
 def make_typed_dict(
     name: str, qualname: str, module: Any, hints: dict[str, Any], total: bool
@@ -123,34 +58,6 @@ def make_typed_dict(
     made: type = typing.TypedDict(name, hints, total=total)  # type: ignore[misc]
     made.__module__, made.__qualname__ = _path(module), qualname
     return made
-
-
-def _enum_parts(cls: Any, module: Any) -> _Generated:
-    for name in ("__new__", "__init__", "_generate_next_value_"):
-        own = vars(cls).get("__new_member__" if name == "__new__" else name)
-        function = getattr(own, "__func__", own)
-        is_function = isinstance(function, types.FunctionType)
-        if is_function and function.__module__ not in ("enum", "builtins", None):
-            raise RefusedError(
-                f"the enum {cls.__qualname__} has {name}, and is not found under its name",
-                hint="Define it at the top level of a module.",
-            )
-    members = {name: member._value_ for name, member in cls.__members__.items()}
-    known = set(vars(enum.Flag("_", "_one"))) | set(vars(enum.IntEnum("_", "_one"))) - {"_one"}
-    attributes = {
-        name: value
-        for name, value in vars(cls).items()
-        if name not in known and name not in members and name not in _ENUM_TABLES
-    }
-    attributes.update(_own_functions(cls, known))
-    boundary = getattr(cls, "_boundary_", None)
-    arguments = (type(cls), cls.__name__, cls.__qualname__, module, cls.__bases__, members)
-    return make_enum, (*arguments, boundary), attributes
-
-
-_ENUM_TABLES = frozenset(
-    {"_unhashable_values_", "_hashable_values_", "_unhashable_values_map_", "__new_member__"}
-)
 
 
 @named_in_packages
@@ -184,57 +91,6 @@ def make_enum(
     return made
 
 
-_OPTIONS = ("init", "repr", "eq", "order", "unsafe_hash", "frozen")
-_GENERATED = frozenset(
-    {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__"}
-    | {"__lt__", "__le__", "__gt__", "__ge__"}
-)
-_FIELD_OPTIONS = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata")
-
-
-def dataclass_parts(cls: type) -> tuple[dict[str, Any] | None, frozenset[str]]:
-    """Return the input that a dataclass is generated from, and the attributes generated from it.
-
-    Returns:
-        Options and fields, or None if the class itself is not a dataclass.
-    """
-    if "__dataclass_params__" not in vars(cls):
-        return None, frozenset()
-    params = vars(cls)["__dataclass_params__"]
-    options = {name: getattr(params, name) for name in _OPTIONS}
-    options["match_args"] = "__match_args__" in vars(cls)
-    own = vars(cls).get("__annotations__", {})
-    fields = {
-        name: _field_parts(field)
-        for name, field in vars(cls)["__dataclass_fields__"].items()
-        if name in own and field._field_type is not dataclasses._FIELD_CLASSVAR  # type: ignore[attr-defined]
-    }
-    generated = {
-        name
-        for name, value in vars(cls).items()
-        if name in _GENERATED and isinstance(value, types.FunctionType) and _is_generated(value)
-    }
-    return {"options": options, "fields": fields}, frozenset(
-        generated | {"__dataclass_params__", "__dataclass_fields__"}
-    )
-
-
-def has_generated_doc(cls: type) -> bool:
-    """Return whether a dataclass's docstring is its generated signature."""
-    try:
-        signature = str(inspect.signature(cls)).replace(" -> None", "")
-    except (TypeError, ValueError):  # as in dataclasses
-        signature = ""
-    return cls.__doc__ == cls.__name__ + signature
-
-
-def _field_parts(field: Any) -> dict[str, Any]:
-    parts = {name: getattr(field, name) for name in _FIELD_OPTIONS}
-    parts["metadata"] = dict(field.metadata)
-    parts["kw_only"] = field.kw_only
-    return {name: value for name, value in parts.items() if value is not dataclasses.MISSING}
-
-
 def regenerate_dataclass(cls: type, parts: dict[str, Any]) -> None:
     """Generate again what :func:`dataclasses.dataclass` generated.
 
@@ -251,78 +107,6 @@ def regenerate_dataclass(cls: type, parts: dict[str, Any]) -> None:
     dataclasses.dataclass(cls, **parts["options"])
     for name, slot in slots.items():
         type.__setattr__(cls, name, slot)
-
-
-_CREATION_ATTRIBUTES = ("__slots__", "__doc__", "__orig_bases__")
-"""Attributes that must exist when a class is created; the others are set afterwards."""
-
-_CREATED_BY_PYTHON = frozenset(
-    {"__dict__", "__weakref__", "__module__", "__qualname__", "__abstractmethods__", "_abc_impl"}
-)
-_CREATED_BY_TORCH = frozenset({"_backward_cls", "_compiled_autograd_backward_state"})
-"""Attributes that the metaclass of autograd functions adds to each class."""
-
-
-def is_dynamic(cls: type) -> bool:
-    """Return whether a class that is not found under its name was made at run time.
-
-    If the name leads to another object, the class comes from another version of its library. But
-    a class may share the name of its own base, if a decorator derived it.
-    """
-    if "<locals>" in cls.__qualname__:
-        return True
-    found = find_live_object(cls.__module__, cls.__qualname__)
-    return cls.__module__ in sys.modules and (found is None or found in type.mro(cls)[1:])
-
-
-def reduce_class(cls: type, importable: types.ModuleType | None) -> tuple[Any, ...]:
-    """Return a class's six-part reduction; see :meth:`object.__reduce__`.
-
-    Args:
-        cls: The class.
-        importable: The importable module that it claims to be defined in, or None.
-
-    Raises:
-        RefusedError: If a class of this kind cannot be re-created.
-    """
-    module: Any = cls.__module__ if importable is None else importable
-    generated = _generated(cls, module)
-    if generated is not None:
-        function, arguments, attributes = generated
-        return function, arguments, {"attributes": attributes}, None, None, fill_class
-    if not _is_of_python(cls):
-        raise RefusedError(f"{cls!r} is built in and is not found under its name")
-    own = dict(vars(cls))
-    at_once = {name: own.pop(name) for name in _CREATION_ATTRIBUTES if name in own}
-    parts, replaced = dataclass_parts(cls)
-    if parts is not None and has_generated_doc(cls):
-        at_once.pop("__doc__", None)
-    state = {
-        "attributes": {
-            n: v for n, v in own.items() if n not in replaced and not _is_created(cls, n, v)
-        },
-        "dataclass": parts,
-    }
-    arguments = (type(cls), cls.__name__, cls.__qualname__, module, cls.__bases__, at_once)
-    return make_class, arguments, state, None, None, fill_class
-
-
-def _is_of_python(cls: type) -> bool:
-    """Return whether Python code created a class; classes created in C have no parts to save."""
-    has_dict = any("__dict__" in vars(base) for base in type.mro(cls))
-    return bool(cls.__flags__ & _HEAP_TYPE) and (has_dict or "__slots__" in vars(cls))
-
-
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
-
-
-def _is_created(cls: type, name: str, value: Any) -> bool:
-    """Return whether creating the class creates this attribute."""
-    if name in _CREATED_BY_PYTHON or (
-        name in _CREATED_BY_TORCH and "torch" in type(cls).__module__
-    ):
-        return True
-    return isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
 
 
 @named_in_packages

@@ -3,7 +3,7 @@
 :mod:`pickletools` documents the opcodes. The machine keeps the stack, the memo, and the marks. It
 is stricter than Python's: it rejects what no pickler writes and unpicklers read differently. Its
 actions define names, calls, and states: :mod:`.data_unpickler` creates plain data,
-:mod:`modpack.security.pickle_names` only records what a pickle would do.
+:mod:`modpack.trust.pickle_names` only records what a pickle would do.
 """
 
 from __future__ import annotations

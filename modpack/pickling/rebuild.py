@@ -8,7 +8,6 @@ name next to the old one.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -54,7 +53,6 @@ _NAMES: Final = {
         "make_parametrized",
         "tensor_of",
     ),
-    "modpack.hooks.observe": ("fresh",),
     "modpack.hooks.restoring": (
         "HookCapture",
         "handle",
@@ -68,7 +66,7 @@ _NAMES: Final = {
         "make_named_tuple",
         "make_typed_dict",
     ),
-    "modpack.pickling.base": (
+    "modpack.pickling.scripts": (
         "defined",
         "script_module",
         "set_in_script",
@@ -86,6 +84,7 @@ _NAMES: Final = {
         "fill_cell",
         "fill_weak_container",
         "forward_ref",
+        "fresh",
         "fresh_barrier",
         "fresh_condition",
         "fresh_context_var",
@@ -95,6 +94,7 @@ _NAMES: Final = {
         "fresh_semaphore",
         "fresh_simple_queue",
         "graph_module",
+        "load_script_module",
         "lru_cached",
         "mapping_proxy",
         "memory_view",
@@ -115,7 +115,6 @@ _NAMES: Final = {
         "weak_proxy",
         "weak_reference",
     ),
-    "modpack.pickling.torch_archives": ("load_script_module",),
 }
 """The defining modules. A table of names, because some of them are in higher layers."""
 
@@ -141,8 +140,4 @@ def named_in_packages(obj: T) -> T:
     return obj
 
 
-def _find(name: str) -> object:
-    return getattr(importlib.import_module(DEFINED_IN[name]), name)
-
-
-define_lazily(__name__, _find, frozenset(DEFINED_IN))
+define_lazily(__name__, DEFINED_IN)

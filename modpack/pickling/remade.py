@@ -303,3 +303,21 @@ def graph_module(
         made.__dict__[attribute] = plain.graph
     made.recompile()
     return made
+
+
+@named_in_packages
+def load_script_module(importer: Any, record: str) -> torch.jit.ScriptModule:
+    """Load a ScriptModule from a record of a package.
+
+    importer: The package's importer, with ``zip_reader`` and ``last_map_location``.
+    record: The record with the output of torch.jit.save.
+    """
+    buffer = io.BytesIO(importer.zip_reader.get_record(record))
+    loaded = torch.jit.load(buffer, map_location=importer.last_map_location)  # type: ignore[no-untyped-call]
+    return loaded  # type: ignore[no-any-return]
+
+
+@named_in_packages
+def fresh(package: object, kind: type, *arguments: Any) -> Any:
+    """Return an empty container in place of one whose contents were not saved."""
+    return kind(*arguments)

@@ -7,19 +7,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Final, TypeVar
+from typing import Final
 
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment
 from modpack.core.observations import MockEvent, MockRisk, observed_risk
-from modpack.core.plan import MockUse, Plan
+from modpack.core.plan import Plan
 from modpack.core.policy import Signer
 from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
 from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_codes
 from modpack.discovery.distributions import DistributionIndex
-from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
+from modpack.report.audit_facts import (
+    LICENSE,
+    AuditFacts,
+    DistributionFacts,
+    GateResult,
+    MockFacts,
+    files_of,
+)
 from modpack.report.audit_findings import (
     dangerous_names,
     find_all,
@@ -34,19 +41,18 @@ from modpack.report.distribution_index import (
 )
 from modpack.report.facts import (
     ModuleFacts,
+    UseFacts,
     importers_of,
     plan_facts,
     plan_with_uses,
     sources_here,
 )
 from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
-from modpack.security.code_listing import list_code
 from modpack.security.signing import check_signatures
+from modpack.trust.code_listing import list_code
 
-_LICENSE: Final = "license"
 _SEVERITIES: Final = tuple(severity.value for severity in Severity)
 _WORST_FIRST: Final = list(reversed(MockRisk))
-_OfMock = TypeVar("_OfMock", MockUse, MockEvent)
 
 
 def mock_facts(
@@ -59,28 +65,35 @@ def mock_facts(
         self_test: The package's self-test, if any.
         modules: All modules.
     """
-    uses_by_module = _by_module(plan.mock_uses)
-    events_by_module = _by_module(self_test.observations.mock_events if self_test else ())
+    files = files_of(modules)
+    uses: defaultdict[str, list[UseFacts]] = defaultdict(list)
+    for use in plan.mock_uses:
+        found = UseFacts(**vars(use), path=files.get(use.importer))
+        uses[use.module].append(found)
+    events: defaultdict[str, list[MockEvent]] = defaultdict(list)
+    for event in self_test.observations.mock_events if self_test is not None else ():
+        events[event.module].append(event)
     runs = self_test.runs if self_test is not None else 0
-    facts: list[MockFacts] = []
-    for each in modules:
-        if each.action is Action.MOCK:
-            uses, events = uses_by_module[each.module], tuple(events_by_module[each.module])
-            chain = plan.graph.shortest_path(uses[0].importer) if uses else ()
-            risk = observed_risk(events, runs)
-            facts.append(
-                MockFacts(
-                    each.module, each.rule, each.importers, tuple(uses), chain, risk, events, runs
-                )
-            )
+    facts = [
+        MockFacts(
+            each.module,
+            each.rule,
+            importers=each.importers,
+            uses=tuple(uses[each.module]),
+            chain=_chain_to(uses[each.module], plan),
+            risk=observed_risk(events[each.module], runs),
+            events=tuple(events[each.module]),
+            runs=runs,
+        )
+        for each in modules
+        if each.action is Action.MOCK
+    ]
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
 
 
-def _by_module(listed: Sequence[_OfMock]) -> defaultdict[str, list[_OfMock]]:
-    found: defaultdict[str, list[_OfMock]] = defaultdict(list)
-    for each in listed:
-        found[each.module].append(each)
-    return found
+def _chain_to(uses: Sequence[UseFacts], plan: Plan) -> tuple[str, ...]:
+    """Return the import chain from a saved object to the first use of a mock."""
+    return plan.graph.shortest_path(uses[0].importer) if uses else ()
 
 
 def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:
@@ -188,26 +201,6 @@ class Gate:
         return tuple(each for each in found if each.severity.rank <= worst)
 
 
-@dataclass(frozen=True)
-class AuditResult:
-    """The verdict of an audit.
-
-    Attributes:
-        fired: The gates that fired, with the findings that made them fire.
-        errors: The findings that fail every audit.
-        problems: The number of problems of the plan.
-    """
-
-    fired: tuple[tuple[Gate, tuple[Diagnostic, ...]], ...]
-    errors: tuple[Diagnostic, ...]
-    problems: int
-
-    @property
-    def passed(self) -> bool:
-        """Whether no problem, error, or gate fails the audit."""
-        return not (self.fired or self.errors or self.problems)
-
-
 def parse_gate(text: str) -> Gate:
     """Return the gate for a value of ``--fail-on``.
 
@@ -226,7 +219,7 @@ def parse_gate(text: str) -> Gate:
     ValueError: unknown code 'mock-caled'. Did you mean 'mock-called'?
     """
     word, colon, glob = (part.strip() for part in text.partition(":"))
-    if word == _LICENSE:
+    if word == LICENSE:
         if not glob:
             raise ValueError(f"{text!r} has no license pattern. Use, for example, license:GPL*.")
         return Gate(text, license=glob)
@@ -237,19 +230,18 @@ def parse_gate(text: str) -> Gate:
     raise ValueError(_explain_unknown_gate(text, word, bool(colon)))
 
 
-def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditResult:
-    """Return whether an audit passes: it has no problem, no error, and no gate that fires."""
+def judge(audit: AuditFacts, gates: Iterable[Gate] = ()) -> AuditFacts:
+    """Return an audit with the results of gates, which decide whether it passes."""
     found = ((gate, gate.findings(audit)) for gate in gates)
-    fired = tuple((gate, findings) for gate, findings in found if findings)
-    errors = tuple(each for each in audit.findings if each.severity is Severity.ERROR)
-    return AuditResult(fired, errors, len(audit.problems))
+    results = (GateResult(gate.text, bool(findings), findings) for gate, findings in found)
+    return replace(audit, gates=tuple(results))
 
 
 def _licensed(distributions: Iterable[DistributionFacts], glob: str) -> Iterable[Diagnostic]:
     for each in distributions:
         if each.license is not None and is_licensed_under(each.license, glob):
             text = f"the license of {each.name} {each.version} is {each.license}"
-            yield Diagnostic.from_code(_LICENSE, each.name, text)
+            yield Diagnostic.from_code(LICENSE, each.name, text)
 
 
 def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:
@@ -259,5 +251,5 @@ def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:
     near = get_close_matches(word, [*codes, *_SEVERITIES], n=1)
     if not near:
         return f"unknown code {text!r}. List all codes with: modpack audit --list-codes"
-    meant = f"{_LICENSE}:GPL*" if near[0] == _LICENSE else near[0]
+    meant = f"{LICENSE}:GPL*" if near[0] == LICENSE else near[0]
     return f"unknown code {text!r}. Did you mean {meant!r}?"

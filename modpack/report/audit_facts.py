@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from modpack.core.codec import json_keys
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.observations import MockEvent, MockRisk
-from modpack.core.plan import MockUse
 from modpack.core.scan import ImportKind
-from modpack.diagnostics import Diagnostic
-from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, ResourceFacts
-from modpack.security.code_listing import CodeListing
+from modpack.diagnostics import Diagnostic, Severity
+from modpack.report.facts import (
+    ImporterFacts,
+    ModuleFacts,
+    PackageFacts,
+    ResourceFacts,
+    UseFacts,
+)
+from modpack.trust.code_listing import CodeListing
+
+LICENSE: Final = "license"
+"""Code of the findings of license gates."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ class MockFacts:
     module: str
     rule: str | None
     importers: tuple[ImporterFacts, ...] = ()
-    uses: tuple[MockUse, ...] = ()
+    uses: tuple[UseFacts, ...] = ()
     chain: tuple[str, ...] = ()
     risk: MockRisk = MockRisk.NOT_OBSERVED
     events: tuple[MockEvent, ...] = ()
@@ -72,6 +81,43 @@ class DistributionFacts:
     is_optional: bool = False
 
 
+class EnvironmentFacts(NamedTuple):
+    """The export environment.
+
+    Attributes:
+        python: Version of Python, or None if not recorded.
+        implementation: Implementation of Python, such as ``CPython``, or None.
+        platform: Operating system, as ``sys.platform`` names it, or None.
+        machine: Architecture of the processor, or None.
+        torch: Version of torch, or None.
+    """
+
+    python: str | None
+    implementation: str | None
+    platform: str | None
+    machine: str | None
+    torch: str | None
+
+
+class GateResult(NamedTuple):
+    """A gate of ``--fail-on``.
+
+    Attributes:
+        gate: The gate, as it was given.
+        fired: Whether it fired.
+        findings: The findings that made it fire.
+    """
+
+    gate: str
+    fired: bool
+    findings: tuple[Diagnostic, ...]
+
+
+@json_keys(
+    {"is_verified": "verified", "export_environment": "environment"},
+    omitted=("subject", "graph", "absent", "environment"),
+    derived=("path", "target", "passed", "export_environment"),
+)
 @dataclass(frozen=True)
 class AuditFacts:
     """An audit of a package file, or of a plan.
@@ -79,18 +125,20 @@ class AuditFacts:
     Attributes:
         subject: The package file, or the target of a dry run.
         modules: Every module with its decision, sorted by path.
-        package: The facts about the file. None for a plan.
+        package: The package. None for a plan.
         mocks: The mocked modules, the highest risk first.
         distributions: The distributions of the modules, by name.
         findings: The findings, the most severe first.
-        problems: The problems of a plan.
+        problems: The problems of a plan. Empty for a package.
+        gates: The gates of ``--fail-on``.
         notes: The notes of the plan.
         graph: The import graph.
         environment: The export environment, if recorded.
         files: The files that the package includes with its code.
         absent: Extern modules that the export environment lacked.
         code: The code in the package. None for a plan.
-        is_verified: Whether a trusted signer signed the package, and so its observations.
+        is_verified: Whether one of the trusted signers signed the package. If not, no gate passes
+            on its observations of mocks.
     """
 
     subject: str
@@ -100,6 +148,7 @@ class AuditFacts:
     distributions: tuple[DistributionFacts, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
     problems: tuple[Diagnostic, ...] = ()
+    gates: tuple[GateResult, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     graph: DependencyGraph = field(default_factory=DependencyGraph)
     environment: RecordedEnvironment | None = None
@@ -108,6 +157,33 @@ class AuditFacts:
     code: CodeListing | None = None
     is_verified: bool = False
 
+    @property
+    def path(self) -> str | None:
+        """The package. None for a plan."""
+        return self.subject if self.package is not None else None
+
+    @property
+    def target(self) -> str | None:
+        """The target of a plan. None for a package."""
+        return self.subject if self.package is None else None
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        """The findings that fail every audit."""
+        return tuple(each for each in self.findings if each.severity is Severity.ERROR)
+
+    @property
+    def passed(self) -> bool:
+        """Whether there are no problems, no errors, and no gates that fired."""
+        return not (self.problems or self.errors or any(each.fired for each in self.gates))
+
+    @property
+    def export_environment(self) -> EnvironmentFacts | None:
+        """The export environment. None for a plan."""
+        if self.environment is None:
+            return None
+        return EnvironmentFacts(*(getattr(self.environment, f) for f in EnvironmentFacts._fields))
+
     def is_settled(self, finding: Diagnostic) -> bool:
         """Return whether a passed self-test has already done what the finding's hint asks for."""
         self_test = self.package.self_test if self.package is not None else None
@@ -115,10 +191,11 @@ class AuditFacts:
         return has_passed and finding.code == "dynamic-import-library"
 
 
-def files_of(audit: AuditFacts) -> dict[str, str]:
+def files_of(modules: Iterable[ModuleFacts]) -> dict[str, str]:
     """Return the record of each module's code. For a plan, the file of each importer."""
-    files = {facts.module: facts.record for facts in audit.modules if facts.record is not None}
-    for facts in audit.modules:
+    modules = tuple(modules)
+    files = {facts.module: facts.record for facts in modules if facts.record is not None}
+    for facts in modules:
         files.update((i.importer, i.path) for i in facts.importers if i.path is not None)
     return files
 

@@ -20,7 +20,6 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic, diagnostic_codes
 from modpack.errors import listed
-from modpack.pickling.allowlist import is_dangerous
 from modpack.report.audit_facts import (
     AuditFacts,
     DistributionFacts,
@@ -30,9 +29,8 @@ from modpack.report.audit_facts import (
     location_in,
 )
 from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
-from modpack.security.code_listing import CodeListing
+from modpack.trust.code_listing import CodeListing
 
-"""Examples, which verification compares with the record of the self-test."""
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
 _OPERATORS = frozenset({"and", "or", "with"})
 _SHOWN = 4
@@ -71,7 +69,6 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
-    files = files_of(audit)
     for mock in audit.mocks:
         for event in mock.events:
             if event.kind is MockEventKind.USED:
@@ -80,11 +77,11 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
                 yield Diagnostic.from_code("mock-called", mock.module, text, event.location)
         importers = importers_by_name(mock)
         if mock.risk is not MockRisk.CALLED and (mock.uses or importers):
-            location = _shown_place(importers)
-            where = f"{_listed(each.importer for each in importers)} imports {mock.module}"
+            location = _first_location(importers)
+            where = f"{_list_names(each.importer for each in importers)} imports {mock.module}"
             if mock.uses:
                 first, more = mock.uses[0], len(mock.uses) - 1
-                location = location_in(files, first.importer, first.line)
+                location = first.location
                 scope = f"{first.importer}.{first.scope}" if first.scope else first.importer
                 where = f"{used_name(first)} is used in {scope}"
                 where += f", and in {counted(more, 'more location')}" if more else ""
@@ -123,7 +120,7 @@ def _externs(audit: AuditFacts) -> Iterator[Diagnostic]:
         if len(members) > 1:
             text += f" ({counted(len(members), 'module')})"
         importers = [each for facts in members for each in facts.importers]
-        yield Diagnostic.from_code(code, subject, text, _shown_place(importers))
+        yield Diagnostic.from_code(code, subject, text, _first_location(importers))
 
 
 def _extern_code(facts: ModuleFacts) -> str | None:
@@ -149,7 +146,7 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     known = {facts.module for facts in audit.modules}
     reported = {problem.subject for problem in audit.problems}
     reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
-    roots, files = set(audit.graph.roots()), files_of(audit)
+    roots, files = set(audit.graph.roots()), files_of(audit.modules)
     # torch.package does not record whether an import is conditional.
     is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
     code = "import-unresolved" if is_foreign else "missing-module"
@@ -162,7 +159,7 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         if not edges or any(is_within(each, module) for each in known):
             continue  # a namespace package, which has no code
         location = location_in(files, edges[0].importer, edges[0].line)
-        by = _listed(edge.importer for edge in edges)
+        by = _list_names(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
         yield Diagnostic.from_code(code, module, text, location)
 
@@ -178,8 +175,8 @@ def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:
         if facts.overridden_by is not None:
             groups.setdefault((facts.overridden_by, facts.action.past), []).append(facts)
     for (hook, done), members in groups.items():
-        names = _listed(facts.module for facts in members)
-        rules = _listed(facts.rule or "a rule" for facts in members)
+        names = _list_names(facts.module for facts in members)
+        rules = _list_names(facts.rule or "a rule" for facts in members)
         text = f"{hook} overrode {rules}: {names} {'is' if len(members) == 1 else 'are'} {done}"
         yield Diagnostic.from_code(
             "hook-override", members[0].module if len(members) == 1 else hook, text
@@ -199,6 +196,9 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
             "self-test-missing", package.path, "the package has no self-test"
         )
     else:
+        if package.self_test.passed and not audit.is_verified:
+            text = "the package records that its self-test passed"
+            yield Diagnostic.from_code("self-test-unverified", package.path, text)
         yield from _self_test(package.path, package.self_test)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
@@ -240,7 +240,7 @@ def _native(audit: AuditFacts) -> Iterator[Diagnostic]:
             groups.setdefault(root_of(file.owner or file.record), []).append(file.record)
     for owner, records in groups.items():
         yield Diagnostic.from_code(
-            "native-code", owner, f"native extensions of {owner}: {_listed(records)}"
+            "native-code", owner, f"native extensions of {owner}: {_list_names(records)}"
         )
 
 
@@ -251,12 +251,12 @@ def _licenses(distributions: Sequence[DistributionFacts]) -> Iterator[Diagnostic
             yield Diagnostic.from_code("license-unknown", each.name, text)
 
 
-def _shown_place(importers: Sequence[ImporterFacts]) -> str | None:
+def _first_location(importers: Sequence[ImporterFacts]) -> str | None:
     """Return the first location with a line."""
     return next((each.location for each in importers if each.line is not None), None)
 
 
-def _listed(names: Iterable[str]) -> str:
+def _list_names(names: Iterable[str]) -> str:
     return listed(list(dict.fromkeys(names)), _SHOWN)
 
 
@@ -312,7 +312,7 @@ def dangerous_names(listing: CodeListing) -> Iterator[Diagnostic]:
     """Yield a finding for each dangerous name in a pickle."""
     for record, names in listing.names().items():
         for name in names:
-            if is_dangerous(name.module, name.name):
+            if name.is_dangerous:
                 text = f"{record} names {name}, which can run arbitrary code"
                 location = f"{record}, byte {name.position}"
                 yield Diagnostic.from_code("pickle-dangerous-name", str(name), text, location)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -17,24 +16,21 @@ from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.observations import MockEventKind, MockRisk
-from modpack.core.plan import MockUse, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import listed
-from modpack.pickling.allowlist import is_dangerous
-from modpack.report.audit import AuditResult
 from modpack.report.audit_facts import (
+    LICENSE,
     AuditFacts,
     MockFacts,
-    files_of,
     importers_by_name,
-    location_in,
 )
-from modpack.report.facts import ModuleFacts, used_name
+from modpack.report.facts import ModuleFacts, UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
-from modpack.report.text import STYLES, distinct, problems_report, size_of, summed
-from modpack.security.code_listing import CodeListing
+from modpack.report.text import STYLES, distinct, problems_report, relocated, size_of, summed
+from modpack.trust.code_listing import CodeListing
 
 _RISK_STYLES = {
     MockRisk.CALLED: "bold red",
@@ -44,7 +40,8 @@ _RISK_STYLES = {
 }
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
 _LATER = "not needed to load"
-_MAX_OF_A_NOTE = 4
+_MOST = {Severity.INFO: 4}
+"""Limit of the findings of one code, by severity."""
 _SHORT_CHAIN = 2
 """A chain that is not worth showing: the saved object, and the module of its class."""
 _SHOWN_PARTS = 5
@@ -66,7 +63,6 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
     """Return each mocked module with its importers, its uses, and its events in the self-test."""
     if not audit.mocks:
         return
-    files = files_of(audit)
     yield ""
     yield title(f"mocked: {counted(len(audit.mocks), 'module')}", "yellow")
     for mock in audit.mocks:
@@ -76,10 +72,10 @@ def _mocks(audit: AuditFacts, folder: Path | None) -> Iterator[RenderableType]:
         head.append(" (recorded by the package)" if is_observed else "", "dim")
         head.append(f"  {printable(mock.rule or 'rule not recorded')}", "dim")
         yield indented(head, 2)
-        yield from (indented(each, 4) for each in _details(mock, files, folder))
+        yield from (indented(each, 4) for each in _details(mock, folder))
 
 
-def describe_use(use: MockUse) -> str:
+def describe_use(use: UseFacts) -> str:
     """Return a short description of a use of a mocked name."""
     in_function = not use.kind.is_at_import
     scope = f"{'' if in_function else ', in'} {use.scope}" if use.scope else ""
@@ -102,15 +98,13 @@ def describe_events(mock: MockFacts) -> str:
     return "no run with example inputs is recorded. Pass example_inputs when you export the model"
 
 
-def _details(
-    mock: MockFacts, files: Mapping[str, str], folder: Path | None
-) -> Iterator[RenderableType]:
+def _details(mock: MockFacts, folder: Path | None) -> Iterator[RenderableType]:
     importers = importers_by_name(mock)
     if importers:
         places = [f"{relative(each.location, folder)} ({each.kind.value})" for each in importers]
         yield Text(printable(f"imported by {listed(places, _SHOWN_PLACES)}"))
     if mock.uses:
-        yield _uses(mock.uses, files, folder)
+        yield _uses(mock.uses, folder)
     elif importers:
         yield Text("no use of its names was found", "dim")
     if len(mock.chain) > _SHORT_CHAIN:
@@ -118,10 +112,10 @@ def _details(
     yield Text(printable(describe_events(mock)), "dim")
 
 
-def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None) -> RenderableType:
+def _uses(uses: Sequence[UseFacts], folder: Path | None) -> RenderableType:
     rows = table(("", "left"), ("", "left"), ("dim", "left"))
     for use in uses[:_SHOWN_USES]:
-        location = relative(location_in(files, use.importer, use.line), folder)
+        location = relative(use.location, folder)
         rows.add_row(printable(location), printable(used_name(use)), printable(describe_use(use)))
     left = len(uses) - _SHOWN_USES
     if left > 0:
@@ -131,13 +125,17 @@ def _uses(uses: Sequence[MockUse], files: Mapping[str, str], folder: Path | None
 
 def by_severity(
     findings: Sequence[Diagnostic],
-    of_one_code: Callable[[Sequence[Diagnostic]], Iterator[RenderableType]],
+    most: Mapping[Severity, int],
+    folder: Path | None = None,
+    is_settled: Callable[[Diagnostic], bool] = lambda _: False,
 ) -> Iterator[RenderableType]:
     """Yield the findings, grouped by severity and code.
 
     Args:
         findings: The findings, in any order.
-        of_one_code: Renders the findings of one code.
+        most: Limit of the shown findings of one code, by severity.
+        folder: Paths below this folder are shown relative to it.
+        is_settled: Returns whether the self-test already did what a finding's hint asks for.
     """
     for severity in Severity:
         chosen = [each for each in findings if each.severity is severity]
@@ -147,19 +145,35 @@ def by_severity(
         yield title(counted(len(chosen), severity.value), _COLORS[severity])
         for code in dict.fromkeys(each.code for each in chosen):
             yield indented(Text(code, "bold"), 2)
-            yield from of_one_code([each for each in chosen if each.code == code])
+            alike = [each for each in chosen if each.code == code]
+            if is_settled(alike[0]):
+                subjects = distinct((each.subject for each in alike), _SHOWN_SUBJECTS)
+                text = f"{subjects}: the self-test passed with the packaged modules"
+                yield indented(Text(text), 4)
+            else:
+                yield from _of_one_code(alike, most.get(severity, len(alike)), folder)
 
 
-def left_out(count: int, about: str = "") -> RenderableType:
-    """Return the line that counts the findings that are not shown, and names their subjects."""
-    subjects = f", about {about}" if about else ""
-    return indented(Text(f"{count} more{subjects}; --json lists them", "dim"), 4)
+def _of_one_code(
+    findings: Sequence[Diagnostic], most: int, folder: Path | None
+) -> Iterator[RenderableType]:
+    """Yield the findings of one code. A hint that all of them share is shown once."""
+    is_same = len({each.hint for each in findings}) == 1
+    for each in findings[:most]:
+        yield indented(Text(printable(relocated(each, folder).summary)), 4)
+        if each.hint and not is_same:
+            yield _hint_line(each)
+    if len(findings) > most:
+        others = distinct((root_of(each.subject) for each in findings[most:]), _SHOWN_ROOTS)
+        text = f"{len(findings) - most} more, about {others}; --json lists them"
+        yield indented(Text(text, "dim"), 4)
+    if is_same and findings[0].hint:
+        yield _hint_line(findings[0])
 
 
-def hint_line(hint: str) -> Iterator[RenderableType]:
-    """Yield the line that shows a hint, which may quote the package; nothing without a hint."""
-    if hint:
-        yield indented(Text(f"-> {printable(hint)}", "dim"), 4)
+def _hint_line(finding: Diagnostic) -> RenderableType:
+    """Return the line that shows a hint, which may quote the package."""
+    return indented(Text(f"-> {printable(finding.hint)}", "dim"), 4)
 
 
 def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
@@ -172,7 +186,7 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
         return
     yield Text("code  runs with all rights of the process that loads it", "bold")
     for record, names in listing.names().items():
-        bad = [name for name in names if is_dangerous(name.module, name.name)]
+        bad = [name for name in names if name.is_dangerous]
         if bad:
             text = f"{record} names {', '.join(map(str, bad))}"
             yield indented(Text(printable(text), "bold red"), 2)
@@ -197,27 +211,24 @@ def _summaries(listing: CodeListing) -> Iterator[str]:
         yield f"{record} names {total}: {listed(counts, _SHOWN_PARTS)}{more}"
 
 
-def audit_report(
-    audit: AuditFacts, verdict: AuditResult, folder: Path | None = None
-) -> RenderableType:
+def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableType:
     """Return the report of an audit.
 
     Args:
-        audit: The audit.
-        verdict: Its verdict.
+        audit: The audit, with the results of its gates.
         folder: Paths below this folder are shown relative to it.
     """
     return Group(
         _head(audit),
         *_self_test(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
-        *by_severity(audit.findings, partial(_of_one_code, audit, folder)),
+        *by_severity(audit.findings, _MOST, folder, audit.is_settled),
         *_mocks(audit, folder),
         *code_part(audit.code),
         *_modules(audit),
         "",
         _totals(audit),
-        *_verdict(verdict, audit),
+        *_verdict(audit),
     )
 
 
@@ -238,28 +249,6 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
         tried = f"{examples}, namespace {self_test.namespace}"
         how = "" if self_test.deterministic else ", structure only"
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
-
-
-def _of_one_code(
-    audit: AuditFacts, folder: Path | None, findings: Sequence[Diagnostic]
-) -> Iterator[RenderableType]:
-    if audit.is_settled(findings[0]):
-        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        yield indented(Text(f"{subjects}: the self-test passed with the packaged modules"), 4)
-        return
-    is_same = len({each.hint for each in findings}) == 1
-    is_short = findings[0].severity is Severity.INFO and len(findings) > _MAX_OF_A_NOTE
-    shown = findings[: _MAX_OF_A_NOTE if is_short else None]
-    for each in shown:
-        location = f"{relative(each.location, folder)}: " if each.location else ""
-        yield indented(Text(printable(location + each.message)), 4)
-        if not is_same:
-            yield from hint_line(each.hint)
-    if left := len(findings) - len(shown):
-        others = dict.fromkeys(root_of(each.subject) for each in findings[len(shown) :])
-        yield left_out(left, distinct(others, _SHOWN_ROOTS))
-    if is_same:
-        yield from hint_line(findings[0].hint)
 
 
 def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
@@ -346,21 +335,21 @@ def _totals(audit: AuditFacts) -> RenderableType:
     return Text("; ".join(parts))
 
 
-def _verdict(verdict: AuditResult, audit: AuditFacts) -> Iterator[RenderableType]:
-    for gate, findings in verdict.fired:
-        subjects = distinct((each.subject for each in findings), _SHOWN_SUBJECTS)
-        text = f"--fail-on {printable(gate.text)}: {counted(len(findings), 'finding')}"
+def _verdict(audit: AuditFacts) -> Iterator[RenderableType]:
+    fired = [each for each in audit.gates if each.fired]
+    for each in fired:
+        subjects = distinct((finding.subject for finding in each.findings), _SHOWN_SUBJECTS)
+        text = f"--fail-on {printable(each.gate)}: {counted(len(each.findings), 'finding')}"
         yield Text.assemble((text, "bold red"), f" ({subjects})")
-        if gate.license is not None:
-            yield from (indented(Text(printable(each.message)), 2) for each in findings)
-    if verdict.passed:
+        for finding in each.findings:
+            if finding.code == LICENSE:  # no other finding of the audit says it
+                yield indented(Text(printable(finding.message)), 2)
+    if audit.passed:
         warnings = sum(each.severity is Severity.WARNING for each in audit.findings)
         more = f", with {counted(warnings, 'warning')}" if warnings else ""
         yield Text(f"passed{more}", "bold green")
         return
-    reasons = [
-        counted(verdict.problems, "problem") if verdict.problems else None,
-        counted(len(verdict.errors), "error") if verdict.errors else None,
-        f"{counted(len(verdict.fired), 'gate')} fired" if verdict.fired else None,
-    ]
-    yield Text(f"failed: {', '.join(filter(None, reasons))}", "bold red")
+    counts = ((audit.problems, "problem"), (audit.errors, "error"))
+    reasons = [counted(len(found), noun) for found, noun in counts if found]
+    reasons += [f"{counted(len(fired), 'gate')} fired"] if fired else []
+    yield Text(f"failed: {', '.join(reasons)}", "bold red")

@@ -3,131 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
 from modpack.core.codec import record_to_json
-from modpack.core.hookspec import HookSpec
 from modpack.core.json_values import Json
 from modpack.core.selftest import SelfTestRecord
 from modpack.report.diff_facts import (
+    SIZE,
+    VALUE,
     Change,
-    ExampleDifference,
+    ComparedFacts,
+    Contents,
+    Difference,
     FieldChange,
-    HookDifference,
-    NoteDifference,
     PackageDifferences,
-    RecordDifference,
-    ResourceDifference,
+    Part,
     SourceChoice,
-    TextDifference,
-    UseDifference,
+    changed_fields,
+    fields_of,
+    in_one_only,
 )
+from modpack.report.diff_hooks import compare_hooks
 from modpack.report.diff_modules import (
     ComparedPackage,
     are_same,
-    changed_fields,
     compare_distributions,
     compare_imports,
     compare_modules,
     compare_records,
-    in_one_only,
     is_of_self_test,
     read_compared_package,
 )
 from modpack.report.diff_tensors import compare_tensors
-from modpack.report.facts import HookFacts, ResourceFacts, ResourceKind, hook_flags
-from modpack.report.text_diff import WorkBudget, text_difference
+from modpack.report.facts import PackageFacts, ResourceFacts, ResourceKind, used_name
+from modpack.report.text_diff import WorkBudget
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
 """Kinds of resources that may be text."""
+_CALL: Final = "call"
 _DERIVED: Final = frozenset(
     {layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID, layout.NOTICE}
 )
 """Records that follow from the others."""
-_Pair = tuple[HookFacts, HookFacts]
-
-
-def compare_hooks(
-    before: Sequence[HookFacts], after: Sequence[HookFacts], with_source: bool, effort: WorkBudget
-) -> Iterator[HookDifference]:
-    """Yield the hooks that differ.
-
-    Hooks of one kind on one target are paired if they call the same function. The remaining ones
-    are paired in order.
-
-    Args:
-        before: Hooks of the first package.
-        after: Hooks of the second package.
-        with_source: Whether to compare sources line by line.
-        effort: Budget for comparing texts.
-    """
-    pairs, old, new = _paired(before, after)
-    yield from (HookDifference(each.resource, Change.REMOVED, each.spec) for each in old)
-    yield from (HookDifference(each.resource, Change.ADDED, None, each.spec) for each in new)
-    for was, now in pairs:
-        fields = changed_fields(_fields(was.spec), _fields(now.spec))
-        has_other_source = was.spec.callable.source != now.spec.callable.source
-        if fields or has_other_source:
-            is_wanted = with_source and has_other_source
-            source = _source(was.spec, now.spec, effort) if is_wanted else None
-            yield HookDifference(now.resource, Change.CHANGED, was.spec, now.spec, fields, source)
-
-
-def _paired(
-    old: Sequence[HookFacts], new: Sequence[HookFacts]
-) -> tuple[list[_Pair], Sequence[HookFacts], Sequence[HookFacts]]:
-    """Return pairs of hooks, the most similar first, and the unpaired hooks of both sides."""
-    pairs: list[_Pair] = []
-    for length in (7, 5, 3):  # all fields; target and callable; target only
-        waiting: dict[Hashable, deque[HookFacts]] = {}
-        for each in old:
-            waiting.setdefault(_identity(each)[:length], deque()).append(each)
-        left: list[HookFacts] = []
-        for each in new:
-            candidates = waiting.get(_identity(each)[:length])
-            if candidates:
-                pairs.append((candidates.popleft(), each))
-            else:
-                left.append(each)
-        paired = {id(was) for was, _ in pairs}
-        old, new = [each for each in old if id(each) not in paired], left
-    return pairs, old, new
-
-
-def _identity(hook: HookFacts) -> tuple[Hashable, ...]:
-    spec, called = hook.spec, hook.spec.callable
-    where = hook.resource, spec.kind, spec.target
-    return (*where, called.by, called.name, called.source, hook_flags(spec))
-
-
-def _fields(spec: HookSpec) -> dict[str, str | None]:
-    return {
-        "position": str(spec.position),
-        "calls": spec.callable.name,
-        "saved as": spec.callable.by,
-        "flags": hook_flags(spec) or None,
-        "aliases": ", ".join(spec.aliases) or None,
-        "state": ", ".join(spec.callable.state) or None,
-    }
-
-
-def _source(was: HookSpec, now: HookSpec, effort: WorkBudget) -> TextDifference | None:
-    old, new = was.callable.source, now.callable.source
-    if not effort.has_room_for(old or "", new or ""):
-        return None
-    return text_difference(
-        old or "",
-        new or "",
-        was.name if old is not None else None,
-        now.name if new is not None else None,
-        effort,
-    )
 
 
 def compare_packages(
@@ -153,29 +74,40 @@ def compare_packages(
     with open_archive(before) as first, open_archive(after) as second:
         old = read_compared_package(first)
         new = read_compared_package(second, old)
-        found = PackageDifferences(old.facts, new.facts)
-        if found.is_same_content:
-            return found
-        with_source = sources is not SourceChoice.NONE
-        tensors, sharing, storages = compare_tensors(old, new)
-        effort = WorkBudget()
-        found = replace(
-            found,
-            package=changed_fields(_about(old), _about(new)),
-            distributions=tuple(compare_distributions(old, new)),
-            modules=tuple(compare_modules(old, new, sources, effort)),
-            imports=tuple(compare_imports(old, new)),
-            uses=tuple(_uses(old, new)),
-            hooks=tuple(compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort)),
-            tensors=tensors,
-            sharing=sharing,
-            storages=storages,
-            resources=tuple(_resources(old, new, sources, effort)),
-            self_test=tuple(_self_test_changes(old.facts.self_test, new.facts.self_test)),
-            examples=tuple(_examples(old, new)),
-            notes=tuple(_notes(old, new)),
+        sides = _compared_facts(old.facts), _compared_facts(new.facts)
+        if sides[0].digest == sides[1].digest:
+            return PackageDifferences(*sides)
+        effort, with_source = WorkBudget(), sources is not SourceChoice.NONE
+        tensors = compare_tensors(old, new)
+        found = [
+            *_value_differences(Part.PACKAGE, _about(old), _about(new)),
+            *compare_distributions(old, new),
+            *compare_modules(old, new, sources, effort),
+            *compare_imports(old, new),
+            *_uses(old, new),
+            *compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort),
+            *tensors.differences,
+            *_resources(old, new, sources, effort),
+            *_self_tests(old.facts.self_test, new.facts.self_test),
+            *_examples(old, new),
+            *_notes(old, new),
+        ]
+        found += _others(old, new, found)
+        return PackageDifferences(
+            *sides, tuple(found), tensors.names_tensors, tensors.same_storages
         )
-        return replace(found, records=tuple(_others(old, new, found)))
+
+
+def _compared_facts(facts: PackageFacts) -> ComparedFacts:
+    return ComparedFacts(facts.path, facts.size_bytes, facts.format, facts.digest)
+
+
+def _value_differences(
+    part: Part, before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> Iterator[Difference]:
+    """Yield a difference for each value that differs."""
+    for name, old, new in changed_fields(before, after):
+        yield Difference(part, name, Change.of(old, new), fields=(FieldChange(VALUE, old, new),))
 
 
 def _about(side: ComparedPackage) -> dict[str, str | None]:
@@ -189,49 +121,58 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
         "torch": environment.torch,
         "platform": environment.platform,
         "machine": environment.machine,
-        "native": None if native is None else _shown(native._asdict()),
+        "native": None if native is None else _value_text(native._asdict()),
         "byteorder": side.read_text(layout.BYTEORDER),
         "main resource": "/".join(facts.main_resource) if facts.main_resource else None,
         "namespace": facts.namespace,
-        "call": "; ".join(map(str, facts.call_signatures)) or None,
+        _CALL: "; ".join(map(str, facts.call_signatures)) or None,
     }
 
 
-def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[UseDifference]:
+def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
     """Yield the uses of mocked modules that only one package has, ignoring lines."""
     sides = (
         {(u.module, u.name, u.importer, u.kind, u.scope): u for u in side.plan.mock_uses}
         for side in (old, new)
     )
-    return (UseDifference(*each) for each in in_one_only(*sides))
+    for change, use in in_one_only(*sides):
+        scope = f" in {use.scope}" if use.scope else ""
+        about = f"({use.kind.value}{scope}) {use.importer}:{use.line}"
+        fields = fields_of(change, record_to_json(use))
+        yield Difference(Part.MOCK_USE, used_name(use), change, about, fields)
 
 
-def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[NoteDifference]:
+def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
     """Yield the notes that only one package has, ignoring lines."""
     sides = ({(n.code, n.subject, n.message): n for n in side.facts.notes} for side in (old, new))
-    return (NoteDifference(*each) for each in in_one_only(*sides))
+    for change, note in in_one_only(*sides):
+        fields = fields_of(change, record_to_json(note))
+        yield Difference(Part.NOTE, note.code, change, str(note), fields)
 
 
 def _resources(
     old: ComparedPackage, new: ComparedPackage, sources: SourceChoice, effort: WorkBudget
-) -> Iterator[ResourceDifference]:
+) -> Iterator[Difference]:
     were = {each.record: each for each in old.facts.resources}
     are = {each.record: each for each in new.facts.resources}
     for record in sorted({*were, *are}):
         was, is_now = were.get(record), are.get(record)
-        text = None
+        contents = text = None
         if was is not None and is_now is not None:
-            if was.kind is is_now.kind and are_same(old, record, new, record):
+            is_same = are_same(old, record, new, record)
+            if is_same and was.kind is is_now.kind:
                 continue
+            contents = Contents.SAME if is_same else Contents.DIFFERENT
             if _wants_text(was, old, new, sources):
                 text = compare_records(old, record, new, record, effort)
         known = is_now or were[record]
-        size_before = was.size_bytes if was is not None else None
-        size_after = is_now.size_bytes if is_now is not None else None
-        change = Change.of(was, is_now)
-        yield ResourceDifference(
-            record, change, known.kind, size_before, size_after, known.owner, text
-        )
+        fields = changed_fields(_resource_fields(was), _resource_fields(is_now))
+        change, about = Change.of(was, is_now), known.kind.value
+        yield Difference(Part.RESOURCE, record, change, about, fields, contents, text, known.owner)
+
+
+def _resource_fields(facts: ResourceFacts | None) -> dict[str, str | None]:
+    return {} if facts is None else {"kind": facts.kind.value, SIZE: str(facts.size_bytes)}
 
 
 def _wants_text(
@@ -245,26 +186,23 @@ def _wants_text(
     return each.kind is ResourceKind.DATA and len(versions) == 1
 
 
-def _self_test_changes(
-    old: SelfTestRecord | None, new: SelfTestRecord | None
-) -> Iterator[FieldChange]:
+def _self_tests(old: SelfTestRecord | None, new: SelfTestRecord | None) -> Iterator[Difference]:
     """Yield the differences of two self-tests: of each field, and of each item of a list."""
-    yield from changed_fields(_flat_self_test(old), _flat_self_test(new))
-    if old is not None and new is not None:
-        before, after = ({each: each for each in _self_test_items(side)} for side in (old, new))
-        for change, (name, text) in in_one_only(before, after):
-            is_new = change is Change.ADDED
-            yield FieldChange(name, None if is_new else text, text if is_new else None)
+    if old is None or new is None:
+        has_test = ["no" if each is None else "yes" for each in (old, new)]
+        before, after = ({"self-test": each} for each in has_test)
+        yield from _value_differences(Part.SELF_TEST, before, after)
+        return
+    yield from _value_differences(Part.SELF_TEST, _flat_self_test(old), _flat_self_test(new))
+    items = ({each: each for each in _self_test_items(side)} for side in (old, new))
+    for change, (name, text) in in_one_only(*items):
+        yield Difference(Part.SELF_TEST, name, change, fields=fields_of(change, {VALUE: text}))
 
 
-def _flat_self_test(self_test: SelfTestRecord | None) -> dict[str, str | None]:
+def _flat_self_test(self_test: SelfTestRecord) -> dict[str, str | None]:
     """Return the outcome of a self-test by field, without lists. The duration is not compared."""
-    if self_test is None:
-        return {"self-test": "no"}
-    record = self_test.to_json()
-    shown = (key for key, value in record.items() if not isinstance(value, (list, dict)))
-    omitted = ("version", "seconds")
-    return {"self-test": "yes", **{k: _shown(record[k]) for k in shown if k not in omitted}}
+    values = ((k, v) for k, v in self_test.to_json().items() if not isinstance(v, (list, dict)))
+    return {key: _value_text(value) for key, value in values if key not in ("version", "seconds")}
 
 
 def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
@@ -274,23 +212,23 @@ def _self_test_items(self_test: SelfTestRecord) -> Iterator[tuple[str, str]]:
     others = record_to_json(observed._replace(mock_events=()))
     for name, value in (*self_test.to_json().items(), *others.items()):
         if isinstance(value, list):
-            yield from ((name, _shown(each) or "-") for each in value)
+            yield from ((name, _value_text(each) or "-") for each in value)
 
 
-def _shown(value: Json) -> str | None:
+def _value_text(value: Json) -> str | None:
     """Return a JSON value as text, for people."""
     if value is None or value == [] or value == {}:
         return None
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return "; ".join(_shown(each) or "-" for each in value)
+        return "; ".join(_value_text(each) or "-" for each in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_shown(each) or '-'}" for key, each in value.items())
+        return ", ".join(f"{key}={_value_text(each) or '-'}" for key, each in value.items())
     return str(value)
 
 
-def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDifference]:
+def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
     """Yield the examples that differ, if both packages have examples."""
     if old.facts.self_test is None or new.facts.self_test is None:
         return
@@ -298,8 +236,14 @@ def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[ExampleDif
     for record, _ in _changed(filter(is_of_self_test, old.records | new.records), old, new):
         number, part = _part_of_example(record)
         parts.setdefault(number, {})[part] = None
-    for number, found in parts.items():
-        yield ExampleDifference(number, tuple(found))
+    for number, names in parts.items():
+        yield Difference(
+            Part.EXAMPLE,
+            f"example {number}",
+            Change.CHANGED,
+            f"different {', '.join(names)}",
+            names=tuple(names),
+        )
 
 
 def _part_of_example(record: str) -> tuple[str, str]:
@@ -317,16 +261,19 @@ def _part_of_example(record: str) -> tuple[str, str]:
 
 
 def _others(
-    old: ComparedPackage, new: ComparedPackage, found: PackageDifferences
-) -> Iterator[RecordDifference]:
+    old: ComparedPackage, new: ComparedPackage, found: Iterable[Difference]
+) -> Iterator[Difference]:
     """Yield the records that differ although no other difference explains it."""
     if old.facts.format != new.facts.format:
         return
-    covered = {*_DERIVED, *_explained(found), *_compared_records(old), *_compared_records(new)}
+    covered = {*_DERIVED, *_explained(old, new, found)}
+    covered.update(*map(_compared_records, (old, new)))
     if layout.NOTICE in old.records ^ new.records:  # which also changes this record
         covered.add(layout.EXTERN_MODULES)
     for record, change in _changed((old.records | new.records) - covered, old, new):
-        yield RecordDifference(record, change)
+        is_of_hooks = record.startswith(layout.HOOKS) and record.endswith(".pkl")
+        about = "pickled hooks: their IDs or their state" if is_of_hooks else ""
+        yield Difference(Part.RECORD, record, change, about)
 
 
 def _compared_records(side: ComparedPackage) -> Iterator[str]:
@@ -336,32 +283,35 @@ def _compared_records(side: ComparedPackage) -> Iterator[str]:
     yield from filter(is_of_self_test, side.records)
 
 
-def _explained(found: PackageDifferences) -> Iterator[str]:
+_EXPLAINED: Final = (
+    (Part.PACKAGE, (layout.ENVIRONMENT, layout.PYTHON_VERSION, layout.BYTEORDER, layout.ENTRY)),
+    (Part.DISTRIBUTION, (layout.GRAPH, layout.ENVIRONMENT)),
+    (Part.MODULE, (layout.GRAPH, layout.EXTERN_MODULES)),
+    (Part.IMPORT, (layout.GRAPH,)),
+    (Part.MOCK_USE, (layout.GRAPH,)),
+    (Part.NOTE, (layout.GRAPH,)),
+    (Part.RESOURCE, (layout.GRAPH, layout.ENTRY)),
+    (Part.TENSOR, (layout.TENSORS,)),
+    (Part.SHARED_STORAGE, (layout.TENSORS,)),
+    (Part.SELF_TEST, (layout.SELF_TEST,)),
+)
+"""Records that differ if anything in a part differs."""
+
+
+def _explained(
+    old: ComparedPackage, new: ComparedPackage, found: Iterable[Difference]
+) -> Iterator[str]:
     """Yield the records whose difference other differences explain."""
-    for module in found.modules:
-        yield from (each.record for each in (module.before, module.after) if each and each.record)
-    for hook in found.hooks:
-        yield from hook_records(hook.resource)
-    explained: tuple[tuple[str, Iterable[object]], ...] = (
-        (layout.GRAPH, (*found.modules, *found.imports, *found.uses, *found.notes)),
-        (layout.GRAPH, (*found.distributions, *found.resources)),
-        (layout.ENVIRONMENT, (*found.package, *found.distributions)),
-        (layout.EXTERN_MODULES, found.modules),
-        (layout.PYTHON_VERSION, found.package),
-        (layout.CALL_SIGNATURE, (each for each in found.package if each.name == "call")),
-        (layout.BYTEORDER, found.package),
-        (layout.ENTRY, (*found.package, *found.resources)),
-        (layout.TENSORS, (*found.tensors, *found.sharing)),
-        (layout.SELF_TEST, (*found.self_test, *_timing(found))),
-    )
-    yield from (record for record, differences in explained if any(True for _ in differences))
-
-
-def _timing(found: PackageDifferences) -> Iterator[float]:
-    """Yield the durations of self-tests that older versions recorded. They are not reported."""
-    self_tests = found.before.self_test, found.after.self_test
-    if self_tests[0] is not None and self_tests[1] is not None:
-        yield from filter(None, (self_tests[0].seconds, self_tests[1].seconds))
+    records = dict(_EXPLAINED)
+    for each in found:
+        yield from records.get(each.part, ())
+        if each.part is Part.HOOK and each.owner is not None:
+            yield from hook_records(each.owner)
+        elif each.part is Part.MODULE:
+            known = (side.modules.get(each.subject) for side in (old, new))
+            yield from (facts.record for facts in known if facts and facts.record)
+        elif each.part is Part.PACKAGE and each.subject == _CALL:
+            yield layout.CALL_SIGNATURE
 
 
 def _changed(

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple, TypeVar
 
-from modpack.core.graph import Edge
-from modpack.core.hookspec import HookSpec
-from modpack.core.plan import MockUse
-from modpack.core.tensors import TensorFacts
-from modpack.diagnostics import Diagnostic
-from modpack.report.facts import ModuleFacts, PackageFacts, ResourceKind
+from modpack.core.codec import json_keys
+
+_K = TypeVar("_K", bound=Hashable)
+_V = TypeVar("_V")
+
+
+class Part(str, Enum):
+    """Part of a package that is compared."""
+
+    PACKAGE = "package"
+    """A property of the whole package, such as its format, or the version of torch at export."""
+    DISTRIBUTION = "distribution"
+    MODULE = "module"
+    IMPORT = "import"
+    """An import between modules of both packages."""
+    MOCK_USE = "mock-use"
+    """A use of a mocked name."""
+    HOOK = "hook"
+    TENSOR = "tensor"
+    """A parameter, a buffer, or another named tensor."""
+    SHARED_STORAGE = "shared-storage"
+    """Tensors that share one storage."""
+    STORAGE = "storage"
+    """A storage without a named tensor, or any storage if a package does not name its tensors."""
+    RESOURCE = "resource"
+    """A record that is neither source code nor a tensor."""
+    SELF_TEST = "self-test"
+    """A property or an observation of the self-test."""
+    EXAMPLE = "example"
+    """An example of the self-test."""
+    NOTE = "note"
+    RECORD = "record"
+    """A record that differs, although no other difference explains it."""
 
 
 class Change(str, Enum):
@@ -39,8 +68,8 @@ class SourceChoice(str, Enum):
     """No modules."""
 
 
-class Values(str, Enum):
-    """Result of comparing the elements of two tensors."""
+class Contents(str, Enum):
+    """Result of comparing the code of a module or a hook, the elements of a tensor, or bytes."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -50,9 +79,13 @@ class Values(str, Enum):
     up."""
 
 
-@dataclass(frozen=True)
-class FieldChange:
-    """A property of a module, tensor, hook, or other compared item, whose value differs.
+VALUE = "value"
+"""Name of the only field of a difference that is about one value."""
+SIZE = "size_bytes"
+
+
+class FieldChange(NamedTuple):
+    """A property of a compared item, whose value differs.
 
     Attributes:
         name: Name of the property, for example ``version`` or ``dtype``.
@@ -65,8 +98,7 @@ class FieldChange:
     after: str | None
 
 
-@dataclass(frozen=True)
-class TextDifference:
+class TextDifference(NamedTuple):
     """Two texts, compared line by line.
 
     Attributes:
@@ -80,225 +112,55 @@ class TextDifference:
     removed: int
 
 
-@dataclass(frozen=True)
-class ModuleDifference:
-    """A module that differs.
+class Difference(NamedTuple):
+    """An item of a package that differs.
 
     Attributes:
-        module: Path of the module.
+        part: Part of the package that the item belongs to.
+        subject: Name of the item: a module, a distribution, a tensor, a record, and so on.
         change: Kind of change.
-        before: The module in the first package, or None.
-        after: The module in the second package, or None.
-        fields: Changes of its decision and of its distribution.
-        source_changed: Whether both packages contain its code, and the code differs.
-        source: Difference of the sources, or None if they were not compared.
-    """
-
-    module: str
-    change: Change
-    before: ModuleFacts | None = None
-    after: ModuleFacts | None = None
-    fields: tuple[FieldChange, ...] = ()
-    source_changed: bool = False
-    source: TextDifference | None = None
-
-
-@dataclass(frozen=True)
-class DistributionDifference:
-    """A distribution that differs: it provides modules, or a provider requires it.
-
-    Attributes:
-        name: Name of the distribution.
-        change: Kind of change.
-        fields: Changes of its version, its license and its installation.
-        modules: Number of modules in the packages that belong to it.
-    """
-
-    name: str
-    change: Change
-    fields: tuple[FieldChange, ...] = ()
-    modules: int = 0
-
-
-@dataclass(frozen=True)
-class HookDifference:
-    """A hook that differs.
-
-    Attributes:
-        resource: Record of the saved object.
-        change: Kind of change.
-        before: The hook in the first package, or None.
-        after: The hook in the second package, or None.
-        fields: Changes other than that of the source.
-        source: Difference of its source, or None if the sources are equal or were not compared.
-    """
-
-    resource: str
-    change: Change
-    before: HookSpec | None = None
-    after: HookSpec | None = None
-    fields: tuple[FieldChange, ...] = ()
-    source: TextDifference | None = None
-
-
-@dataclass(frozen=True)
-class TensorDifference:
-    """A named tensor that differs.
-
-    Attributes:
-        resource: Record of the saved object.
-        name: Name of the tensor in the object.
-        change: Kind of change.
-        before: The tensor in the first package, or None.
-        after: The tensor in the second package, or None.
-        fields: Changes of its shape, type, kind and so on.
-        values: Result of comparing the elements of a tensor that both packages have.
+        about: Description of the item, for people. May be empty.
+        fields: Its properties whose values differ; all that are known of an item that only one
+            package has.
+        contents: Result of comparing its contents. None if they were not compared, and for an item
+            that only one package has.
+        text: Difference of its source or text, or None if that was not compared line by line.
+        owner: Saved object with the hook or tensor, distribution of the module, or module or
+            distribution that the file was included with. None for other items.
+        names: Tensors that share the storage, or parts of the example that differ: ``inputs``,
+            ``conditions`` and ``output``. Empty for other items.
         same_as: For an added tensor, a removed one with the same elements and shape, or None.
     """
 
-    resource: str
-    name: str
+    part: Part
+    subject: str
     change: Change
-    before: TensorFacts | None = None
-    after: TensorFacts | None = None
+    about: str = ""
     fields: tuple[FieldChange, ...] = ()
-    values: Values = Values.UNKNOWN
+    contents: Contents | None = None
+    text: TextDifference | None = None
+    owner: str | None = None
+    names: tuple[str, ...] = ()
     same_as: str | None = None
 
 
-@dataclass(frozen=True)
-class SharingDifference:
-    """Tensors that share one storage in one of the packages only.
+class ComparedFacts(NamedTuple):
+    """A package that was compared.
 
     Attributes:
-        resource: Record of the saved object.
-        change: ``added`` if they share it in the second package, ``removed`` if in the first.
-        names: Names of the tensors.
+        path: The package, as the user named it.
+        size_bytes: Size of the file. For an unzipped package, of all its records.
+        format: Its format: ``modpack 2``, ``modpack 1`` or ``torch.package``.
+        digest: SHA-256 that names its content, in hex.
     """
 
-    resource: str
-    change: Change
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class StorageDifference:
-    """A storage whose content is in one of the packages only.
-
-    Attributes:
-        record: Record of the storage.
-        change: ``added`` if it is in the second package, ``removed`` if it is in the first.
-        size_bytes: Size of the storage.
-    """
-
-    record: str
-    change: Change
+    path: str
     size_bytes: int
+    format: str
+    digest: str
 
 
-@dataclass(frozen=True)
-class StoragesDifference:
-    """Storages without a named tensor, or all storages if a package does not record its tensors.
-
-    Attributes:
-        all_compared: Whether all storages were compared.
-        same: Number of contents that both packages have.
-        different: Storages that only one package has.
-    """
-
-    all_compared: bool = False
-    same: int = 0
-    different: tuple[StorageDifference, ...] = ()
-
-
-@dataclass(frozen=True)
-class ResourceDifference:
-    """A record that differs and is neither source code nor a tensor.
-
-    Attributes:
-        record: Name of the record.
-        change: Kind of change.
-        kind: Content of the record.
-        before_bytes: Size in the first package, or None.
-        after_bytes: Size in the second package, or None.
-        owner: Module or distribution that it was included with, or None.
-        text: Difference of the texts, or None if they were not compared.
-    """
-
-    record: str
-    change: Change
-    kind: ResourceKind
-    before_bytes: int | None = None
-    after_bytes: int | None = None
-    owner: str | None = None
-    text: TextDifference | None = None
-
-
-@dataclass(frozen=True)
-class ImportDifference:
-    """An import between modules of both packages that only one package has.
-
-    Attributes:
-        change: Kind of change.
-        edge: The import.
-    """
-
-    change: Change
-    edge: Edge
-
-
-@dataclass(frozen=True)
-class NoteDifference:
-    """A note that only one package has.
-
-    Attributes:
-        change: Kind of change.
-        note: The note.
-    """
-
-    change: Change
-    note: Diagnostic
-
-
-@dataclass(frozen=True)
-class UseDifference:
-    """A use of a mocked name that only one package has.
-
-    Attributes:
-        change: Kind of change.
-        use: The use.
-    """
-
-    change: Change
-    use: MockUse
-
-
-@dataclass(frozen=True)
-class ExampleDifference:
-    """An example of the self-tests that differs.
-
-    Attributes:
-        number: Number of the example.
-        parts: Parts that differ: ``inputs``, ``conditions`` and ``output``.
-    """
-
-    number: str
-    parts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RecordDifference:
-    """A record that differs, although no other difference explains it.
-
-    Attributes:
-        record: Name of the record.
-        change: Kind of change.
-    """
-
-    record: str
-    change: Change
-
-
+@json_keys(derived=("passed", "identical"))
 @dataclass(frozen=True)
 class PackageDifferences:
     """The differences between two packages.
@@ -306,50 +168,50 @@ class PackageDifferences:
     Attributes:
         before: The first package.
         after: The second package.
-        package: Changes of format, Python, torch, platform, main resource and call.
-        distributions: Distributions that differ.
-        modules: Modules that differ.
-        imports: Imports that only one package has.
-        uses: Uses of mocked names that only one package has.
-        hooks: Hooks of saved objects that differ.
-        tensors: Parameters, buffers and other named tensors that differ.
-        sharing: Tensors that share a storage in one package only.
-        storages: Storages without a named tensor.
-        resources: Pickles, texts and files that differ.
-        self_test: Changes of the self-test.
-        examples: Examples of the self-test that differ.
-        notes: Notes that only one package has.
-        records: Other records that differ.
+        differences: The differences, by part.
+        names_tensors: Whether both packages name their tensors. If not, all storages were compared
+            by content only.
+        same_storages: Number of storages with the same content among those that were compared by
+            content.
     """
 
-    before: PackageFacts
-    after: PackageFacts
-    package: tuple[FieldChange, ...] = ()
-    distributions: tuple[DistributionDifference, ...] = ()
-    modules: tuple[ModuleDifference, ...] = ()
-    imports: tuple[ImportDifference, ...] = ()
-    uses: tuple[UseDifference, ...] = ()
-    hooks: tuple[HookDifference, ...] = ()
-    tensors: tuple[TensorDifference, ...] = ()
-    sharing: tuple[SharingDifference, ...] = ()
-    storages: StoragesDifference = field(default_factory=StoragesDifference)
-    resources: tuple[ResourceDifference, ...] = ()
-    self_test: tuple[FieldChange, ...] = ()
-    examples: tuple[ExampleDifference, ...] = ()
-    notes: tuple[NoteDifference, ...] = ()
-    records: tuple[RecordDifference, ...] = ()
+    before: ComparedFacts
+    after: ComparedFacts
+    differences: tuple[Difference, ...] = ()
+    names_tensors: bool = True
+    same_storages: int = 0
 
     @property
-    def is_same_content(self) -> bool:
+    def passed(self) -> bool:
+        """Whether no difference is worth reporting."""
+        return not self.differences
+
+    @property
+    def identical(self) -> bool:
         """Whether the packages have the same digest."""
         return self.before.digest == self.after.digest
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no difference is worth reporting."""
-        parts: tuple[tuple[object, ...], ...] = (
-            *(self.package, self.distributions, self.modules, self.imports, self.uses),
-            *(self.hooks, self.tensors, self.sharing, self.storages.different, self.resources),
-            *(self.self_test, self.examples, self.notes, self.records),
-        )
-        return not any(parts)
+    def of(self, *parts: Part) -> tuple[Difference, ...]:
+        """Return the differences of some parts."""
+        return tuple(each for each in self.differences if each.part in parts)
+
+
+def changed_fields(
+    before: Mapping[str, str | None], after: Mapping[str, str | None]
+) -> tuple[FieldChange, ...]:
+    """Return the fields whose values differ. Only one side has those of an item that it adds."""
+    names = dict.fromkeys([*before, *after])
+    pairs = (FieldChange(name, before.get(name), after.get(name)) for name in names)
+    return tuple(each for each in pairs if each.before != each.after)
+
+
+def fields_of(change: Change, values: Mapping[str, object]) -> tuple[FieldChange, ...]:
+    """Return the fields of an item that only one package has. Those without a value are omitted."""
+    shown = {name: str(value) for name, value in values.items() if value not in (None, "", ())}
+    return changed_fields(shown, {}) if change is Change.REMOVED else changed_fields({}, shown)
+
+
+def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tuple[Change, _V]]:
+    """Yield the values whose key only one mapping has: those of the first, then of the second."""
+    yield from ((Change.REMOVED, each) for key, each in before.items() if key not in after)
+    yield from ((Change.ADDED, each) for key, each in after.items() if key not in before)

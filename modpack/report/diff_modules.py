@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -18,14 +18,18 @@ from modpack.core.plan import Plan
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
+from modpack.core.text import counted
 from modpack.report.diff_facts import (
+    SIZE,
     Change,
-    DistributionDifference,
-    FieldChange,
-    ImportDifference,
-    ModuleDifference,
+    Contents,
+    Difference,
+    Part,
     SourceChoice,
     TextDifference,
+    changed_fields,
+    fields_of,
+    in_one_only,
 )
 from modpack.report.distribution_index import recorded_provider, with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
@@ -149,46 +153,37 @@ def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str
 
 _MAX_TEXT_BYTES: Final = 4_000_000
 """Larger records are not compared line by line."""
-_K = TypeVar("_K", bound=Hashable)
-_V = TypeVar("_V")
-
-
-def changed_fields(
-    before: Mapping[str, str | None], after: Mapping[str, str | None]
-) -> tuple[FieldChange, ...]:
-    """Return the fields whose values differ."""
-    names = dict.fromkeys([*before, *after])
-    pairs = ((name, before.get(name), after.get(name)) for name in names)
-    return tuple(FieldChange(*each) for each in pairs if each[1] != each[2])
-
-
-def in_one_only(before: Mapping[_K, _V], after: Mapping[_K, _V]) -> Iterator[tuple[Change, _V]]:
-    """Yield the values whose key only one mapping has: those of the first, then of the second."""
-    yield from ((Change.REMOVED, each) for key, each in before.items() if key not in after)
-    yield from ((Change.ADDED, each) for key, each in after.items() if key not in before)
 
 
 def compare_modules(
     before: ComparedPackage, after: ComparedPackage, sources: SourceChoice, effort: WorkBudget
-) -> Iterator[ModuleDifference]:
+) -> Iterator[Difference]:
     """Yield the modules that differ, sorted by path."""
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
-        was, is_now = _code_record(old), _code_record(new)
-        text = None
-        if old is None or new is None:
-            if sources is SourceChoice.ALL and (was or is_now):
-                text = compare_records(before, was, after, is_now, effort)
-            yield ModuleDifference(module, Change.of(old, new), old, new, source=text)
-            continue
+        change, record, other = Change.of(old, new), _code_record(old), _code_record(new)
         fields = changed_fields(_module_fields(old), _module_fields(new))
-        source_changed = bool(was and is_now and not are_same(before, was, after, is_now))
-        if fields or source_changed:
+        contents, about, is_wanted = None, "", sources is SourceChoice.ALL
+        if old is not None and new is not None:
+            if record and other and not are_same(before, record, after, other):
+                contents = Contents.DIFFERENT
+            elif not fields:
+                continue
             is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
-            is_own = sources is SourceChoice.OWN and is_same_version
-            if source_changed and (is_own or sources is SourceChoice.ALL):
-                text = compare_records(before, was, after, is_now, effort)
-            yield ModuleDifference(module, Change.CHANGED, old, new, fields, source_changed, text)
+            is_wanted = is_wanted or (sources is SourceChoice.OWN and is_same_version)
+            is_wanted = is_wanted and contents is Contents.DIFFERENT
+        elif facts := old or new:
+            origin = f", of {facts.requirement}" if facts.requirement else ""
+            about = f"{facts.action.past}{origin}, {facts.why}"
+            fields += fields_of(change, {SIZE: facts.size_bytes})
+        has_code = record is not None or other is not None
+        text = (
+            compare_records(before, record, after, other, effort)
+            if is_wanted and has_code
+            else None
+        )
+        owner = next((each.distribution for each in (new, old) if each is not None), None)
+        yield Difference(Part.MODULE, module, change, about, fields, contents, text, owner=owner)
 
 
 def _code_record(facts: ModuleFacts | None) -> str | None:
@@ -196,8 +191,10 @@ def _code_record(facts: ModuleFacts | None) -> str | None:
     return facts.record if facts is not None and facts.action is Action.INTERN else None
 
 
-def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
+def _module_fields(facts: ModuleFacts | None) -> dict[str, str | None]:
     """Return the compared fields of a module. Importers and sources are compared separately."""
+    if facts is None:
+        return {}
     return {
         "action": facts.action.value,
         "rule": facts.rule,
@@ -211,9 +208,7 @@ def _module_fields(facts: ModuleFacts) -> dict[str, str | None]:
     }
 
 
-def compare_distributions(
-    before: ComparedPackage, after: ComparedPackage
-) -> Iterator[DistributionDifference]:
+def compare_distributions(before: ComparedPackage, after: ComparedPackage) -> Iterator[Difference]:
     """Yield the distributions that differ, sorted by name."""
     old, new = _distributions(before), _distributions(after)
     modules: dict[str, set[str]] = {}
@@ -225,11 +220,14 @@ def compare_distributions(
         was, is_now = old.get(key), new.get(key)
         fields = changed_fields(_distribution_fields(was), _distribution_fields(is_now))
         if fields:
-            name, number = (is_now or old[key]).name, len(modules.get(key, ()))
-            yield DistributionDifference(name, Change.of(was, is_now), fields, number)
+            known, change = is_now or old[key], Change.of(was, is_now)
+            parts = ["" if change is Change.CHANGED else known.version]
+            parts += [f"({counted(len(modules[key]), 'module')})"] if key in modules else []
+            about = "  ".join(filter(None, parts))
+            yield Difference(Part.DISTRIBUTION, known.name, change, about, fields)
 
 
-def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator[ImportDifference]:
+def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator[Difference]:
     """Yield the imports between modules of both packages that only one package has.
 
     Lines are ignored.
@@ -239,7 +237,20 @@ def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator
     both = before.modules.keys() & after.modules.keys()
     found = in_one_only(_imports(before, both), _imports(after, both))
     for change, edge in sorted(found, key=lambda e: (e[1].importer, e[1].imported, e[1].kind)):
-        yield ImportDifference(change, edge)
+        line = f", line {edge.line}" if edge.line is not None else ""
+        values = {
+            "importer": edge.importer,
+            "imported": edge.imported,
+            "kind": edge.kind.value,
+            "line": edge.line,
+        }
+        yield Difference(
+            Part.IMPORT,
+            f"{edge.importer} -> {edge.imported}",
+            change,
+            f"({edge.kind.value}{line})",
+            fields_of(change, values),
+        )
 
 
 def compare_records(

@@ -10,26 +10,29 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
+from modpack.errors import listed
 from modpack.report.diff_facts import (
+    SIZE,
     Change,
-    SharingDifference,
-    StorageDifference,
-    StoragesDifference,
-    TensorDifference,
-    Values,
+    Contents,
+    Difference,
+    Part,
+    changed_fields,
+    fields_of,
+    in_one_only,
 )
-from modpack.report.diff_modules import ComparedPackage, are_same, changed_fields, in_one_only
+from modpack.report.diff_modules import ComparedPackage, are_same
 
 _FREE_BYTES: Final = 1 << 28
 _READS_OF_ALL: Final = 4
 """Limit of bytes read: this multiple of the size of both packages, plus ``_FREE_BYTES``."""
+_SHOWN: Final = 6
 
 
 class _ElementComparer:
@@ -41,53 +44,53 @@ class _ElementComparer:
         package_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
         self._left_bytes = _FREE_BYTES + package_bytes * _READS_OF_ALL
         self._is_same_order = _byteorder(before) == _byteorder(after)
-        self._known: dict[tuple[object, ...], Values] = {}
+        self._known: dict[tuple[object, ...], Contents] = {}
         self._opened = opened
         self._files: dict[str, BinaryIO] = {}
         self._loaded: dict[int, tuple[str, memoryview]] = {}
 
-    def compare(self, old: TensorFacts, new: TensorFacts) -> Values:
+    def compare(self, old: TensorFacts, new: TensorFacts) -> Contents:
         """Compare the elements of a tensor of the first package with one of the second.
 
         The result is unknown if the budget is used up, or if the elements have different orders or
         different gaps between them.
         """
         if old.storage is None or new.storage is None:
-            return Values.UNKNOWN
+            return Contents.UNKNOWN
         if (old.dtype, old.shape, old.form) != (new.dtype, new.shape, new.form):
-            return Values.UNKNOWN
+            return Contents.UNKNOWN
         key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
         if key not in self._known:
             try:
                 self._known[key] = self._compare_elements(old, new)
             except _BudgetExceededError:
-                self._known[key] = Values.UNKNOWN
+                self._known[key] = Contents.UNKNOWN
         return self._known[key]
 
-    def _compare_elements(self, old: TensorFacts, new: TensorFacts) -> Values:
+    def _compare_elements(self, old: TensorFacts, new: TensorFacts) -> Contents:
         item = ITEM_BYTES.get(old.dtype)
         if old.numel == 0:
-            return Values.SAME
+            return Contents.SAME
         if not self._is_same_order and item != 1:
-            return Values.UNKNOWN
+            return Contents.UNKNOWN
         records = _record(old), _record(new)
         is_same_layout = (old.offset, old.stride) == (new.offset, new.stride)
         if is_same_layout and are_same(self._before, records[0], self._after, records[1]):
-            return Values.SAME
+            return Contents.SAME
         extent = _extent(old)
         if item is None or extent != _extent(new):
-            return Values.UNKNOWN
+            return Contents.UNKNOWN
         length = old.span * item
         is_dense = _is_dense(extent)
         sizes = self._before.archive.size(records[0]), self._after.archive.size(records[1])
         if is_dense and old.offset == new.offset == 0 and sizes == (length, length):
-            return Values.DIFFERENT  # because the digests of the storages differ
+            return Contents.DIFFERENT  # because the digests of the storages differ
         for at in range(0, length, CHUNK_BYTES):
             part = min(CHUNK_BYTES, length - at)
             was = self._read(self._before, records[0], old.offset * item + at, part)
             if was != self._read(self._after, records[1], new.offset * item + at, part):
-                return Values.DIFFERENT if is_dense else Values.UNKNOWN
-        return Values.SAME
+                return Contents.DIFFERENT if is_dense else Contents.UNKNOWN
+        return Contents.SAME
 
     def _read(self, side: ComparedPackage, record: str, start: int, length: int) -> bytes:
         """Read a part of a record."""
@@ -145,27 +148,47 @@ def _byteorder(side: ComparedPackage) -> str:
 
 _Key = tuple[str, str, int]
 """A resource, a name in it, and the index among the tensors of that name."""
-_Named = Mapping[str, tuple[TensorFacts, ...]]
+_TensorsByObject = Mapping[str, tuple[TensorFacts, ...]]
 
 
-def compare_tensors(
-    before: ComparedPackage, after: ComparedPackage
-) -> tuple[tuple[TensorDifference, ...], tuple[SharingDifference, ...], StoragesDifference]:
+class ComparedTensors(NamedTuple):
+    """Result of comparing the tensors of two packages.
+
+    Attributes:
+        differences: Differences of named tensors, of shared storages, and of the other storages.
+        names_tensors: Whether both packages name their tensors.
+        same_storages: Number of contents of other storages that both packages have.
+    """
+
+    differences: tuple[Difference, ...] = ()
+    names_tensors: bool = True
+    same_storages: int = 0
+
+
+def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> ComparedTensors:
     """Compare named tensors, shared storages, and the other storages of two packages.
 
     Named tensors are compared by name, regardless of their storage. Storages without a named
     tensor are compared by content. So are all storages if a package does not record names.
     """
     if _have_same_tensors(before, after):
-        return (), (), StoragesDifference()
+        return ComparedTensors()
+    found: list[Difference] = []
     old, new = before.tensors(), after.tensors()
+    names_tensors = old is not None and new is not None
     if old is None or new is None:
-        return (), (), _storages(before, after, {}, {}, all_compared=True)
-    with ExitStack() as opened:
-        comparer = _ElementComparer(before, after, opened)
-        tensors = tuple(_with_origins(before, after, list(_tensors(old, new, comparer))))
-    storages = _storages(before, after, old, new, all_compared=False)
-    return tensors, tuple(_sharing(old, new)), storages
+        old = new = {}
+    else:
+        with ExitStack() as opened:
+            found += _tensors(before, after, old, new, _ElementComparer(before, after, opened))
+        found += _sharing(old, new)
+    by_crc = before.manifest is None or after.manifest is None
+    was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
+    for change, (record, size) in in_one_only(was, is_now):
+        found.append(
+            Difference(Part.STORAGE, record, change, fields=fields_of(change, {SIZE: size}))
+        )
+    return ComparedTensors(tuple(found), names_tensors, len(was.keys() & is_now.keys()))
 
 
 def _have_same_tensors(before: ComparedPackage, after: ComparedPackage) -> bool:
@@ -178,31 +201,58 @@ def _have_same_tensors(before: ComparedPackage, after: ComparedPackage) -> bool:
     return {r: old.get(r) for r in records} == {r: new.get(r) for r in others}
 
 
-def _tensors(old: _Named, new: _Named, comparer: _ElementComparer) -> Iterator[TensorDifference]:
+def _tensors(
+    before: ComparedPackage,
+    after: ComparedPackage,
+    old: _TensorsByObject,
+    new: _TensorsByObject,
+    comparer: _ElementComparer,
+) -> Iterator[Difference]:
+    """Yield the tensors that differ; added ones name a removed one with the same elements."""
     were, are = dict(_keyed(old)), dict(_keyed(new))
+    removed: dict[object, deque[str]] = {}
+    for key, tensor in were.items():
+        content = _content(before, tensor) if key not in are else None
+        if content is not None:
+            removed.setdefault(content, deque()).append(tensor.name)
     for key in dict.fromkeys([*were, *are]):
-        resource, name, _ = key
         was, is_now = were.get(key), are.get(key)
-        if was is None or is_now is None:
-            yield TensorDifference(resource, name, Change.of(was, is_now), was, is_now)
-            continue
-        fields = changed_fields(_fields(was), _fields(is_now))
-        values = comparer.compare(was, is_now)
-        has_storages = was.storage is not None and is_now.storage is not None
-        is_unclear = values is Values.UNKNOWN and has_storages
-        if fields or values is Values.DIFFERENT or is_unclear:
-            yield TensorDifference(resource, name, Change.CHANGED, was, is_now, fields, values)
+        fields = changed_fields(_tensor_fields(was), _tensor_fields(is_now))
+        contents, same_as, known = None, None, is_now or were[key]
+        shape = "?" if known.shape is None else str(list(known.shape))
+        about = f"{known.kind.value} {known.dtype} {shape}"
+        if was is not None and is_now is not None:
+            contents = comparer.compare(was, is_now)
+            has_storages = was.storage is not None and is_now.storage is not None
+            is_unclear = contents is Contents.UNKNOWN and has_storages
+            if not (fields or contents is Contents.DIFFERENT or is_unclear):
+                continue
+        elif is_now is not None and (candidates := removed.get(_content(after, is_now))):
+            same_as = candidates.popleft()
+            about += f", same elements as the removed {same_as}"
+        yield Difference(
+            Part.TENSOR,
+            known.name,
+            Change.of(was, is_now),
+            about,
+            fields,
+            contents,
+            owner=key[0],
+            same_as=same_as,
+        )
 
 
-def _keyed(tensors: _Named) -> Iterator[tuple[_Key, TensorFacts]]:
-    for resource, listed in tensors.items():
+def _keyed(tensors: _TensorsByObject) -> Iterator[tuple[_Key, TensorFacts]]:
+    for resource, named in tensors.items():
         seen: Counter[str] = Counter()
-        for tensor in listed:
+        for tensor in named:
             yield (resource, tensor.name, seen[tensor.name]), tensor
             seen[tensor.name] += 1
 
 
-def _fields(tensor: TensorFacts) -> dict[str, str | None]:
+def _tensor_fields(tensor: TensorFacts | None) -> dict[str, str | None]:
+    if tensor is None:
+        return {}
     return {
         "shape": None if tensor.shape is None else str(list(tensor.shape)),
         "dtype": tensor.dtype,
@@ -225,37 +275,24 @@ def _essential_stride(tensor: TensorFacts) -> list[int] | str:
     return "contiguous" if is_usual else list(tensor.stride)
 
 
-def _with_origins(
-    before: ComparedPackage, after: ComparedPackage, found: Sequence[TensorDifference]
-) -> Iterator[TensorDifference]:
-    """Yield the differences; added tensors name a removed one with the same elements."""
-    removed: dict[object, deque[str]] = {}
-    for each in found:
-        content = _content(before, each.before) if each.change is Change.REMOVED else None
-        if content is not None:
-            removed.setdefault(content, deque()).append(each.name)
-    for each in found:
-        content = _content(after, each.after) if each.change is Change.ADDED else None
-        candidates = removed.get(content) if content is not None else None
-        yield replace(each, same_as=candidates.popleft()) if candidates else each
-
-
-def _content(side: ComparedPackage, tensor: TensorFacts | None) -> object | None:
+def _content(side: ComparedPackage, tensor: TensorFacts) -> object | None:
     """Return a key that tensors with the same elements share, or None if unknown."""
-    if tensor is None or tensor.storage is None or side.manifest is None:
+    if tensor.storage is None or side.manifest is None:
         return None
     digest = side.digest(layout.storage_name(tensor.storage))
     return digest, tensor.dtype, tensor.shape, tensor.offset, tensor.stride, tensor.form
 
 
-def _sharing(old: _Named, new: _Named) -> Iterator[SharingDifference]:
+def _sharing(old: _TensorsByObject, new: _TensorsByObject) -> Iterator[Difference]:
     """Yield groups of tensors that share a storage in one package only."""
     for resource in sorted(old.keys() & new.keys()):
         both = {each.name for each in old[resource]} & {each.name for each in new[resource]}
         were, are = _groups(old[resource], both), _groups(new[resource], both)
         for change, groups in ((Change.REMOVED, were - are), (Change.ADDED, are - were)):
+            verb = "share" if change is Change.ADDED else "no longer share"
             for group in sorted(map(sorted, groups)):
-                yield SharingDifference(resource, change, tuple(group))
+                about = f"{listed(group, _SHOWN)} {verb} one storage"
+                yield Difference(Part.SHARED_STORAGE, resource, change, about, names=tuple(group))
 
 
 def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[str]]:
@@ -266,26 +303,14 @@ def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[st
     return {frozenset(group) for group in groups.values() if len(group) > 1}
 
 
-def _storages(
-    before: ComparedPackage, after: ComparedPackage, old: _Named, new: _Named, all_compared: bool
-) -> StoragesDifference:
-    by_crc = before.manifest is None or after.manifest is None
-    was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
-    different = tuple(
-        StorageDifference(record, change, size)
-        for change, (record, size) in in_one_only(was, is_now)
-    )
-    return StoragesDifference(all_compared, len(was.keys() & is_now.keys()), different)
-
-
 def _unnamed(
-    side: ComparedPackage, tensors: _Named, by_crc: bool
+    side: ComparedPackage, tensors: _TensorsByObject, by_crc: bool
 ) -> dict[tuple[object, int], tuple[str, int]]:
     """Return storages without a named tensor, by content and index among equal contents."""
     named = {
         layout.storage_name(each.storage)
-        for listed in tensors.values()
-        for each in listed
+        for group in tensors.values()
+        for each in group
         if each.storage is not None
     }
     found: dict[tuple[object, int], tuple[str, int]] = {}

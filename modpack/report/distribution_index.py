@@ -103,13 +103,7 @@ def with_distributions(
     for facts in modules:
         found = provider_of(facts)
         if found is not None:
-            yield replace(
-                facts,
-                distribution=found.name,
-                version=found.version,
-                license=found.license,
-                editable=found.editable,
-            )
+            yield facts.of_distribution(found)
         elif facts.provided_by is Owner.STDLIB:
             yield replace(facts, license=PYTHONS_LICENSE)
         else:
@@ -131,12 +125,12 @@ def distributions_of(
         described = DistributionFacts(
             name,
             version,
-            next((facts.license for facts in group if facts.license), None),
-            any(facts.editable for facts in group),
-            len(interned),
-            len(group) - len(interned),
-            sum(facts.size_bytes or 0 for facts in interned),
-            not interned and is_optional((facts.module for facts in group), at_once),
+            license=next((facts.license for facts in group if facts.license), None),
+            editable=any(facts.editable for facts in group),
+            interned=len(interned),
+            extern=len(group) - len(interned),
+            size_bytes=sum(facts.size_bytes or 0 for facts in interned),
+            is_optional=not interned and is_optional((f.module for f in group), at_once),
         )
         found.append(described)
     return tuple(found)

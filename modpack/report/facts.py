@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
+from modpack.core.environment import RecordedDistribution
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import HookSpec
 from modpack.core.names import RUNTIME_ROOTS, is_stdlib, module_record, root_of
-from modpack.core.plan import Decision, MockUse, Plan
+from modpack.core.plan import Decision, MockUse, Plan, UseKind
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
@@ -47,6 +48,36 @@ class ImporterFacts(NamedTuple):
         return path if self.line is None else f"{path}:{self.line}"
 
 
+@json_keys(derived=("location",))
+class UseFacts(NamedTuple):
+    """A use of a mocked module's name.
+
+    Attributes:
+        module: Path of the mocked module.
+        name: Dotted name, relative to the module. Empty for the module itself.
+        importer: Module or saved object that contains the use.
+        path: Record or file of the importer, or None if unknown.
+        line: Line of the use.
+        kind: How the name is used.
+        scope: Qualified name of the surrounding function or class. Empty at module level.
+        via: Interned modules through which the importer gets the name, in order.
+    """
+
+    module: str
+    name: str
+    importer: str
+    path: str | None
+    line: Line
+    kind: UseKind
+    scope: str = ""
+    via: tuple[str, ...] = ()
+
+    @property
+    def location(self) -> str:
+        """Path and line."""
+        return f"{self.path or self.importer.strip('<>')}:{self.line}"
+
+
 @dataclass(frozen=True)
 class ModuleFacts:
     """The decision about one module, with the evidence.
@@ -78,6 +109,16 @@ class ModuleFacts:
     size_bytes: int | None = None
     license: str | None = None
     editable: bool = False
+
+    def of_distribution(self, found: RecordedDistribution) -> ModuleFacts:
+        """Return the facts with those of the module's distribution at export."""
+        return replace(
+            self,
+            distribution=found.name,
+            version=found.version,
+            license=found.license,
+            editable=found.editable,
+        )
 
     @property
     def why(self) -> str:
@@ -266,7 +307,19 @@ def hook_flags(spec: HookSpec) -> str:
     return ", ".join(f"{name}={value}" for name, value in sorted(spec.flags.items()))
 
 
-def used_name(use: MockUse) -> str:
+def hooks_by_callable(
+    hooks: Iterable[HookFacts],
+) -> dict[tuple[str, str, str, str | None], tuple[HookSpec, ...]]:
+    """Return the hooks by object, kind, and name and source of their callable."""
+    alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    for each in hooks:
+        called = each.spec.callable
+        key = (each.resource, each.spec.kind, called.name, called.source)
+        alike.setdefault(key, []).append(each.spec)
+    return {key: tuple(specs) for key, specs in alike.items()}
+
+
+def used_name(use: MockUse | UseFacts) -> str:
     """Return the full name of a mock use: the path of the module, and the name in it."""
     return f"{use.module}.{use.name}" if use.name else use.module
 
@@ -348,14 +401,14 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
     return ModuleFacts(
         module,
         action,
-        str(decision.rule),
-        decision.overridden_by,
-        importers_of(plan, module),
-        owner,
-        found.name if found is not None else None,
-        found.version if found is not None else None,
-        module_record(module, source.is_package) if source is not None else None,
-        _size(source.file) if source is not None else None,
+        rule=str(decision.rule),
+        overridden_by=decision.overridden_by,
+        importers=importers_of(plan, module),
+        provided_by=owner,
+        distribution=found.name if found is not None else None,
+        version=found.version if found is not None else None,
+        record=module_record(module, source.is_package) if source is not None else None,
+        size_bytes=_size(source.file) if source is not None else None,
     )
 
 

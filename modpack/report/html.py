@@ -11,7 +11,7 @@ import base64
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Final
@@ -30,7 +30,13 @@ from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Severity
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts, MockFacts, files_of
-from modpack.report.facts import HookFacts, ImporterFacts, ModuleFacts, hook_flags, hook_target
+from modpack.report.facts import (
+    ImporterFacts,
+    ModuleFacts,
+    hook_flags,
+    hook_target,
+    hooks_by_callable,
+)
 from modpack.report.html_document import (
     ModuleGroup,
     PackagedSources,
@@ -103,7 +109,7 @@ class PageData:
 
     def __init__(self, audit: AuditFacts) -> None:
         self.audit = audit
-        self._modules_by_path = {path: module for module, path in files_of(audit).items()}
+        self._modules_by_path = {path: module for module, path in files_of(audit.modules).items()}
         self._shown = frozenset([*audit.graph.nodes(), *(each.module for each in audit.modules)])
         self.severities = Counter(finding.severity for finding in audit.findings)
         self.actions = Counter(facts.action for facts in audit.modules)
@@ -197,18 +203,16 @@ class PageData:
 
     def hooks(self) -> tuple[HookView, ...]:
         """Return the hooks of saved objects, grouped by kind and callable."""
-        return tuple(_grouped_hooks(self.audit.package.hooks)) if self.audit.package else ()
-
-
-def _grouped_hooks(hooks: Iterable[HookFacts]) -> Iterator[HookView]:
-    alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
-    for each in hooks:
-        called = each.spec.callable
-        key = (each.resource, each.spec.kind, called.name, called.source)
-        alike.setdefault(key, []).append(each.spec)
-    for (resource, *_), specs in alike.items():
-        targets = tuple(dict.fromkeys(map(hook_target, specs)))
-        yield HookView(resource, specs[0], targets, hook_flags(specs[0]))
+        alike = hooks_by_callable(self.audit.package.hooks if self.audit.package else ())
+        return tuple(
+            HookView(
+                resource,
+                specs[0],
+                tuple(dict.fromkeys(map(hook_target, specs))),
+                hook_flags(specs[0]),
+            )
+            for (resource, *_), specs in alike.items()
+        )
 
 
 def _resources(audit: AuditFacts, comes_with_code: bool) -> int:

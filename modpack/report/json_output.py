@@ -1,9 +1,10 @@
-"""JSON documents of the commands, except those of ``json_audit`` and ``json_compare``.
+"""JSON documents of the commands that have no facts of their own, and their text.
 
-The annotations of a document describe its keys, and the ``Attributes`` of its docstring explain
-them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from both. Under one
-schema number, keys are only added. A change that could mislead a reader of the present documents
-increments :data:`SCHEMA`.
+The facts in other modules, such as ``AuditFacts`` and ``PackageDifferences``, are the documents of
+their commands. The annotations of a document describe its keys, and the ``Attributes`` of its
+docstring explain them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from
+both. Under one schema number, keys are only added. A change that could mislead a reader of the
+present documents increments :data:`SCHEMA`.
 
 Types of other modules are imported for type checking only, so that printing one document does not
 import the modules of all others.
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         PlanFacts,
         ResourceFacts,
     )
-    from modpack.security.code_listing import CodeListing
 
 SCHEMA: Final = 1
 
@@ -144,69 +144,6 @@ class SourceDocument(NamedTuple):
     module: str
     record: str
     source: str
-
-
-class PickleNameFacts(NamedTuple):
-    """A name that a pickle looks up and that is not data.
-
-    Attributes:
-        name: The full name.
-        dangerous: Whether the name gives access to the interpreter, the system or the network.
-    """
-
-    name: str
-    dangerous: bool
-
-
-class PickleFacts(NamedTuple):
-    """The code that a pickle refers to.
-
-    Attributes:
-        record: Record that contains the pickle.
-        names: Names that are not data.
-        functions: Names of the functions whose source the pickle contains.
-        unreadable: Why the pickle could not be read to its end, or null.
-    """
-
-    record: str
-    names: tuple[PickleNameFacts, ...]
-    functions: tuple[str, ...]
-    unreadable: str | None
-
-
-class CodeFacts(NamedTuple):
-    """The code in a package.
-
-    Attributes:
-        sources: Records with Python source.
-        native: Records with native code.
-        programs: Records with programs that torch runs: TorchScript and exported programs.
-        pickles: The pickles, including those that contain only data.
-    """
-
-    sources: tuple[str, ...]
-    native: tuple[str, ...]
-    programs: tuple[str, ...]
-    pickles: tuple[PickleFacts, ...]
-
-
-def code_facts(listing: CodeListing) -> CodeFacts:
-    """Return the facts about a package's code that the JSON documents contain."""
-    from modpack.pickling.allowlist import is_dangerous
-
-    pickles = (
-        PickleFacts(
-            record,
-            tuple(
-                PickleNameFacts(str(name), is_dangerous(name.module, name.name))
-                for name in contents.code_names
-            ),
-            contents.sources,
-            contents.unreadable,
-        )
-        for record, contents in listing.pickles.items()
-    )
-    return pick(CodeFacts, listing, pickles=tuple(pickles))
 
 
 class SelfTestDocument(NamedTuple):
@@ -401,7 +338,7 @@ class CacheListDocument(NamedTuple):
     scans: CachedScans
 
 
-class CachePruneDocument(NamedTuple):
+class CacheClearDocument(NamedTuple):
     """What was removed from the cache.
 
     Attributes:
@@ -419,31 +356,6 @@ class CachePruneDocument(NamedTuple):
     scans: CachedScans
     leftovers: int
     freed_bytes: int
-
-
-@dataclass(frozen=True)
-class VerifiedEntry(CachedEntry):
-    """An unpacked package whose files were compared with their digests.
-
-    Attributes:
-        damaged_files: Files that changed or are missing.
-    """
-
-    damaged_files: tuple[str, ...]
-
-
-class CacheVerifyDocument(NamedTuple):
-    """The verification of the cache.
-
-    Attributes:
-        folder: The cache folder.
-        passed: Whether no file changed or is missing.
-        entries: The unpacked packages, most recently used first.
-    """
-
-    folder: str
-    passed: bool
-    entries: tuple[VerifiedEntry, ...]
 
 
 InspectDocument: TypeAlias = PackageDocument | NotesDocument | TreeDocument | SourceDocument

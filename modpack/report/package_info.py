@@ -236,20 +236,17 @@ def _planned(
     provider = environment.provider_of(module) if is_extern else None
     is_installed = provider is not None and not provider.editable
     record = None if is_extern else _record_of(archive, module, compiled)
-    return ModuleFacts(
+    facts = ModuleFacts(
         module,
         decision.action,
-        str(decision.rule),
-        decision.overridden_by,
-        importers_of(plan, module),
-        provider_of(module, is_installed) if is_extern else None,
-        provider.name if provider is not None else None,
-        provider.version if provider is not None else None,
-        record,
-        archive.size(record) if record is not None else None,
-        provider.license if provider is not None else None,
-        provider is not None and provider.editable,
+        rule=str(decision.rule),
+        overridden_by=decision.overridden_by,
+        importers=importers_of(plan, module),
+        provided_by=provider_of(module, is_installed) if is_extern else None,
+        record=record,
+        size_bytes=archive.size(record) if record is not None else None,
     )
+    return facts if provider is None else facts.of_distribution(provider)
 
 
 def _unplanned(archive: Archive, plan: Plan) -> Iterator[ModuleFacts]:

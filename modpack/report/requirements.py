@@ -6,11 +6,12 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment, read_externs, read_plan, read_self_test
+from modpack.core.codec import json_keys
 from modpack.core.environment import (
     EnvironmentComparison,
     RecordedDistribution,
@@ -21,7 +22,7 @@ from modpack.core.environment import (
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
 from modpack.core.observations import UndeclaredImport
 from modpack.core.text import counted, printable
-from modpack.discovery.environment import compare
+from modpack.environment.comparison import compare
 from modpack.report.package_info import read_checked_manifest
 
 _OPTIONAL = "Optional: imported in functions only, or where the code handles a missing module"
@@ -32,80 +33,139 @@ _WIDTH = 100
 _HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
 
+@json_keys({"is_optional": "optional"})
 @dataclass(frozen=True)
-class Needed:
-    """One distribution that must be installed.
+class RequirementFacts:
+    """A distribution that must be installed.
 
     Attributes:
-        distribution: The distribution as recorded at export.
+        distribution: Name of the distribution.
+        version: Its version at export.
+        requirement: Requirement for pip (PEP 508), or None if pip cannot install it.
+        editable: Whether it was an editable install.
+        license: Its license, as its metadata states, or None.
         modules: Extern modules that it provides. Empty if only other distributions require it.
+        requires: Normalized names of the distributions that it requires.
+        hashes: Digests of the installed file, as ``sha256:...``.
         is_optional: Whether the package loads without it, because its modules are imported in
             functions only, or where the code handles their absence.
     """
 
-    distribution: RecordedDistribution
-    modules: tuple[str, ...] = ()
+    distribution: str
+    version: str
+    requirement: str | None
+    editable: bool
+    license: str | None
+    modules: tuple[str, ...]
+    requires: tuple[str, ...]
+    hashes: tuple[str, ...]
     is_optional: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        recorded: RecordedDistribution,
+        modules: tuple[str, ...] = (),
+        is_optional: bool = False,
+    ) -> RequirementFacts:
+        """Return the requirement of a distribution as recorded at export."""
+        written = (f"{name}:{digest}" for name, digest in recorded.hashes.items())
+        return cls(
+            recorded.name,
+            recorded.version,
+            requirement=recorded.requirement,
+            editable=recorded.editable,
+            license=recorded.license,
+            modules=modules,
+            requires=recorded.requires,
+            hashes=tuple(sorted(filter(_HASH.fullmatch, written))),
+            is_optional=is_optional,
+        )
 
     @property
     def remark(self) -> str:
         """A remark about the distribution, for people. May be empty."""
-        found = self.distribution
-        if found.editable:
-            return f"{found.version} was an editable install. Install it from its project."
-        if found.requirement is None:
-            return f"{found.version} is not a name and version that pip accepts"
-        if "+" in found.version:
-            return f"was {found.version}. Package indexes have no local version labels."
+        if self.editable:
+            return f"{self.version} was an editable install. Install it from its project."
+        if self.requirement is None:
+            return f"{self.version} is not a name and version that pip accepts"
+        if "+" in self.version:
+            return f"was {self.version}. Package indexes have no local version labels."
         return ""
 
-    @property
-    def hashes(self) -> tuple[str, ...]:
-        """Digests of the installed file, in the form of pip: ``sha256:...``."""
-        written = (f"{name}:{digest}" for name, digest in self.distribution.hashes.items())
-        return tuple(sorted(filter(_HASH.fullmatch, written)))
 
-
-@dataclass(frozen=True)
-class Requirements:
-    """The requirements of a package in the loading environment.
+@json_keys(derived=("requirement",))
+class ImportedDistribution(UndeclaredImport):
+    """A distribution that extern modules imported in the self-test.
 
     Attributes:
-        path: The package.
-        environment: The export environment.
-        needed: The distributions, by name.
+        distribution: Name of the distribution.
+        version: Its version at export.
+        module: First of its modules that was imported.
+        by: Module that imported it, or None if unknown.
+    """
+
+    @property
+    def requirement(self) -> str | None:
+        """Requirement for pip (PEP 508), or None if pip cannot install it."""
+        return RecordedDistribution(self.distribution, self.version).requirement
+
+
+@json_keys(
+    {"is_lock": "lock", "absent": "absent_at_export"},
+    omitted=("absent_at_load", "has_indirect"),
+)
+@dataclass(frozen=True)
+class Requirements:
+    """The distributions that a package needs.
+
+    Attributes:
+        path: The package, as the user named it.
+        passed: Result of ``--check``. None without it.
+        python: Version of Python at export, or None.
+        platform: Operating system and machine at export, or None.
+        torch: Version of torch at export, or None.
+        requirements: The distributions, by name.
         unrecorded: Extern modules without a recorded distribution, the outermost of each.
         absent: Extern modules that were not installed at export.
         absent_at_load: Those of ``absent`` that loading imports.
-        is_lock: Whether ``needed`` includes indirect requirements.
-        comparison: The export environment compared with the installed distributions.
+        is_lock: Whether indirect requirements are listed (``--lock``).
+        has_indirect: Whether the package records indirect requirements.
+        comparison: The comparison of ``--check``. None without it.
         imported: Distributions that extern modules imported in the self-test, and that nothing in
             the package names.
     """
 
     path: str
-    environment: RecordedEnvironment
-    needed: tuple[Needed, ...]
+    python: str | None
+    platform: str | None
+    torch: str | None
+    requirements: tuple[RequirementFacts, ...]
     unrecorded: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     absent_at_load: tuple[str, ...] = ()
     is_lock: bool = False
-    comparison: EnvironmentComparison = field(default_factory=EnvironmentComparison)
-    imported: tuple[UndeclaredImport, ...] = ()
+    has_indirect: bool = False
+    comparison: EnvironmentComparison | None = None
+    imported: tuple[ImportedDistribution, ...] = ()
+    passed: bool | None = None
 
     @cached_property  # read for each line
     def has_all_hashes(self) -> bool:
         """Whether every requirement has a hash. pip accepts hashes for all of them, or for none."""
-        wanted = [each for each in self.needed if each.distribution.requirement is not None]
+        wanted = [each for each in self.requirements if each.requirement is not None]
         return bool(wanted) and all(each.hashes for each in wanted)
 
 
-def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Requirements:
+def requirements_of(
+    source: str | os.PathLike[str], *, lock: bool = False, check: bool = False
+) -> Requirements:
     """Read the requirements of a package, without running code.
 
     Args:
         source: Package file, or directory of an unzipped package; of modpack or torch.package.
         lock: Whether to include indirect requirements.
+        check: Whether to compare the export environment with the installed distributions.
 
     Raises:
         ArchiveError: If it is not a package, or damaged.
@@ -115,11 +175,14 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         environment = load_environment(archive, manifest)
         named = sorted(read_externs(archive, manifest))
         externs = [module for module in named if not is_everywhere(module)]
-        comparison = compare(environment, externs, whole=lock)
         loose = [module for module in externs if environment.provider_of(module) is None]
         plan = read_plan(archive, manifest) if manifest is not None else None
         self_test = read_self_test(archive, manifest) if manifest is not None else None
+        imported = self_test.observations.distributions if self_test is not None else ()
         at_once = needed_at_once(plan.graph) if plan is not None else None
+        comparison = compare(environment, externs, whole=lock) if check else None
+        if comparison is not None and plan is not None:
+            comparison = comparison.classify_missing(plan)
         decisions = plan.decisions if plan is not None else {}
         decided = [decisions[module] for module in loose if module in decisions]
         absent = _outermost(each.module for each in decided if each.location is None)
@@ -127,30 +190,33 @@ def requirements_of(source: str | os.PathLike[str], *, lock: bool = False) -> Re
         inside = {each: [m for m in loose if is_within(m, each)] for each in absent}
         return Requirements(
             archive.path,
-            environment,
-            tuple(_needed(environment, externs, lock, at_once)),
-            _outermost(unrecorded),
-            absent,
-            tuple(each for each in absent if not is_optional(inside[each], at_once)),
-            lock,
-            comparison.classify_missing(plan) if plan is not None else comparison,
-            self_test.observations.distributions if self_test is not None else (),
+            python=environment.python,
+            platform=environment.platform_label,
+            torch=environment.torch,
+            requirements=tuple(_requirements(environment, externs, lock, at_once)),
+            unrecorded=_outermost(unrecorded),
+            absent=absent,
+            absent_at_load=tuple(each for each in absent if not is_optional(inside[each], at_once)),
+            is_lock=lock,
+            has_indirect=bool(environment.distributions),
+            comparison=comparison,
+            imported=tuple(ImportedDistribution(*each) for each in imported),
         )
 
 
-def _needed(
+def _requirements(
     environment: RecordedEnvironment,
     externs: Iterable[str],
     lock: bool,
     at_once: frozenset[str] | None,
-) -> Iterator[Needed]:
+) -> Iterator[RequirementFacts]:
     others = environment.distributions.values() if lock else ()
-    found = {normalized_distribution(each.name): Needed(each) for each in others}
+    found = {normalized_distribution(each.name): RequirementFacts.of(each) for each in others}
     for name, (provider, modules) in environment.group_by_distribution(externs).items():
-        found[name] = Needed(provider, modules, is_optional(modules, at_once))
+        found[name] = RequirementFacts.of(provider, modules, is_optional(modules, at_once))
     for each in (environment.torch_distribution, environment.modpack_distribution):
         if each is not None:
-            found[each.name] = Needed(each, (each.name,))
+            found[each.name] = RequirementFacts.of(each, (each.name,))
     for name in sorted(found):
         yield found[name]
 
@@ -168,19 +234,19 @@ def requirements_text(requirements: Requirements) -> str:
 
 def _lines(given: Requirements) -> Iterator[str]:
     yield from _head(given)
-    for each in given.needed:
+    for each in given.requirements:
         if not each.is_optional:
             yield from _requirement_lines(each, given)
     for module in given.unrecorded:
         yield f"# {printable(module)}: its distribution is not recorded"
-    yield from _named(_ABSENT_AT_LOAD, given.absent_at_load)
+    yield from _comment(_ABSENT_AT_LOAD, given.absent_at_load)
     yield from _imported_lines(given)
-    optional = [each for each in given.needed if each.is_optional]
+    optional = [each for each in given.requirements if each.is_optional]
     if optional:
         yield f"# {_OPTIONAL}:"
         for each in optional:
             yield from _requirement_lines(each, given)
-    yield from _named(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
+    yield from _comment(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
 
 
 def _imported_lines(given: Requirements) -> Iterator[str]:
@@ -189,11 +255,10 @@ def _imported_lines(given: Requirements) -> Iterator[str]:
     for each in given.imported:
         if each.by:
             yield f"# {printable(each.distribution)}, by {printable(each.by)}"
-        pin = RecordedDistribution(each.distribution, each.version).requirement
-        yield pin or f"# {printable(each.distribution)} {printable(each.version)}"
+        yield each.requirement or f"# {printable(each.distribution)} {printable(each.version)}"
 
 
-def _named(title: str, modules: Sequence[str]) -> Iterator[str]:
+def _comment(title: str, modules: Sequence[str]) -> Iterator[str]:
     """Yield the lines of a comment that names modules."""
     if modules:
         text = f"{title}: {', '.join(map(printable, modules))}"
@@ -201,35 +266,28 @@ def _named(title: str, modules: Sequence[str]) -> Iterator[str]:
 
 
 def _head(given: Requirements) -> Iterator[str]:
-    exported = given.environment
     extent = "All requirements" if given.is_lock else "Requirements"
     yield f"# {extent} of {printable(given.path)}."
-    versions = [
-        f"Python {exported.python}" if exported.python else "",
-        exported.platform_label or "",
-    ]
-    if environment := ", ".join(filter(None, versions)):
+    python = f"Python {given.python}" if given.python else None
+    if environment := ", ".join(filter(None, (python, given.platform))):
         yield f"# Exported with {printable(environment)}."
-    if exported.platform_label is None:
+    if given.platform is None:
         yield "# The version of torch at export is not recorded."
-    if given.is_lock and not exported.has_requirements:
+    if given.is_lock and not given.has_indirect:
         yield "# Indirect requirements are not recorded."
     if given.is_lock and not given.has_all_hashes:
-        known = sum(1 for each in given.needed if each.hashes)
-        yield (
-            f"# Hashes are recorded for {known} of {counted(len(given.needed), 'distribution')}: "
-            "pip records them only"
-        )
+        known = sum(1 for each in given.requirements if each.hashes)
+        total = counted(len(given.requirements), "distribution")
+        yield f"# Hashes are recorded for {known} of {total}: pip records them only"
         yield "# for installs from a file or URL, and accepts hashes for all requirements or none."
 
 
-def _requirement_lines(needed: Needed, given: Requirements) -> Iterator[str]:
-    found = needed.distribution
-    if needed.remark:
-        yield f"# {printable(found.name)} {printable(needed.remark)}"
+def _requirement_lines(found: RequirementFacts, given: Requirements) -> Iterator[str]:
+    if found.remark:
+        yield f"# {printable(found.distribution)} {printable(found.remark)}"
     if given.is_lock and not given.has_all_hashes:
-        yield from (f"# {each}" for each in needed.hashes)
+        yield from (f"# {each}" for each in found.hashes)
     if found.requirement is not None:
-        hashes = needed.hashes if given.is_lock and given.has_all_hashes else ()
+        hashes = found.hashes if given.is_lock and given.has_all_hashes else ()
         options = "".join(f" \\\n    --hash={each}" for each in hashes)
         yield found.requirement + options

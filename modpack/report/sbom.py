@@ -1,6 +1,6 @@
-"""The bill of materials of a package: its contents and its requirements.
+"""The bill of materials of a package: its contents and its requirements, as CycloneDX 1.6.
 
-First as values, then as CycloneDX 1.6. Needs the extra ``sbom``.
+Needs the extra ``sbom``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import hashlib
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePath
 from typing import Final, Literal
@@ -76,89 +75,6 @@ PYTHON: Final = "python"
 """Key of Python, including the standard library."""
 
 
-@dataclass(frozen=True)
-class SbomComponent:
-    """A component of a package, or a requirement.
-
-    Attributes:
-        key: Identifier within the bill (``pypi:numpy@2.1.0``).
-        name: Its name.
-        need: ``REQUIRED`` if the package contains it or imports it when loaded. ``OPTIONAL`` if
-            only functions, or code that handles its absence, import it. ``EXCLUDED`` if mocks
-            replace it.
-        origins: ``intern``, ``extern``, ``mock``, or ``required`` if only other components need it.
-        version: Its version, or None.
-        license: Its license, or None.
-        is_indexed: Whether the Python package index is expected to have this name and version.
-        url: URL that it was installed from instead, or None.
-        hashes: Digests of the installed file in hex, by algorithm.
-        facts: Further properties, by name.
-        needs: Keys of its direct dependencies.
-    """
-
-    key: str
-    name: str
-    need: ComponentScope
-    origins: tuple[str, ...]
-    version: str | None = None
-    license: str | None = None
-    is_indexed: bool = False
-    url: str | None = None
-    hashes: Mapping[str, str] = field(default_factory=dict)
-    facts: Mapping[str, str] = field(default_factory=dict)
-    needs: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class Sbom:
-    """The bill of materials of a package.
-
-    Attributes:
-        name: Name of the package file, without its suffix.
-        digest: Digest that names its content, in hex.
-        facts: Further properties, by name.
-        needs: Keys of its direct dependencies.
-        items: All components, by key.
-    """
-
-    name: str
-    digest: str
-    facts: Mapping[str, str]
-    needs: frozenset[str]
-    items: tuple[SbomComponent, ...]
-
-
-def bill_of(audit: AuditFacts, digests: Mapping[str, str]) -> Sbom:
-    """Return the bill of materials of a package.
-
-    Args:
-        audit: Audit of a package file.
-        digests: SHA-256 in hex of all records with code, by record.
-
-    Raises:
-        ValueError: If it is the audit of a plan.
-    """
-    package = audit.package
-    if package is None:
-        raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
-    environment = audit.environment or RecordedEnvironment(package.python, torch=package.torch)
-    draft = _Draft(audit, environment, digests)
-    items = {key: draft.item(key) for key in dict.fromkeys([*draft.members, PYTHON])}
-    for name, need in draft.closure().items():
-        found = _required_item(environment.distributions[name], need, draft)
-        known = items.get(found.key, found)
-        is_needed = need is ComponentScope.REQUIRED and known.need is ComponentScope.OPTIONAL
-        items[found.key] = replace(known, need=need) if is_needed else known
-    needed = frozenset().union(*(item.needs for item in items.values()))
-    return Sbom(
-        PurePath(package.path).stem,
-        package.digest,
-        _package_facts(package),
-        draft.needs.get("", frozenset()) | (items.keys() - needed),
-        tuple(items[key] for key in sorted(items)),
-    )
-
-
 def code_digests(archive: Archive) -> dict[str, str]:
     """Return the SHA-256 in hex of the records with code, by record.
 
@@ -173,91 +89,172 @@ def code_digests(archive: Archive) -> dict[str, str]:
 
 
 class _Draft:
-    """Intermediate state of a bill of materials.
+    """Components of a bill of materials, and their dependencies.
+
+    A component is ``required`` if the package contains it or imports it when loaded. It is
+    ``optional`` if only functions, or code that handles its absence, import it. It is ``excluded``
+    if mocks replace it. A key such as ``pypi:numpy@2.1.0`` identifies it within the bill.
 
     Attributes:
-        members: Modules of each component, by key.
-        needs: Keys that the code of each component imports; ``""`` for saved objects.
+        components: The components, by key.
+        needs: Keys of the direct dependencies of each component, and of saved objects (``""``).
     """
 
     def __init__(
-        self, audit: AuditFacts, environment: RecordedEnvironment, digests: Mapping[str, str]
+        self, audit: AuditFacts, package: PackageFacts, digests: Mapping[str, str]
     ) -> None:
-        self._environment = environment
+        self._subject = audit.subject
         self._digests = digests
-        writer = audit.package.writer if audit.package is not None else None
-        self._own_version = (writer or "").removeprefix("modpack ") or None
-        self.members: dict[str, list[ModuleFacts]] = defaultdict(list)
-        for facts in audit.modules:
-            self.members[_key(facts)].append(facts)
+        recorded = RecordedEnvironment(package.python, torch=package.torch)
+        self._environment = audit.environment or recorded
+        self._own_version = (package.writer or "").removeprefix("modpack ") or None
         self._risks = {mock.module: mock.risk for mock in audit.mocks}
         self._at_once = needed_at_once(audit.graph)
+        self.components: dict[str, Component] = {}
+        self.needs: defaultdict[str, set[str]] = defaultdict(set)
+        members: dict[str, list[ModuleFacts]] = {}
         key_of = {facts.module: _key(facts) for facts in audit.modules}
-        needs: defaultdict[str, set[str]] = defaultdict(set)
+        for facts in audit.modules:
+            members.setdefault(key_of[facts.module], []).append(facts)
         for edge in audit.graph.edges():
             needed = key_of.get(edge.imported)
             if needed is not None and edge.kind.is_dependency:
-                needs[key_of.get(edge.importer, "")].add(needed)
-        self.needs = {key: frozenset(keys - {key}) for key, keys in needs.items()}
+                self.needs[key_of.get(edge.importer, "")].add(needed)
+        members.pop(PYTHON, None)  # the standard library
+        self._add_python()
+        for key, group in members.items():
+            self._add_modules(key, group)
+        self._add_requirements(members.values())
+        for key, keys in self.needs.items():
+            keys.discard(key)
+        depended_on = {each for key in self.components for each in self.needs[key]}
+        self.needs[""] |= self.components.keys() - depended_on
 
-    def item(self, key: str) -> SbomComponent:
-        """Return the component with a key."""
-        if key == PYTHON:
-            return self._python()
-        members = self.members[key]
-        first = members[0]
-        known = self._recorded(first)
-        version = self._own_version if root_of(first.module) == "modpack" else first.version
-        is_editable = any(facts.editable for facts in members)
-        return SbomComponent(
-            key,
-            first.distribution or root_of(first.module),
-            self._need(members),
-            tuple(dict.fromkeys(facts.action.value for facts in members)),
-            version,
-            _license(members),
-            first.distribution is not None and not is_editable and not (known and known.url),
-            _address(known),
-            known.hashes if known is not None else {},
-            self._facts(members, is_editable),
-            (self.needs.get(key, frozenset()) | self.required_by(known)) - {key},
-        )
-
-    def closure(self) -> dict[str, ComponentScope]:
-        """Return all requirements of extern distributions, by normalized name."""
-        found: dict[str, ComponentScope] = {}
-        for need in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
-            waiting = [
-                name
-                for members in self.members.values()
-                if (known := self._recorded(members[0])) and self._need(members) is need
-                for name in known.requires
-            ]
-            while waiting:
-                name = waiting.pop()
-                if name in found or name not in self._environment.distributions:
-                    continue
-                found[name] = need
-                waiting += self._environment.distributions[name].requires
-        return found
-
-    def required_by(self, known: RecordedDistribution | None) -> frozenset[str]:
-        """Return the keys of the recorded requirements of a distribution."""
-        names = known.requires if known is not None else ()
-        found = filter(None, map(self._environment.distributions.get, names))
-        return frozenset(_distribution_key(each.name, each.version) for each in found)
-
-    def _python(self) -> SbomComponent:
-        implementation = self._environment.implementation
-        return SbomComponent(
+    def _add_python(self) -> None:
+        known = self._environment
+        facts = {"implementation": known.implementation} if known.implementation else {}
+        self._add(
             PYTHON,
             "Python",
             ComponentScope.REQUIRED,
-            (Action.EXTERN.value,),
-            self._environment.python,
-            PYTHONS_LICENSE,
-            facts={"implementation": implementation} if implementation is not None else {},
+            [("origin", Action.EXTERN.value), *facts.items()],
+            version=known.python,
+            license=PYTHONS_LICENSE,
         )
+
+    def _add_modules(self, key: str, members: Sequence[ModuleFacts]) -> None:
+        """Add the component that some modules belong to."""
+        first, recorded = members[0], self._recorded(members[0])
+        is_editable = any(facts.editable for facts in members)
+        origins = dict.fromkeys(facts.action.value for facts in members)
+        licenses = (
+            OUR_LICENSE if each.module == RUNTIME_MODULE else each.license for each in members
+        )
+        self._add(
+            key,
+            first.distribution or root_of(first.module),
+            self._scope_of(members),
+            [*(("origin", each) for each in origins), *self._facts(members, is_editable)],
+            version=self._own_version if root_of(first.module) == "modpack" else first.version,
+            license=next(filter(None, licenses), None),
+            recorded=recorded,
+            is_indexed=first.distribution is not None and not is_editable,
+        )
+
+    def _add_requirements(self, groups: Iterable[Sequence[ModuleFacts]]) -> None:
+        """Add all requirements of extern distributions, required ones first."""
+        known = self._environment.distributions
+        found: set[str] = set()
+        for scope in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
+            waiting: list[str] = []
+            for members in groups:
+                recorded = self._recorded(members[0])
+                if recorded is not None and self._scope_of(members) is scope:
+                    waiting += recorded.requires
+            while waiting:
+                name = waiting.pop()
+                if name in found or name not in known:
+                    continue
+                found.add(name)
+                recorded = known[name]
+                waiting += recorded.requires
+                key = _distribution_key(recorded.name, recorded.version)
+                component = self.components.get(key)
+                if component is None:
+                    facts = {"editable": "true"} if recorded.editable else {}
+                    self._add(
+                        key,
+                        recorded.name,
+                        scope,
+                        [("origin", "required"), *facts.items()],
+                        version=recorded.version,
+                        license=recorded.license,
+                        recorded=recorded,
+                        is_indexed=not recorded.editable,
+                    )
+                elif (
+                    scope is ComponentScope.REQUIRED and component.scope is ComponentScope.OPTIONAL
+                ):
+                    component.scope = scope
+
+    def _add(
+        self,
+        key: str,
+        name: str,
+        scope: ComponentScope,
+        facts: Iterable[tuple[str, str]],
+        *,
+        version: str | None,
+        license: str | None,
+        recorded: RecordedDistribution | None = None,
+        is_indexed: bool = False,
+    ) -> None:
+        """Add a component.
+
+        Args:
+            key: Its key.
+            name: Its name.
+            scope: Whether loading needs it.
+            facts: Further properties. An ``origin`` is ``intern``, ``extern``, ``mock``, or
+                ``required`` if only other components need it.
+            version: Its version, or None.
+            license: Its license, or None.
+            recorded: The distribution as recorded at export, or None.
+            is_indexed: Whether the Python package index is expected to have this name and version,
+                unless it was installed from a URL.
+        """
+        if len(self.components) >= _MAX_ITEMS:
+            reason = f"the bill of materials has more than {_MAX_ITEMS} components"
+            raise ArchiveError(self._subject, reason)
+        if len(version or "") > _LONGEST_VERSION:
+            reason = f"the recorded version of {printable(name)[:80]} is too long for a version"
+            raise ArchiveError(self._subject, reason)
+        version = printable(version) if version is not None else None
+        kind = ComponentType.FRAMEWORK if name == "torch" else ComponentType.LIBRARY
+        url = _address(recorded)
+        purl = None
+        if is_indexed and not (recorded and recorded.url) and _NAME.fullmatch(name):
+            purl = PackageURL("pypi", name=name, version=version or None)  # ECMA-427
+        links = (
+            [ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url))]
+            if url
+            else []
+        )
+        self.components[key] = Component(
+            type=ComponentType.PLATFORM if key == PYTHON else kind,
+            bom_ref=printable(key),
+            name=printable(name),
+            version=version,
+            scope=scope,
+            licenses=_licenses(license),
+            hashes=_hashes(recorded.hashes if recorded is not None else {}),
+            purl=purl,
+            external_references=links,
+            properties=_properties(facts),
+        )
+        required = map(self._environment.distributions.get, recorded.requires if recorded else ())
+        for each in filter(None, required):
+            self.needs[key].add(_distribution_key(each.name, each.version))
 
     def _recorded(self, facts: ModuleFacts) -> RecordedDistribution | None:
         """Return the recorded distribution of an extern module, or None."""
@@ -266,7 +263,7 @@ class _Draft:
         known = self._environment.distributions.get(normalized(facts.distribution))
         return known if known is not None and known.version == facts.version else None
 
-    def _need(self, members: Iterable[ModuleFacts]) -> ComponentScope:
+    def _scope_of(self, members: Iterable[ModuleFacts]) -> ComponentScope:
         actions = {facts.action for facts in members}
         if actions == {Action.MOCK}:
             return ComponentScope.EXCLUDED
@@ -275,40 +272,22 @@ class _Draft:
         is_at_once = any(facts.module in self._at_once for facts in members)
         return ComponentScope.REQUIRED if is_at_once else ComponentScope.OPTIONAL
 
-    def _facts(self, members: list[ModuleFacts], is_editable: bool) -> dict[str, str]:
-        found = {"modules": str(len(members))}
+    def _facts(
+        self, members: Sequence[ModuleFacts], is_editable: bool
+    ) -> Iterator[tuple[str, str]]:
+        yield "modules", str(len(members))
         records = sorted(each.record for each in members if each.record)
         records = [record for record in records if record in self._digests]
         if records and members[0].action is Action.INTERN:
-            found["code:bytes"] = str(sum(facts.size_bytes or 0 for facts in members))
+            yield "code:bytes", str(sum(facts.size_bytes or 0 for facts in members))
             # The SHA-256 of the output of sha256sum for the records.
             lines = (f"{self._digests[record]}  {record}\n" for record in records)
-            found["code:sha256"] = hashlib.sha256("".join(lines).encode()).hexdigest()
-        found |= {"editable": "true"} if is_editable else {}
+            yield "code:sha256", hashlib.sha256("".join(lines).encode()).hexdigest()
+        if is_editable:
+            yield "editable", "true"
         risks = [self._risks[each.module] for each in members if each.module in self._risks]
         if risks:
-            found["mock:risk"] = max(risks, key=list(MockRisk).index).value
-        return found
-
-
-def _required_item(
-    found: RecordedDistribution, need: ComponentScope, draft: _Draft
-) -> SbomComponent:
-    """Return the component of a distribution that only other distributions require."""
-    key = _distribution_key(found.name, found.version)
-    return SbomComponent(
-        key,
-        found.name,
-        need,
-        ("required",),
-        found.version,
-        found.license,
-        not found.editable and found.url is None,
-        _address(found),
-        found.hashes,
-        {"editable": "true"} if found.editable else {},
-        draft.required_by(found) - {key},
-    )
+            yield "mock:risk", max(risks, key=list(MockRisk).index).value
 
 
 def _key(facts: ModuleFacts) -> str:
@@ -321,11 +300,6 @@ def _key(facts: ModuleFacts) -> str:
     if facts.distribution is not None:
         return _distribution_key(facts.distribution, facts.version or "")
     return f"{'code' if facts.action is Action.INTERN else 'extern'}:{root}"
-
-
-def _license(members: Iterable[ModuleFacts]) -> str | None:
-    known = (OUR_LICENSE if each.module == RUNTIME_MODULE else each.license for each in members)
-    return next(filter(None, known), None)
 
 
 def _address(known: RecordedDistribution | None) -> str | None:
@@ -381,35 +355,36 @@ def sbom_of(
         ValueError: If it is the audit of a plan.
         ArchiveError: If the package records values that such a document cannot contain.
     """
-    bill = bill_of(audit, digests)
-    if len(bill.items) > _MAX_ITEMS:
-        reason = (
-            f"the bill of materials has {len(bill.items)} components, and the limit is {_MAX_ITEMS}"
-        )
-        raise ArchiveError(audit.subject, reason)
-    needs = len(bill.needs) + sum(len(item.needs) for item in bill.items)
-    if needs > _MAX_NEEDS:
-        reason = f"the bill of materials has {needs} dependencies, and the limit is {_MAX_NEEDS}"
+    package = audit.package
+    if package is None:
+        raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
+    draft = _Draft(audit, package, digests)
+    number = sum(map(len, draft.needs.values()))
+    if number > _MAX_NEEDS:
+        reason = f"the bill of materials has {number} dependencies, and the limit is {_MAX_NEEDS}"
         raise ArchiveError(audit.subject, reason)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
-        name=printable(bill.name),
-        version=f"sha256:{bill.digest}",
+        name=printable(PurePath(package.path).stem),
+        version=f"sha256:{package.digest}",
         hashes=_hashes({"sha256": file_sha256} if file_sha256 is not None else {}),
-        properties=_properties(bill.facts.items()),
+        properties=_properties(_package_facts(package).items()),
     )
     tool = Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
-    components = {item.key: _component(audit.subject, item) for item in bill.items}
-    serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{bill.digest}:{timestamp or ''}")
+    components = {key: draft.components[key] for key in sorted(draft.components)}
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{package.digest}:{timestamp or ''}")
     bom = Bom(components=components.values(), serial_number=serial)
     bom.metadata.component = model
     bom.metadata.tools.components.add(tool)
     bom.metadata.timestamp = timestamp  # type: ignore[assignment]
     # Set all dependencies at once: adding them one by one takes quadratic time in the library.
     bom.dependencies = [
-        _dependency(model, bill.needs, components),
-        *(_dependency(components[item.key], item.needs, components) for item in bill.items),
+        Dependency(
+            component.bom_ref,
+            (Dependency(components[n].bom_ref) for n in draft.needs[key] if n in components),
+        )
+        for key, component in {"": model, **components}.items()
     ]
     vars(bom)["register_dependency"] = _skip_registration
     output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
@@ -422,37 +397,6 @@ def _skip_registration(target: Dependable, depends_on: Iterable[Dependable] | No
     On output, the library registers each of them again, in quadratic time. A subclass cannot
     replace the method, because the library does not serialize subclasses.
     """
-
-
-def _component(source: str, item: SbomComponent) -> Component:
-    if len(item.version or "") > _LONGEST_VERSION:
-        reason = f"the recorded version of {printable(item.name)[:80]} is too long for a version"
-        raise ArchiveError(source, reason)
-    version = printable(item.version) if item.version is not None else None
-    facts = [*(("origin", origin) for origin in item.origins), *item.facts.items()]
-    kind = ComponentType.FRAMEWORK if item.name == "torch" else ComponentType.LIBRARY
-    urls = [XsUri(item.url)] if item.url is not None else []
-    return Component(
-        type=ComponentType.PLATFORM if item.key == PYTHON else kind,
-        bom_ref=printable(item.key),
-        name=printable(item.name),
-        version=version,
-        scope=item.need,
-        licenses=_licenses(item.license),
-        hashes=_hashes(item.hashes),
-        purl=_purl(item),
-        external_references=[
-            ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=url) for url in urls
-        ],
-        properties=_properties(facts),
-    )
-
-
-def _purl(item: SbomComponent) -> PackageURL | None:
-    """Return the package URL of a component (ECMA-427), or None."""
-    if not item.is_indexed or not _NAME.fullmatch(item.name):
-        return None
-    return PackageURL("pypi", name=item.name, version=printable(item.version or "") or None)
 
 
 def _licenses(stated: str | None) -> Iterator[License]:
@@ -478,10 +422,3 @@ def _hashes(digests: Mapping[str, str]) -> Iterator[HashType]:
 def _properties(facts: Iterable[tuple[str, str]]) -> Iterator[Property]:
     for name, value in facts:
         yield Property(name=f"modpack:{name}", value=printable(value))
-
-
-def _dependency(
-    component: Component, needs: Iterable[str], components: Mapping[str, Component]
-) -> Dependency:
-    known = (components[key] for key in needs if key in components)
-    return Dependency(component.bom_ref, (Dependency(need.bom_ref) for need in known))

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
-from modpack.core.hookspec import HookSpec
 from modpack.core.names import root_of
 from modpack.core.plan import (
     has_chain_to_show,
@@ -37,6 +36,7 @@ from modpack.report.facts import (
     PlanFacts,
     ResourceFacts,
     hook_target,
+    hooks_by_callable,
 )
 from modpack.report.format import PlainTable, elided, indented, relative, table, title
 
@@ -113,10 +113,9 @@ def problems_report(
     for kind, group in problems_by_cause(problems):
         parts.append(indented(Text(with_hint(kind.meaning, kind.hint), "bold"), 2))
         for problem in group:
-            location = problem.location and relative(problem.location, folder)
-            summary = replace(problem, location=location).summary
             own_hint = "" if problem.hint == kind.hint else problem.hint
-            parts.append(indented(Text(printable(with_hint(summary, own_hint))), 4))
+            shown = with_hint(relocated(problem, folder).summary, own_hint)
+            parts.append(indented(Text(printable(shown)), 4))
             if has_chain_to_show(problem, show_chains):
                 chain = f"imported through {' -> '.join(problem.chain)}"
                 parts.append(indented(Text(printable(chain), "dim"), 6))
@@ -200,8 +199,12 @@ def _notes(
 
 def _note(note: Diagnostic, folder: Path | None) -> RenderableType:
     style = "dim" if note.severity is Severity.INFO else "yellow"
-    shown = replace(note, location=note.location and relative(note.location, folder))
-    return indented(Text(printable(str(shown)), style), 2)
+    return indented(Text(printable(str(relocated(note, folder))), style), 2)
+
+
+def relocated(found: Diagnostic, folder: Path | None) -> Diagnostic:
+    """Return a diagnostic whose location is relative to a folder, if it is below the folder."""
+    return replace(found, location=found.location and relative(found.location, folder))
 
 
 def _modules(modules: Sequence[ModuleFacts], folder: Path | None) -> list[RenderableType]:
@@ -279,13 +282,8 @@ def _hooks(hooks: Sequence[HookFacts]) -> list[RenderableType]:
     """Return the hooks of saved objects, grouped by kind and callable."""
     if not hooks:
         return []
-    together: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
-    for each in hooks:
-        called = each.spec.callable
-        key = (each.resource, each.spec.kind, called.name, called.source)
-        together.setdefault(key, []).append(each.spec)
     parts: list[RenderableType] = ["", title(counted(len(hooks), "hook"), "magenta")]
-    for (resource, kind, called_name, source), specs in together.items():
+    for (resource, kind, called_name, source), specs in hooks_by_callable(hooks).items():
         targets = list(Counter(map(hook_target, specs)).items())[:_SHOWN_LOCATIONS]
         more = len(specs) - sum(number for _, number in targets)  # lines add up to the heading
         shown = ", ".join(each if n == 1 else f"{each} ({n} times)" for each, n in targets)

@@ -23,8 +23,8 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError
 from modpack.report.package_info import recorded_modules
-from modpack.security.code_listing import list_code
-from modpack.security.pickle_names import PickleContents
+from modpack.trust.code_listing import list_code
+from modpack.trust.pickle_names import PickleContents
 
 _MOCK_RUNTIME: Final = "_mock"
 """The module that torch.package's mocks import."""

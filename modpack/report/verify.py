@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final
-
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -33,7 +29,6 @@ from modpack.core.policy import (
     TrustPolicy,
 )
 from modpack.core.process import phase, usable_cores
-from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import (
     ArchiveError,
@@ -45,18 +40,14 @@ from modpack.errors import (
     listed,
 )
 from modpack.report.audit_findings import pickle_findings
-from modpack.report.audit_text import by_severity, code_part, hint_line, left_out
-from modpack.report.format import indented, table
 from modpack.report.verify_records import (
     PackageMetadata,
     check_consistency,
     check_manifest_form,
-    check_metadata,
     check_storages,
     check_texts,
     read_own_records,
 )
-from modpack.security.code_listing import CodeListing, find_package_violations, list_code
 from modpack.security.signing import check_signatures, find_signatures
 from modpack.security.signing_envelope import (
     CHANGED,
@@ -64,12 +55,12 @@ from modpack.security.signing_envelope import (
     read_envelope,
     require_subject,
 )
+from modpack.trust.code_listing import CodeListing, find_package_violations, list_code
 
 _REPORTED_BY_OTHER_CHECKS: Final = frozenset({"pickle-missing"})
 """Codes of pickle findings that the checks of digests and records cover."""
-_MAX_OF_A_CODE: Final = 20
 _MAX_ALIKE: Final = 5
-_FIRST: Final = ("archive-repacked", "signature-invalid")
+FIRST: Final = ("archive-repacked", "signature-invalid")
 """Codes of findings that explain the others, most of all first."""
 
 
@@ -91,14 +82,15 @@ class CheckFacts:
     is_passed: bool
 
 
+@json_keys(derived=("passed",))
 @dataclass(frozen=True)
 class VerifyFacts:
     """The result of verifying a package.
 
     Attributes:
-        subject: The package file.
-        format: ``modpack`` and its version, or ``torch.package``. Empty if unknown.
-        digest: The package's digest. Empty if unknown.
+        path: The package file.
+        format: ``modpack`` and its version, or ``torch.package``. None if unknown.
+        digest: The package's digest. None if unknown.
         size_bytes: The size of the file, or of all files of a folder. 0 if unknown.
         checks: The checks, in order.
         findings: The findings, the most severe first.
@@ -106,9 +98,9 @@ class VerifyFacts:
         code: The code in the package. None if it cannot be listed.
     """
 
-    subject: str
-    format: str
-    digest: str
+    path: str
+    format: str | None
+    digest: str | None
     size_bytes: int
     checks: tuple[CheckFacts, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
@@ -116,7 +108,7 @@ class VerifyFacts:
     code: CodeListing | None = None
 
     @property
-    def is_accepted(self) -> bool:
+    def passed(self) -> bool:
         """Whether no finding is an error."""
         return all(each.severity is not Severity.ERROR for each in self.findings)
 
@@ -238,7 +230,7 @@ def _refused_at_once(
     finding = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
     size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.path, "", "", size, (check,), (finding,))
+    return VerifyFacts(failure.path, None, None, size, (check,), (finding,))
 
 
 def _bytes_at(path: str | os.PathLike[str]) -> int:
@@ -278,7 +270,7 @@ class _Verification:
 
     def facts(self) -> VerifyFacts:
         archive = self.archive
-        form = digest = ""
+        form = digest = None
         self._add_check("structure", len(archive.names()), "records", ())
         try:
             manifest = read_manifest(archive)
@@ -300,10 +292,10 @@ class _Verification:
             form,
             digest,
             archive.stored_bytes(),
-            tuple(self.checks),
-            tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
-            tuple(self.signatures),
-            self.code,
+            checks=tuple(self.checks),
+            findings=tuple(sorted(dict.fromkeys(self.findings), key=_rank)),
+            signatures=tuple(self.signatures),
+            code=self.code,
         )
 
     def _check_own(self, manifest: Manifest) -> None:
@@ -318,9 +310,7 @@ class _Verification:
         own = read_own_records(archive, manifest, damaged)
         texts = list(check_texts(archive, damaged))
         self._add_check("records", own.count, "records", [*own.findings, *texts])
-        consistency = list(check_consistency(archive, own, damaged))
-        if own.plan is not None:
-            consistency += check_metadata(archive, manifest, own.plan, damaged)
+        consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
         self._check_objects(manifest, own)
@@ -436,68 +426,5 @@ def _changed(path: str) -> Diagnostic:
 
 
 def _rank(finding: Diagnostic) -> tuple[int, int]:
-    order = _FIRST.index(finding.code) if finding.code in _FIRST else len(_FIRST)
+    order = FIRST.index(finding.code) if finding.code in FIRST else len(FIRST)
     return finding.severity.rank, order
-
-
-def verify_report(facts: VerifyFacts) -> RenderableType:
-    """Return the report of a verification, the verdict last."""
-    first = [each for each in facts.findings if each.code in _FIRST]
-    others = [each for each in facts.findings if each.code not in _FIRST]
-    return Group(
-        _head(facts),
-        *by_severity(first, _of_one_code),
-        "",
-        _checks(facts.checks),
-        *code_part(facts.code),
-        *by_severity(others, _of_one_code),
-        *_signatures(facts),
-        "",
-        _outcome(facts),
-    )
-
-
-def _head(facts: VerifyFacts) -> RenderableType:
-    size = human_size(facts.size_bytes) if facts.size_bytes else ""
-    parts = [facts.format, size, facts.digest]
-    details = ", ".join(printable(part) for part in parts if part)
-    return Text.assemble((printable(facts.subject), "bold"), "  ", (details, "dim"))
-
-
-def _checks(checks: Sequence[CheckFacts]) -> RenderableType:
-    rows = table(("", "left"), ("", "right"), ("dim", "left"), ("", "left"))
-    for each in checks:
-        outcome = "passed" if each.is_passed else "FAILED"
-        rows.add_row(each.name, f"{each.count:,}", each.unit, outcome)
-    return indented(rows, 2)
-
-
-def _of_one_code(findings: Sequence[Diagnostic]) -> Iterator[RenderableType]:
-    """Yield the findings of one code. A hint that all of them share is shown once."""
-    is_same = len({each.hint for each in findings}) == 1
-    for each in findings[:_MAX_OF_A_CODE]:
-        yield indented(Text(printable(each.summary)), 4)
-        if not is_same:
-            yield from hint_line(each.hint)
-    if len(findings) > _MAX_OF_A_CODE:
-        yield left_out(len(findings) - _MAX_OF_A_CODE)
-    if is_same:
-        yield from hint_line(findings[0].hint)
-
-
-def _signatures(facts: VerifyFacts) -> Iterator[RenderableType]:
-    if facts.signatures:
-        yield ""
-    for each in facts.signatures:
-        signer = f" of {printable(each.signer)}" if each.signer else ""
-        text = f"signed with the key {printable(each.key_id)}{signer} ({printable(each.location)})"
-        yield Text(text, "green")
-
-
-def _outcome(facts: VerifyFacts) -> RenderableType:
-    number = Counter(each.severity for each in facts.findings)
-    if not facts.is_accepted:
-        return Text(f"failed: {counted(number[Severity.ERROR], 'error')}", "bold red")
-    warnings = number[Severity.WARNING]
-    more = f", with {counted(warnings, 'warning')}" if warnings else ""
-    return Text(f"passed{more}", "bold green")

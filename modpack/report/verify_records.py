@@ -6,12 +6,7 @@ the manifest, and with the storages.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import csv
-import io
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,39 +33,24 @@ from modpack.archive.records import (
     read_waiting,
 )
 from modpack.core.call_signature import CallSignature
-from modpack.core.core_metadata import parse_headers
-from modpack.core.environment import RecordedEnvironment
+from modpack.core.codec import from_json
 from modpack.core.graph import CodeKind
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
-from modpack.core.json_values import (
-    Json,
-    as_list,
-    as_mapping,
-    as_number,
-    as_optional_text,
-    as_text,
-    as_truth,
-)
-from modpack.core.names import module_record, normalized_distribution
-from modpack.core.observations import NO_OBSERVATIONS
-from modpack.core.plan import Decision, FileKind, Plan, PlannedDistribution
+from modpack.core.names import module_record
+from modpack.core.plan import FileKind, Plan
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestRecord
-from modpack.core.tensors import ITEM_BYTES, TensorFacts
+from modpack.core.selftest import OutputTensor, RecordedOutput, RunConditions, SelfTestRecord
+from modpack.core.tensors import TensorFacts
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.import_scanner import scan_source
 from modpack.errors import ArchiveError, ModpackError, listed
 from modpack.pickling.pickle_machine import MalformedError
-from modpack.security.code_listing import CodeListing
-from modpack.security.pickle_names import PickledStorage, read_pickle
 from modpack.security.pickled_hooks import read_hooks
+from modpack.trust.code_listing import CodeListing
+from modpack.trust.pickle_names import PickledStorage, read_pickle
 
-_TRUTHS: Final = ("grad", "inference", "deterministic", "deterministic_warn_only", "mkldnn")
-_TEXTS: Final = ("default_dtype", "default_device", "matmul_precision")
-_MAX_ELEMENTS: Final = 2**63
 _SUFFIX: Final = ".dist-info"
-_MAX_BYTES: Final = 16 << 20
 _SHOWN: Final = 4
 _TORCH_PACKAGE_SCRIPTS: Final = ".data/ts_code/"
 """ScriptModules in torch.package archives. Their storage keys are record names."""
@@ -86,92 +66,24 @@ _ITEM_BYTES: Final[Mapping[str, int]] = {
 _T = TypeVar("_T")
 _NAMESPACES: Final = ("private", "process")
 _TEXT_FORMS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
-    layout.BYTEORDER: (
-        re.compile(r"\s*(little|big)\s*"),
-        "byte order ('little' or 'big')",
-    ),
-    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*\n?"), "Python version"),
-    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}\n?"), "version")),
+    layout.BYTEORDER: (re.compile(r"\s*(little|big)\s*"), "byte order ('little' or 'big')"),
+    layout.PYTHON_VERSION: (re.compile(r"\d+\.\d+[\w.+]*"), "Python version"),
+    layout.EXTERN_MODULES: (re.compile(r"([^\s./\\]+(\.[^\s./\\]+)*)?"), "module path"),
+    **dict.fromkeys(layout.VERSIONS, (re.compile(r"\d{1,9}"), "version")),
 }
-"""Patterns of the text records, and names of their values."""
+"""Patterns of the lines of text records, and names of their values."""
 _MOCK_RUNTIME: Final = module_record(layout.RUNTIME_MODULE, False)
 """The record of the mock runtime, which no decision mentions."""
 _SCRIPTS: Final = re.compile(re.escape(layout.MODPACK_PREFIX) + r"torchscript/\d+\.pt")
 _OF_THE_FORMAT: Final = frozenset(
     {
-        *(layout.MANIFEST, layout.MANIFEST_DIGEST, layout.GRAPH, layout.ENVIRONMENT),
+        *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
         *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
         *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
         layout.WAITING,
     }
 )
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
-
-
-@dataclass(frozen=True)
-class SelfTestTensor:
-    """A tensor of a recorded output.
-
-    Attributes:
-        record: The record of its elements.
-        size_bytes: The size of its elements. None for unknown dtypes.
-    """
-
-    record: str
-    size_bytes: int | None
-
-
-def _read_output(
-    archive: Archive, verify: Manifest, case: ExampleRecords
-) -> tuple[SelfTestTensor, ...]:
-    """Return the tensors in the recorded output of an example, in order.
-
-    Raises:
-        ArchiveError: If the record is missing or damaged.
-    """
-    with decoding(archive, case.output):
-        document = read_document(archive, case.output, verify)
-        leaves = [as_mapping(each, "a leaf") for each in as_list(document["leaves"], "leaves")]
-        for leaf in leaves:
-            as_text(leaf["path"], "a path")
-            as_text(leaf["structure"], "a structure")
-            as_optional_text(leaf["value"], "a value")
-        return tuple(_tensor(leaf["tensor"]) for leaf in leaves if "tensor" in leaf)
-
-
-def _read_conditions(archive: Archive, verify: Manifest, case: ExampleRecords) -> None:
-    """Check the recorded conditions of an example's run.
-
-    Raises:
-        ArchiveError: If the record is missing or damaged.
-    """
-    with decoding(archive, case.conditions):
-        document = read_document(archive, case.conditions, verify)
-        for key in _TRUTHS:
-            as_truth(document[key], key)
-        for key in _TEXTS:
-            as_text(document[key], key)
-        as_number(document["threads"], "threads")
-        for dtype in as_mapping(document["autocast"], "autocast").values():
-            as_text(dtype, "a dtype")
-        states = as_mapping(document["random"], "random")
-        as_text(states.get("torch", ""), "the state of torch's generator")
-        for name in ("python", "numpy"):
-            as_list(states.get(name, []), "the state of another generator")
-        for state in as_list(states.get("cuda", []), "states of generators"):
-            as_text(state, "the state of a generator")
-
-
-def _tensor(value: Json) -> SelfTestTensor:
-    entry = as_mapping(value, "a tensor")
-    count = 1
-    for size in as_list(entry["shape"], "a shape"):
-        count *= as_number(size, "a size")
-        if not 0 <= count < _MAX_ELEMENTS:
-            raise ValueError("a shape is too large or negative")
-    item = ITEM_BYTES.get(as_text(entry["dtype"], "a dtype"))
-    record = as_text(entry["record"], "a record")
-    return SelfTestTensor(record, None if item is None else item * count)
 
 
 @dataclass
@@ -181,7 +93,6 @@ class PackageMetadata:
     Attributes:
         count: The number of decoded records.
         plan: The decisions and the import graph.
-        environment: The export environment.
         objects: The saved objects.
         saved: The records of the saved objects.
         self_test: The self-test. None also if the package has none.
@@ -194,14 +105,13 @@ class PackageMetadata:
 
     count: int = 0
     plan: Plan | None = None
-    environment: RecordedEnvironment | None = None
     objects: Objects | None = None
     saved: tuple[str, ...] = ()
     self_test: SelfTestRecord | None = None
     call_signatures: tuple[CallSignature, ...] | None = ()
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
-    outputs: dict[str, tuple[SelfTestTensor, ...]] = field(default_factory=dict)
+    outputs: dict[str, list[OutputTensor]] = field(default_factory=dict)
     findings: list[Diagnostic] = field(default_factory=list)
 
 
@@ -247,6 +157,10 @@ def read_own_records(
             report(record, "the record is missing, but every package has one")
         return read(record, decode)
 
+    def decode_as(kind: type[_T], record: str) -> _T:
+        with decoding(archive, record):
+            return from_json(kind, read_document(archive, record, manifest), "the record")
+
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
         own.saved = object_records(archive, objects)
@@ -255,7 +169,7 @@ def read_own_records(
         return objects
 
     own.plan = read_needed(layout.GRAPH, partial(read_plan, archive, manifest))
-    own.environment = read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
+    read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
     own.objects = read_needed(layout.ENTRY, decode_objects)
     own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
     read(layout.WAITING, partial(read_waiting, archive, manifest))
@@ -268,10 +182,10 @@ def read_own_records(
         if specs is not None:
             own.specs[record] = specs
     for case in _examples(own.self_test):
-        read(case.conditions, partial(_read_conditions, archive, manifest, case))
-        output = read(case.output, partial(_read_output, archive, manifest, case))
-        if output is not None:
-            own.outputs[case.output] = output
+        read(case.conditions, partial(decode_as, RunConditions, case.conditions))
+        output = read(case.output, partial(decode_as, RecordedOutput, case.output))
+        leaves = output.leaves if output is not None else ()
+        own.outputs[case.output] = [leaf.tensor for leaf in leaves if leaf.tensor is not None]
     return own
 
 
@@ -284,31 +198,17 @@ def check_texts(archive: Archive, damaged: frozenset[str]) -> Iterator[Diagnosti
     """Yield findings about the text records, which torch.package archives have as well."""
     for record, (form, what) in _TEXT_FORMS.items():
         if archive.has(record) and record not in damaged:
-            text = _text(archive, record)
-            if not form.fullmatch(text):
-                yield _invalid(record, f"{text!r:.60} is not a {what}")
-    record = layout.EXTERN_MODULES
-    if archive.has(record) and record not in damaged:
-        names = [line for line in _text(archive, record).split("\n") if line]
-        wrong = [name for name in names if not _is_module_path(name)]
-        if wrong:
-            yield _invalid(record, f"{wrong[0]!r:.60} is not a module path")
-        elif len(set(names)) != len(names):
-            yield _invalid(record, "a module is listed twice")
-
-
-def _is_module_path(name: str) -> bool:
-    return name.isprintable() and not set(name) & set(" /\\") and all(name.split("."))
-
-
-def _text(archive: Archive, record: str) -> str:
-    return archive.read(record).decode("utf-8", "replace")
+            text = archive.read(record).decode("utf-8", "replace").removesuffix("\n")
+            for line in text.split("\n"):
+                if not (form.fullmatch(line) and line.isprintable()):
+                    yield _invalid(record, f"{line!r:.60} is not a {what}")
+                    break
 
 
 def check_consistency(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Compare the metadata records of a package with each other.
+    """Compare the metadata records of a package with each other and with the other records.
 
     Records that cannot be decoded are skipped.
 
@@ -317,129 +217,79 @@ def check_consistency(
         own: The decoded records.
         damaged: The damaged records.
     """
+    for record, about, needed in _references(own):
+        if not any(archive.has(name) or name in damaged for name in needed):
+            yield _inconsistent(record, f"{about}, but record {needed[0]!r} is missing")
     if own.plan is not None:
-        yield from _check_decisions(archive, own.plan, damaged)
-        yield from _check_code(archive, own.plan)
         yield from _check_externs(archive, own.plan, damaged)
-        yield from _check_observations(archive, own, own.plan, damaged)
-    if own.objects is not None:
-        yield from _check_objects(archive, own, damaged)
-        yield from _check_hooks(archive, own, damaged)
-        yield from _check_self_tests(archive, own, damaged)
-    if own.plan is not None and own.environment is not None:
-        compiled = [file.record for file in own.plan.files if file.kind is FileKind.NATIVE]
-        if compiled and own.environment.native is None:
-            text = f"no platform is recorded for the native extension {compiled[0]!r}"
-            yield _inconsistent(layout.ENVIRONMENT, text)
-    yield from _check_names(archive)
+    for record, described in _described_objects(own):
+        yield _inconsistent(record, f"{described!r:.80} is not a saved object")
+    for record in own.saved:
+        if archive.has(record) and not damaged & {record, *hook_records(record)}:
+            for text in _compare_hooks(archive, record, own.specs.get(record, ())):
+                yield _inconsistent(hook_records(record)[0], text)
+    yield from _check_unexplained(archive, own, damaged)
 
 
-def _check_decisions(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """Check that each decision about code has its record."""
-    compiled = {file.owner for file in plan.files if file.kind is FileKind.NATIVE}
-    for module, decision in plan.decisions.items():
-        wanted = _record_wanted(decision, module in compiled)
-        if wanted and not any(archive.has(name) or name in damaged for name in wanted):
-            text = f"{module} is {decision.action.past}, but record {wanted[0]!r} is missing"
-            yield _inconsistent(layout.GRAPH, text)
-        if decision.action is Action.DENY:
-            yield _inconsistent(layout.GRAPH, f"{module} is denied, which no package can contain")
-    for file in plan.files:
-        if not archive.has(file.record) and file.record not in damaged:
-            text = f"record {file.record!r} of {file.owner} is missing"
-            yield _inconsistent(layout.GRAPH, text)
+def _references(own: PackageMetadata) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yield each record that refers to another, the reason, and possible names of the other."""
+    if own.plan is not None:
+        compiled = {file.owner for file in own.plan.files if file.kind is FileKind.NATIVE}
+        for module, decision in own.plan.decisions.items():
+            about = f"{module} is {decision.action.past}"
+            both = module_record(module, True), module_record(module, False)
+            location = decision.location
+            if decision.action is Action.MOCK:
+                yield layout.GRAPH, about, both
+            elif decision.action is Action.INTERN and location is not None:
+                # Folders have no record, and native extensions are listed as files.
+                if location.kind is CodeKind.SOURCE and module not in compiled:
+                    yield layout.GRAPH, about, both[:1] if location.is_package else both[1:]
+        for file in own.plan.files:
+            yield layout.GRAPH, f"{file.owner} comes with a file", (file.record,)
+    for record in own.saved:
+        yield layout.ENTRY, "an object is saved", (record,)
+    for name in _example_records(own.self_test):
+        yield layout.SELF_TEST, "the self-test has an example", (name,)
 
 
-def _record_wanted(decision: Decision, is_compiled: bool) -> tuple[str, ...]:
-    """Return the possible records for a decision. Folders have none."""
-    both = module_record(decision.module, True), module_record(decision.module, False)
-    if decision.action is Action.MOCK:
-        return both
-    location = decision.location
-    if decision.action is not Action.INTERN or location is None or is_compiled:
-        return ()
-    if location.kind is not CodeKind.SOURCE:
-        return ()
-    return both[:1] if location.is_package else both[1:]
+def _example_records(self_test: SelfTestRecord | None) -> Iterator[str]:
+    for each in _examples(self_test):
+        yield from (each.inputs, each.conditions, each.output)
 
 
-def _check_code(archive: Archive, plan: Plan) -> Iterator[Diagnostic]:
-    """Check that each record that can be imported has its decision."""
-    planned = {file.record for file in plan.files} | {_MOCK_RUNTIME}
-    for decision in plan.decisions.values():
-        if decision.action in (Action.INTERN, Action.MOCK):
-            planned.add(module_record(decision.module, True))
-            planned.add(module_record(decision.module, False))
-    for name in archive.names():
-        is_code = name.endswith(".py") or _COMPILED.search(name) is not None
-        if is_code and not layout.is_internal(name) and name not in planned:
-            yield Diagnostic.from_code(
-                "undeclared-code", name, "the package records no decision for this code"
-            )
+def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:
+    """Yield each object that is not saved, but that a record describes, with the record."""
+    if own.objects is None:
+        return
+    cases = own.self_test.cases if own.self_test is not None else ()
+    resources = [(layout.SELF_TEST, case.resource) for case in cases]
+    resources += [(layout.CALL_SIGNATURE, each.resource) for each in own.call_signatures or ()]
+    resources += [(layout.ENTRY, own.objects.main)] if own.objects.main is not None else []
+    pickles, saved = frozenset(own.objects.pickles), frozenset(own.saved)
+    for record, resource in resources:
+        if resource not in pickles:
+            yield record, "/".join(resource)
+    yield from ((layout.TENSORS, each) for each in own.tensors or () if each not in saved)
 
 
 def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Iterator[Diagnostic]:
-    """Check that the extern modules are those of the decisions."""
+    """Check that the extern modules, which policies restrict, are those of the decisions."""
     record = layout.EXTERN_MODULES
     if record in damaged or _MOCK_RUNTIME in damaged:
         return
     try:
-        listed, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
+        named, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
     except ArchiveError as failure:
         yield _inconsistent(record, failure.reason)
         return
-    for module in sorted(decided - listed):
-        reason = f"extern {module} is not listed"
-        yield _inconsistent(record, reason)
+    for module in sorted(decided - named):
+        yield _inconsistent(record, f"extern {module} is not listed")
     if archive.has(_MOCK_RUNTIME):  # no plan lists the imports of the mock runtime
         scan = scan_source(archive.read(_MOCK_RUNTIME), layout.RUNTIME_MODULE, False)
         decided.update(statement.module for statement in scan.imports)
-    for module in sorted(listed - decided):
-        reason = f"{module} is listed, but not extern"
-        yield _inconsistent(record, reason)
-
-
-def _check_objects(
-    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Check that the saved objects exist, and that other records describe only those."""
-    objects = own.objects
-    for record in own.saved:
-        if not archive.has(record) and record not in damaged:
-            yield _inconsistent(layout.ENTRY, f"the saved object {record!r} is missing")
-    for record in _repeated(own.saved):
-        yield _inconsistent(layout.ENTRY, f"the saved object {record!r} is listed twice")
-    if objects is not None and objects.entry is not None and objects.entry not in objects.pickles:
-        text = f"the main resource {'/'.join(objects.entry)!r} is not a saved object"
-        yield _inconsistent(layout.ENTRY, text)
-    for record in sorted(set(own.tensors or ()) - set(own.saved)):
-        text = f"{record!r}, whose tensors are listed, is not a saved object"
-        yield _inconsistent(layout.TENSORS, text)
-
-
-def _check_hooks(
-    archive: Archive, own: PackageMetadata, damaged: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Check that hooks have specs and a pickle, and belong to a saved object."""
-    for record in own.saved:
-        specs, pickle = hook_records(record)
-        if damaged & {specs, pickle}:
-            continue
-        has_hooks = any(s.kind != PARAMETRIZATION for s in own.specs.get(record, ()))
-        if has_hooks and not archive.has(pickle):
-            yield _inconsistent(specs, f"the pickle {pickle!r} of these hooks is missing")
-        names = [spec.name for spec in own.specs.get(record, ())]
-        for name in _repeated(names):
-            yield _inconsistent(specs, f"two hooks have the name {name!r:.80}")
-        if archive.has(pickle) and not archive.has(specs):
-            yield _inconsistent(pickle, f"the specs {specs!r} of these hooks are missing")
-        elif record not in damaged:
-            for text in _compare_hooks(archive, record, own.specs.get(record, ())):
-                yield _inconsistent(specs, text)
-    known = {name for record in own.saved for name in hook_records(record)}
-    for name in archive.names():
-        if name.startswith(layout.HOOKS) and name not in known:
-            yield _inconsistent(name, "these hooks belong to no saved object")
+    for module in sorted(named - decided):
+        yield _inconsistent(record, f"{module} is listed, but not extern")
 
 
 def _compare_hooks(archive: Archive, record: str, specs: Sequence[HookSpec]) -> Iterator[str]:
@@ -461,67 +311,44 @@ def _compare_hooks(archive: Archive, record: str, specs: Sequence[HookSpec]) -> 
             yield f"hook {name!r:.80}: {text}"
 
 
-def _check_self_tests(
+def _check_unexplained(
     archive: Archive, own: PackageMetadata, damaged: frozenset[str]
 ) -> Iterator[Diagnostic]:
-    """Check that self-tests and calls belong to saved objects, and have inputs and outputs."""
-    self_test = own.self_test
-    known: set[str] = set()
-    saved = frozenset(own.objects.pickles) if own.objects is not None else frozenset()
-    for case in self_test.cases if self_test is not None else ():
-        if case.resource not in saved:
-            text = f"{'/'.join(case.resource)!r} has a self-test, but is not a saved object"
-            yield _inconsistent(layout.SELF_TEST, text)
-    for call in own.call_signatures or ():
-        if call.resource not in saved:
+    """Yield the records that Python could import, or that modpack reserves, without a reason."""
+    plan, self_test = own.plan, own.self_test
+    code, metadata = {_MOCK_RUNTIME}, set[str]()
+    if plan is not None:
+        for module in (*plan.modules(Action.INTERN), *plan.modules(Action.MOCK)):
+            code.update((module_record(module, True), module_record(module, False)))
+        code.update(file.record for file in plan.files)
+        metadata.update(each.folder for each in plan.distributions)
+    hooks = {name for record in own.saved for name in hook_records(record)}
+    examples = set(_example_records(self_test))
+    # Without the record of the self-test, its examples are unknown.
+    is_lost = layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST))
+    for name in archive.names():
+        folder = name.partition("/")[0]
+        is_code = name.endswith(".py") or _COMPILED.search(name) is not None
+        if name.startswith(layout.HOOKS):
+            if own.objects is not None and name not in hooks:
+                yield _inconsistent(name, "these hooks belong to no saved object")
+        elif name.startswith(layout.SELF_TESTS):
+            if not is_lost and name not in examples:
+                yield _inconsistent(name, "this example belongs to no self-test")
+        elif name.startswith(".data/"):
+            if not (name in _OF_THE_FORMAT or layout.is_storage(name) or _SCRIPTS.fullmatch(name)):
+                text = "this modpack version does not know the record"
+                yield Diagnostic.from_code("unknown-record", name, text)
+        elif plan is not None and is_code and name not in code:
+            text = "the package records no decision for this code"
+            yield Diagnostic.from_code("undeclared-code", name, text)
+        elif plan is not None and folder.endswith(_SUFFIX) and folder not in metadata:
+            metadata.add(folder)  # once is enough
             text = (
-                f"{'/'.join(call.resource)!r:.80} has a call signature, but is not a saved object"
+                "packaged code sees this folder as an installed distribution, but no decision "
+                "covers it"
             )
-            yield _inconsistent(layout.CALL_SIGNATURE, text)
-    for records in _examples(self_test):
-        names = (records.inputs, records.conditions, records.output)
-        known.update(names)
-        for name in names:
-            if not archive.has(name) and name not in damaged:
-                yield _inconsistent(layout.SELF_TEST, f"record {name!r} is missing")
-    if layout.SELF_TEST in damaged or (self_test is None and archive.has(layout.SELF_TEST)):
-        return  # its records are unknown
-    for name in archive.names():
-        if name.startswith(layout.SELF_TESTS) and name not in known:
-            yield _inconsistent(name, "this example belongs to no self-test")
-
-
-def _check_observations(
-    archive: Archive, own: PackageMetadata, plan: Plan, damaged: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Check that the self-test observed mocks and files of this package."""
-    observed = own.self_test.observations if own.self_test is not None else NO_OBSERVATIONS
-    mocked = frozenset(plan.modules(Action.MOCK))
-    for module in dict.fromkeys(each.module for each in observed.mock_events):
-        if module not in mocked:
-            text = f"the self-test observed a mock of {module!r:.80}, which is not mocked"
-            yield _inconsistent(layout.SELF_TEST, text)
-    for record in observed.files:
-        if not archive.has(record) and record not in damaged:
-            text = f"the self-test opened {record!r:.80}, which is missing"
-            yield _inconsistent(layout.SELF_TEST, text)
-
-
-def _repeated(names: Sequence[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
-
-
-def _check_names(archive: Archive) -> Iterator[Diagnostic]:
-    """Check that reserved names belong to known records."""
-    for name in archive.names():
-        if not name.startswith(".data/") or name in _OF_THE_FORMAT or layout.is_storage(name):
-            continue
-        if name.startswith((layout.HOOKS, layout.SELF_TESTS)) or _SCRIPTS.fullmatch(name):
-            continue
-        if not name.startswith(layout.MODPACK_PREFIX + "signature"):
-            yield Diagnostic.from_code(
-                "unknown-record", name, "this modpack version does not know the record"
-            )
+            yield Diagnostic.from_code("undeclared-code", folder, text)
 
 
 def check_manifest_form(archive: Archive, manifest: Manifest) -> Iterator[Diagnostic]:
@@ -541,83 +368,6 @@ def _is_canonical(archive: Archive, manifest: Manifest) -> bool:
         return False
 
 
-def check_metadata(
-    archive: Archive, manifest: Manifest, plan: Plan, damaged: frozenset[str]
-) -> Iterator[Diagnostic]:
-    """Compare the metadata of distributions with the plan, and with the records that it lists.
-
-    Args:
-        archive: The package.
-        manifest: The manifest.
-        plan: The recorded plan.
-        damaged: The damaged records.
-    """
-    for each in plan.distributions:
-        if f"{each.folder}/METADATA" not in damaged:
-            yield from _check_headers(archive, each)
-        if f"{each.folder}/RECORD" not in damaged:
-            yield from _check_listing(archive, manifest, f"{each.folder}/RECORD")
-    known = {each.folder for each in plan.distributions}
-    for folder in dict.fromkeys(name.partition("/")[0] for name in archive.names()):
-        if folder.endswith(_SUFFIX) and folder not in known:
-            text = (
-                "packaged code sees this folder as an installed distribution, but no decision "
-                "covers it"
-            )
-            yield Diagnostic.from_code("undeclared-code", folder, text)
-
-
-def _check_headers(archive: Archive, distribution: PlannedDistribution) -> Iterator[Diagnostic]:
-    """Check name and version in the metadata of a distribution."""
-    record = f"{distribution.folder}/METADATA"
-    if not archive.has(record) or archive.size(record) > _MAX_BYTES:
-        return
-    fields = parse_headers(_text(archive, record))
-    name, version = (fields.get(each, [""])[0].strip() for each in ("name", "version"))
-    is_same = normalized_distribution(name) == normalized_distribution(distribution.name)
-    if not is_same or version != distribution.version:
-        text = (
-            f"expected the metadata of {distribution.name!r:.80} {distribution.version!r:.40}, got "
-            f"{name!r:.80} {version!r:.40}"
-        )
-        yield _inconsistent(record, text)
-
-
-def _check_listing(archive: Archive, manifest: Manifest, record: str) -> Iterator[Diagnostic]:
-    """Check the files and digests that a RECORD lists (PEP 376)."""
-    if not archive.has(record):
-        return
-    if archive.size(record) > _MAX_BYTES:
-        yield _invalid(record, "the list of files is too large")
-        return
-    try:
-        for row in csv.reader(io.StringIO(_text(archive, record))):
-            reason = _row_problem(manifest, record, row)
-            if reason is not None:
-                yield _inconsistent(record, reason)
-    except csv.Error as failure:
-        yield _invalid(record, f"the list of files is invalid: {failure}")
-
-
-def _row_problem(manifest: Manifest, record: str, row: list[str]) -> str | None:
-    if not row or row[0] == record:
-        return None
-    listed = manifest.records.get(row[0])
-    if listed is None:
-        return f"record {row[0]!r:.120} is listed, but missing"
-    algorithm, _, value = row[1].partition("=") if len(row) > 1 else ("", "", "")
-    if algorithm == "sha256" and _hex(value) != listed.sha256:
-        return f"the SHA-256 of {row[0]!r:.120} differs from the manifest"
-    return None
-
-
-def _hex(digest: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
-    except (ValueError, binascii.Error):
-        return ""
-
-
 def check_storages(
     archive: Archive, own: PackageMetadata, listing: CodeListing | None
 ) -> Iterator[Diagnostic]:
@@ -628,18 +378,11 @@ def check_storages(
         own: The decoded records.
         listing: The pickles. None if they cannot be read.
     """
-    for record, tensors in own.outputs.items():
+    for output, tensors in own.outputs.items():
         for tensor in tensors:
-            if not layout.is_storage(tensor.record) or not archive.has(tensor.record):
-                yield Diagnostic.from_code(
-                    "storage-missing", record, f"storage {tensor.record!r:.120} is missing"
-                )
-            elif tensor.size_bytes not in (None, archive.size(tensor.record)):
-                text = (
-                    f"storage {tensor.record!r} must have {tensor.size_bytes} bytes, but has "
-                    f"{archive.size(tensor.record)}"
-                )
-                yield Diagnostic.from_code("storage-missing", record, text)
+            reason = _problem(archive, tensor.record, tensor.size_bytes, exactly=True)
+            if reason is not None:
+                yield Diagnostic.from_code("storage-missing", output, reason)
     if listing is None:
         return
     pickled = {record: each.storages for record, each in listing.pickles.items()}
@@ -651,7 +394,7 @@ def check_storages(
         for each in storages:
             storage = _record(pickle, each)
             used.add(storage)
-            reason = _problem(archive, each, storage)
+            reason = _problem(archive, storage, _size_of(each))
             if reason is not None:
                 location = f"{pickle}, byte {each.position}"
                 yield Diagnostic.from_code("storage-missing", pickle, reason, location)
@@ -668,16 +411,16 @@ def _record(pickle: str, storage: PickledStorage) -> str:
     return layout.storage_name(storage.key.removesuffix(".storage") if is_script else storage.key)
 
 
-def _problem(archive: Archive, storage: PickledStorage, record: str) -> str | None:
-    """Return why a storage is unusable, or None."""
+def _size_of(storage: PickledStorage) -> int | None:
+    item = _ITEM_BYTES.get(storage.kind.rpartition(".")[2].removesuffix("Storage"))
+    return None if item is None or storage.size is None else storage.size * item
+
+
+def _problem(archive: Archive, record: str, size: int | None, exactly: bool = False) -> str | None:
+    """Return why a storage is not usable with a size in bytes, or None."""
     if not layout.is_storage(record) or not archive.has(record):
         return f"storage {record!r:.120} is missing"
-    item = _ITEM_BYTES.get(storage.kind.rpartition(".")[2].removesuffix("Storage"))
-    if item is None or storage.size is None:
+    found = archive.size(record)
+    if size is None or size == found or (0 <= size < found and not exactly):
         return None
-    if storage.size < 0 or storage.size * item > archive.size(record):
-        return (
-            f"storage {record!r} must have {storage.size * item} bytes, but has "
-            f"{archive.size(record)}"
-        )
-    return None
+    return f"storage {record!r} must have {size} bytes, but has {found}"

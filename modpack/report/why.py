@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest
 from modpack.archive.records import read_environment, read_self_test
-from modpack.core.codec import Line
+from modpack.core.codec import Line, json_keys
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge, simple_paths
 from modpack.core.names import GlobGroup, root_of
 from modpack.core.observations import MockRisk, observed_risk
 from modpack.core.plan import Decision, Plan
-from modpack.core.rules import Action, Owner, Rule, RuleOrigin
+from modpack.core.rules import UNRECORDED, Action, Owner, Rule, RuleOrigin
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.report.facts import Provider, code_file, provider_of
@@ -133,35 +133,58 @@ class ModuleProvider(NamedTuple):
     distribution: str | None = None
     version: str | None = None
 
-    def __str__(self) -> str:
-        if self.kind is Owner.STDLIB:
-            return "the standard library"
-        editable = ", an editable install" if self.kind is Owner.LOCAL else ""
-        return " ".join(filter(None, (self.distribution, self.version))) + editable
 
-
-@dataclass(frozen=True)
+@json_keys(
+    {
+        "is_complete": "search_complete",
+        "omitted": "omitted_chains",
+        "equally_short": "equally_short_chains",
+    },
+)
+@dataclass(frozen=True, kw_only=True)
 class Why:
-    """The evidence for the decision about one module.
+    """The reasons why a module is in a package, or is not.
 
     Attributes:
+        path: The package, as the user named it.
         module: Path of the module.
-        status: Status of the module in the package.
-        decision: The decision, or None.
-        chains: Import chains that lead to the module.
+        status: What the package has to do with the module.
+        action: The decision, or None.
+        rule: Rule that matched. None without a decision, or if the package does not record it.
+        origin: Origin of the rule, or None.
+        overridden_by: Hook that changed the action of the rule, or None.
+        hooks: Match hooks that were called for the module, in order.
+        provided_by: Provider of the module at export, or None if not recorded.
+        distribution: Distribution that contained the module at export, or None.
+        version: Version of the distribution, or None.
+        chains: Import chains that lead to the module, the shortest first.
+        every_chain: Whether all chains were requested (``--all``).
+        omitted: Number of further chains.
+        is_complete: Whether ``omitted_chains`` is exact. If not, there are at least so many.
+        equally_short: Number of further chains that start at the same objects and are as short.
         importers: All locations that import the module directly.
         notes: Notes about the module.
-        provider: Provider of the module at export, or None if not recorded.
         observed: What the recorded self-test showed about the module, or None.
     """
 
+    path: str
     module: str
     status: ModuleStatus
-    decision: Decision | None
-    chains: FoundChains
-    importers: tuple[ImportLink, ...]
+    action: Action | None = None
+    rule: str | None = None
+    origin: RuleOrigin | None = None
+    overridden_by: str | None = None
+    hooks: tuple[str, ...] = ()
+    provided_by: Provider | None = None
+    distribution: str | None = None
+    version: str | None = None
+    chains: tuple[Chain, ...] = ()
+    every_chain: bool = False
+    omitted: int = 0
+    is_complete: bool = True
+    equally_short: int = 0
+    importers: tuple[ImportLink, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
-    provider: ModuleProvider | None = None
     observed: str | None = None
 
 
@@ -169,17 +192,21 @@ def why(
     plan: Plan,
     module: str,
     *,
+    path: str = "",
     every_chain: bool = False,
     provider: ModuleProvider | None = None,
+    observed: str | None = None,
 ) -> Why:
     """Return the evidence for the decision about a module.
 
     Args:
         plan: The plan.
         module: Absolute name of the module.
+        path: The package, as the user named it.
         every_chain: Whether to return all import chains, up to a limit, instead of the shortest one
             from each saved object.
         provider: Provider of the module at export, if recorded.
+        observed: What the recorded self-test showed about the module.
 
     Raises:
         KeyError: If the plan does not mention the module.
@@ -189,14 +216,34 @@ def why(
     chains = all_chains(plan, module) if every_chain else shortest_chains(plan, module)
     edges = plan.graph.edges_to(module)
     importing = sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0))
-    return Why(
-        module,
-        _status(plan, module),
-        plan.decisions.get(module),
-        chains,
-        tuple(import_link(plan, edge) for edge in importing),
-        tuple(note for note in plan.notes if note.subject == module),
-        provider,
+    provider = provider or ModuleProvider(None)
+    found = Why(
+        path=path,
+        module=module,
+        status=_status(plan, module),
+        provided_by=provider.kind,
+        distribution=provider.distribution,
+        version=provider.version,
+        chains=chains.chains,
+        every_chain=every_chain,
+        omitted=chains.omitted,
+        is_complete=chains.is_complete,
+        equally_short=chains.equally_short,
+        importers=tuple(import_link(plan, edge) for edge in importing),
+        notes=tuple(note for note in plan.notes if note.subject == module),
+        observed=observed,
+    )
+    decision = plan.decisions.get(module)
+    if decision is None:
+        return found
+    is_recorded = decision.rule.label != UNRECORDED
+    return replace(
+        found,
+        action=decision.action,
+        rule=str(decision.rule) if is_recorded else None,
+        origin=decision.rule.origin if is_recorded else None,
+        overridden_by=decision.overridden_by,
+        hooks=decision.hooks,
     )
 
 
@@ -309,7 +356,15 @@ def import_link(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
         others: Number of further locations with the same evidence.
     """
     path = code_file(plan, edge.importer)
-    return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, others)
+    return ImportLink(
+        edge.importer,
+        edge.imported,
+        edge.kind,
+        path=path,
+        line=edge.line,
+        names=edge.names,
+        others=others,
+    )
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:

@@ -8,12 +8,12 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from modpack.core.rules import UNRECORDED
+from modpack.core.rules import UNRECORDED, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
 from modpack.report.format import elided, indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why import MAX_COUNTED, FoundChains, ImportLink, ModuleStatus, Why
+from modpack.report.why import MAX_COUNTED, ImportLink, ModuleStatus, Why
 
 _STATUSES: Final = {
     ModuleStatus.DECIDED: "",
@@ -26,18 +26,13 @@ _MAX_NAMES: Final = 6
 _MAX_LOCATIONS: Final = 8
 
 
-def why_report(found: Why, every_chain: bool) -> RenderableType:
-    """Return the report of ``modpack why``.
-
-    Args:
-        found: The reasons.
-        every_chain: Whether all chains were searched for, or only the shortest ones.
-    """
+def why_report(found: Why) -> RenderableType:
+    """Return the report of ``modpack why``."""
     return Group(
         _head(found),
         *_facts(found),
-        *_with_blank_line(_chains(found, every_chain)),
-        *(() if every_chain else _with_blank_line(_importers(found))),
+        *_with_blank_line(_chains(found)),
+        *(() if found.every_chain else _with_blank_line(_importers(found))),
     )
 
 
@@ -48,10 +43,10 @@ def _with_blank_line(part: Iterable[RenderableType]) -> list[RenderableType]:
 
 def _head(found: Why) -> RenderableType:
     name = printable(found.module)
-    if found.decision is None:
+    if found.action is None:
         return Text.assemble((name, "bold"), "  ", (_STATUSES[found.status], "yellow"))
-    action = found.decision.action
-    return Text.assemble((name, "bold"), "  ", (action.past, f"bold {STYLES[action]}"))
+    style = f"bold {STYLES[found.action]}"
+    return Text.assemble((name, "bold"), "  ", (found.action.past, style))
 
 
 def _facts(found: Why) -> Iterator[RenderableType]:
@@ -64,49 +59,49 @@ def _facts(found: Why) -> Iterator[RenderableType]:
 
 
 def _rows(found: Why) -> Iterator[tuple[str, str]]:
-    decision = found.decision
-    if decision is not None:
-        yield "rule", str(decision.rule)
-        if decision.overridden_by is not None:
-            yield "overridden", f"by the hook {decision.overridden_by}"
-        others = [hook for hook in decision.hooks if hook != decision.overridden_by]
-        if others:
-            yield "hooks called", ", ".join(others)
-    if found.provider is not None:
-        yield "provided by", str(found.provider)
+    if found.action is not None:
+        yield "rule", found.rule or UNRECORDED
+    if found.overridden_by is not None:
+        yield "overridden", f"by the hook {found.overridden_by}"
+    if others := [hook for hook in found.hooks if hook != found.overridden_by]:
+        yield "hooks called", ", ".join(others)
+    if found.provided_by is Owner.STDLIB:
+        yield "provided by", "the standard library"
+    elif found.distribution is not None:
+        editable = ", an editable install" if found.provided_by is Owner.LOCAL else ""
+        name = " ".join(filter(None, (found.distribution, found.version)))
+        yield "provided by", name + editable
     if found.observed is not None:
         yield "self-test", f"{found.observed} (recorded by the package)"
     for note in found.notes:
         yield "note", str(note)
 
 
-def _chains(found: Why, every_chain: bool) -> Iterator[RenderableType]:
-    chains = found.chains
-    if not chains.chains and (chains.omitted or not chains.is_complete):
+def _chains(found: Why) -> Iterator[RenderableType]:
+    if not found.chains and (found.omitted or not found.is_complete):
         yield Text("The import chains that lead to it are too long to show.")
         return
-    if not chains.chains:
+    if not found.chains:
         if found.status is not ModuleStatus.TYPE_CHECKING_ONLY:
-            is_ruled = found.decision is not None and found.decision.rule.label != UNRECORDED
-            why = "; the rule gives the reason" if is_ruled else ", as far as it can be read"
+            why = "; the rule gives the reason" if found.rule else ", as far as it can be read"
             yield Text(f"No import in the package leads to it{why}.")
         return
-    yield title(_title(found, every_chain), "blue")
-    for chain in chains.chains:
+    yield title(_title(found), "blue")
+    for chain in found.chains:
         remark = "" if chain.links else "  saved by name"
         yield indented(Text.assemble(printable(chain.start), (remark, "dim")), 2)
         rows = table(("", "left"), ("", "left"), ("dim", "left"))
         for link in chain.links:
             rows.add_row(f"-> {printable(link.imported)}", link.kind.value, _evidence(link))
         yield indented(rows, 4)
-    yield from (indented(Text(text, "dim"), 2) for text in _rest(chains, every_chain))
+    yield from (indented(Text(text, "dim"), 2) for text in _rest(found))
 
 
-def _title(found: Why, every_chain: bool) -> str:
-    number = len(found.chains.chains)
-    if every_chain:
+def _title(found: Why) -> str:
+    number = len(found.chains)
+    if found.every_chain:
         return f"{counted(number, 'import chain')}, the shortest first"
-    starts = len({chain.start for chain in found.chains.chains})
+    starts = len({chain.start for chain in found.chains})
     if starts > 1:
         return f"the shortest import chains from each of {starts} saved objects"
     return f"the shortest import {'chain' if number == 1 else 'chains'}"
@@ -124,26 +119,25 @@ def _evidence(link: ImportLink) -> str:
     return printable(f"{link.location or ''}{names}{others}")
 
 
-def _rest(chains: FoundChains, every_chain: bool) -> Iterator[str]:
-    omitted = f"{chains.omitted:,}"
-    if not every_chain:
-        if chains.equally_short:
-            at_least = "at least " if chains.equally_short == MAX_COUNTED else ""
-            yield f"and {at_least}{chains.equally_short:,} more of the same length"
-        if chains.omitted:
-            yield f"and chains from {counted(chains.omitted, 'more saved object')}"
-    elif chains.is_complete:
-        if chains.omitted:
-            yield f"and {omitted} more"
-    elif chains.omitted:
-        yield f"and at least {omitted} more (too many to count)"
+def _rest(found: Why) -> Iterator[str]:
+    if not found.every_chain:
+        if found.equally_short:
+            at_least = "at least " if found.equally_short == MAX_COUNTED else ""
+            yield f"and {at_least}{found.equally_short:,} more of the same length"
+        if found.omitted:
+            yield f"and chains from {counted(found.omitted, 'more saved object')}"
+    elif found.is_complete:
+        if found.omitted:
+            yield f"and {found.omitted:,} more"
+    elif found.omitted:
+        yield f"and at least {found.omitted:,} more (too many to count)"
     else:
         yield "and perhaps more (the search was stopped)"
 
 
 def _importers(found: Why) -> Iterator[RenderableType]:
     """Yield the direct importers of the module that no chain shows."""
-    shown = {chain.links[-1].location for chain in found.chains.chains if chain.links}
+    shown = {chain.links[-1].location for chain in found.chains if chain.links}
     locations = [
         f"{link.location or link.importer} ({link.kind.value})"
         for link in found.importers

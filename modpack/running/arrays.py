@@ -11,6 +11,8 @@ import torch
 
 from modpack.core.text import dtype_name
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
+from modpack.predicting.rows import Layout, Place
+from modpack.predicting.values import can_convert, check_inputs, convert, describe, join_problems
 from modpack.running.decoding import (
     decode_named,
     decode_value,
@@ -19,10 +21,8 @@ from modpack.running.decoding import (
     only_input,
     parse_document,
 )
-from modpack.running.inputs import join_problems, reading, require_library
+from modpack.running.inputs import reading, require_library
 from modpack.running.row_files import RowSource
-from modpack.running.rows import Layout, Place
-from modpack.running.values import can_convert, check_inputs, convert, describe
 
 _ONE_ARRAY: Final = "save one array with the name of each input, or pass NAME=FILE for each"
 
@@ -97,7 +97,7 @@ class ArraySource(RowSource[int]):
             spec = self._layout.specs.get(name)
             if not isinstance(value, StoredArray) or spec is None or spec.type != "tensor":
                 continue
-            dtype = dtype_of(spec)
+            dtype = dtype_of(spec.name, spec.dtype)
             if dtype != value.dtype and can_convert(value.dtype, dtype):
                 found[name] = _converting(name, value, dtype)
                 changes.append(f"{name!r} from {dtype_name(value.dtype)} to {dtype_name(dtype)}")
@@ -189,7 +189,12 @@ def open_npz(file: str, layout: Layout) -> ArraySource:
     """Open an .npz file, whose arrays are read completely."""
     numpy = require_library("numpy", ".npz files")
     _require_magic(file, b"PK")
-    with reading(file), numpy.load(file, allow_pickle=False) as archive:
+    # NumPy leaves a file that it has opened itself to the garbage collector if reading fails.
+    with (
+        reading(file),
+        Path(file).open("rb") as stream,
+        numpy.load(stream, allow_pickle=False) as archive,
+    ):
         values: dict[str, object] = {name: archive[name] for name in archive.files}
     return _named(file, layout, {n: _numpy_array(file, a) for n, a in values.items()})
 

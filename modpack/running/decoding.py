@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+from array import array
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -18,7 +19,12 @@ from modpack.errors import InputMismatchError
 
 _NAMES: Final = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 _NAMES_OF_ELEMENTS: Final = {bool: "true and false", int: "integers", float: "numbers"}
-_encode = json.JSONEncoder(allow_nan=False).encode  # json.dumps would create it for each call
+_CODES: Final = {
+    **{torch.float32: "f", torch.float64: "d", torch.uint8: "B", torch.uint16: "H"},
+    **{torch.int8: "b", torch.int16: "h", torch.int32: "i", torch.int64: "q"},
+    **{torch.uint32: "I", torch.uint64: "Q"},
+}
+"""The codes of arrays of Python that have the numbers of a dtype."""
 _MAX_NESTING = 64
 """More dimensions than torch supports."""
 
@@ -54,7 +60,7 @@ def decode_value(spec: ValueSpec, data: object) -> object:
     tensor([1.0000, 2.5000])
     """
     if spec.type == "tensor":
-        return _decode_tensor(spec.name, data, dtype_of(spec))
+        return decode_tensor(spec.name, data, dtype_of(spec.name, spec.dtype))
     if spec.type == "any":
         return _decode_any(spec.name, data)
     if spec.type == "object":
@@ -145,16 +151,16 @@ def only_input(signature: CallSignature) -> str | None:
     return required[0] if len(required) == 1 else None
 
 
-def dtype_of(spec: ValueSpec) -> torch.dtype:
-    """Return the dtype that a spec names.
+def dtype_of(name: str, dtype: str | None) -> torch.dtype:
+    """Return the dtype that the spec of an input names.
 
     Raises:
         InputMismatchError: If this version of torch has no such dtype.
     """
-    dtype = getattr(torch, spec.dtype or "", None)
-    if not isinstance(dtype, torch.dtype):
-        raise _wrong(spec.name, f"torch has no dtype {spec.dtype!r:.60}")
-    return dtype
+    found = getattr(torch, dtype or "", None)
+    if not isinstance(found, torch.dtype):
+        raise _wrong(name, f"torch has no dtype {dtype!r:.60}")
+    return found
 
 
 def _wrong(position: str, problem: str) -> InputMismatchError:
@@ -214,43 +220,49 @@ def _flatten(name: str, data: object) -> tuple[list[int], list[object]]:
     return shape, level
 
 
-def _decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
+def decode_tensor(name: str, data: object, dtype: torch.dtype) -> torch.Tensor:
+    """Convert nested lists to a tensor.
+
+    Args:
+        name: Name of the input, for errors.
+        data: The parsed JSON.
+        dtype: The dtype of the tensor.
+
+    Raises:
+        InputMismatchError: If a list is ragged, or an element is no such number.
+    """
     shape, elements = _flatten(name, data)
     if dtype.is_complex:
         raise _wrong(name, f"JSON has no {dtype_name(dtype)} numbers")
     kind = bool if dtype is torch.bool else float if dtype.is_floating_point else int
     accepted = {int, float} if kind is float else {kind}
-    if not set(map(type, elements)) <= accepted:
+    if not accepted.issuperset(map(type, elements)):
         index = next(i for i, each in enumerate(elements) if type(each) not in accepted)
         text = f"expected {_NAMES_OF_ELEMENTS[kind]} for {dtype_name(dtype)}"
         raise _wrong(_position(name, index, shape), f"{text}, got {_show(elements[index])}")
-    try:
-        tensor = torch.tensor(elements, dtype=dtype)
-        fits = kind is bool or _fits(tensor, elements, dtype)
-    except (OverflowError, RuntimeError, ValueError):
-        fits = False
-    if not fits:
-        index = next(i for i, each in enumerate(elements) if not _fits_alone(each, dtype))
+    tensor = _to_tensor(elements, dtype)
+    if tensor is None:
+        index = next(i for i, each in enumerate(elements) if _to_tensor([each], dtype) is None)
         text = f"{_show(elements[index])} is out of range for {dtype_name(dtype)}"
         raise _wrong(_position(name, index, shape), text)
-    return tensor.reshape(shape)
+    return tensor.view(shape)
 
 
-def _fits(tensor: torch.Tensor, elements: list[object], dtype: torch.dtype) -> bool:
-    if dtype.is_floating_point:
-        # The sum is finite in nearly all cases, and takes a third of the time.
-        is_sum_finite = math.isfinite(tensor.sum(dtype=torch.float64).item())
-        return is_sum_finite or bool(torch.isfinite(tensor.to(torch.float64)).all())
-    bounds = torch.iinfo(dtype)
-    numbers: list[int] = elements  # type: ignore[assignment]
-    return not numbers or (min(numbers) >= bounds.min and max(numbers) <= bounds.max)
-
-
-def _fits_alone(element: object, dtype: torch.dtype) -> bool:
+def _to_tensor(elements: list[Any], dtype: torch.dtype) -> torch.Tensor | None:
+    """Return a tensor of numbers, or None if one is out of range."""
+    code = _CODES.get(dtype)
     try:
-        return _fits(torch.tensor([element], dtype=dtype), [element], dtype)
+        if code is None or not elements:
+            tensor = torch.tensor(elements, dtype=dtype)
+            is_finite = not dtype.is_floating_point or bool(tensor.double().isfinite().all())
+            return tensor if is_finite else None
+        # Takes a third of the time of torch.tensor (benchmark serving, 16 clients).
+        numbers = array(code, elements)
     except (OverflowError, RuntimeError, ValueError):
-        return False
+        return None
+    if code in "fd" and not math.isfinite(sum(numbers)) and not all(map(math.isfinite, numbers)):
+        return None
+    return torch.frombuffer(numbers, dtype=dtype)
 
 
 def _decode_any(name: str, data: object) -> object:
@@ -260,7 +272,7 @@ def _decode_any(name: str, data: object) -> object:
     if not kinds or (not kinds <= {int, float} and kinds != {bool}):
         return data
     dtype = torch.bool if kinds == {bool} else torch.get_default_dtype()
-    return _decode_tensor(name, data, torch.int64 if kinds == {int} else dtype)
+    return decode_tensor(name, data, torch.int64 if kinds == {int} else dtype)
 
 
 def _elements(data: list[object]) -> list[object]:
@@ -296,15 +308,6 @@ def encode_value(value: object, *, is_finite: bool = False) -> object:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     return f"<{type(value).__qualname__}>"
-
-
-def encode_named(values: Mapping[str, object]) -> bytes:
-    """Return outputs as a JSON object; see :func:`encode_value`."""
-    try:
-        named = {name: encode_value(value, is_finite=True) for name, value in values.items()}
-        return _encode(named).encode()
-    except ValueError:  # NaN and infinities are rare, and looking for them takes time
-        return _encode({name: encode_value(value) for name, value in values.items()}).encode()
 
 
 def _without_infinities(items: object) -> object:

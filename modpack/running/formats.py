@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Final
 
 from modpack.errors import DataError, InputMismatchError, listed
-from modpack.running.arrays import (
-    open_arguments,
-    open_npy,
-    open_npz,
-    open_pt,
-    open_safetensors,
-    read_plain,
-)
+from modpack.predicting.rows import BadRow, Chunk, Layout, Source, merge
+from modpack.predicting.values import join_problems
+from modpack.running.arrays import open_arguments, read_plain
 from modpack.running.decoding import parse_document
 from modpack.running.images import ImageSource
-from modpack.running.inputs import IMAGE, STDIN, InputFile, join_problems, reading
-from modpack.running.row_files import JsonlSource, ListSource
-from modpack.running.rows import BadRow, Chunk, Layout, Source, merge
-from modpack.running.tables import CsvSource, ParquetSource
-
-_OPENERS: Final[Mapping[str, Callable[[str, Layout], Source]]] = {
-    ".csv": CsvSource,
-    ".jsonl": JsonlSource,
-    ".npy": open_npy,
-    ".npz": open_npz,
-    ".parquet": ParquetSource,
-    ".pt": open_pt,
-    ".safetensors": open_safetensors,
-}
-_TABLES: Final = (".csv", ".parquet")
-"""Formats of tables. Their values have no meaning without a call signature."""
+from modpack.running.inputs import FORMATS, IMAGE, STDIN, InputFile, code_of, reading
+from modpack.running.row_files import ListSource
 
 
 def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = False) -> Source:
@@ -91,7 +71,7 @@ def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = Fa
 def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[Source]:
     sources: list[Source] = []
     for kind, group in groupby(files, lambda each: each.format):
-        if (layout.columns or layout.keep) and kind not in _TABLES:
+        if (layout.columns or layout.keep) and not FORMATS[kind].is_table:
             label = next(group).label
             raise DataError(label, "--columns and --keep require a .csv or .parquet file")
         if kind == IMAGE:
@@ -103,14 +83,15 @@ def _sources(files: Sequence[InputFile], layout: Layout, resize: bool) -> list[S
 
 def _open(file: InputFile, layout: Layout) -> Source:
     unknown = [spec.name for spec in layout.signature.inputs if spec.type == "any"]
-    if unknown and file.format in _TABLES:
+    if unknown and FORMATS[file.format].is_table:
         raise DataError(
             file.label,
             "the package has no call signature, so the types of its inputs are unknown",
             hint="Export it with example_inputs, or pass a file of arrays.",
         )
     if file.format != ".json":
-        return _OPENERS[file.format](file.path, layout)
+        source: Source = code_of(FORMATS[file.format].reader)(file.path, layout)
+        return source
     try:
         data = parse_document(_content(file))
     except InputMismatchError as failure:

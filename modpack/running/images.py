@@ -8,9 +8,10 @@ from typing import IO, Any, Final, NamedTuple
 import torch
 
 from modpack.errors import DataError, InputMismatchError
+from modpack.predicting.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
+from modpack.predicting.values import join_problems
 from modpack.running.decoding import dtype_of, only_input
-from modpack.running.inputs import join_problems, require_library
-from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
+from modpack.running.inputs import require_library
 
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's modes by the number of channels."""
@@ -63,7 +64,7 @@ def picture_of(file: str, layout: Layout) -> Picture:
     axis = next((a for a in (0, 2) if len(shape) == 3 and shape[a] in _MODES), None)
     if spec.type != "tensor" or not (axis is not None or len(shape) == 2):
         raise DataError(file, f"the input {name!r} is {spec}, which cannot contain images")
-    dtype = dtype_of(spec)
+    dtype = dtype_of(spec.name, spec.dtype)
     if dtype is not torch.uint8 and not dtype.is_floating_point:
         raise DataError(file, f"images cannot be converted to {spec.dtype}, the dtype of {name!r}")
     sides = [size for index, size in enumerate(shape) if index != axis]

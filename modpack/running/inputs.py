@@ -13,25 +13,49 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.errors import DataError, InputMismatchError, ModpackError, listed
+from modpack.errors import DataError, ModpackError, listed
 
 STDIN: Final = "-"
 IMAGE: Final = "image"
 """The format of all image files."""
 _IMAGES: Final = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-_FORMATS: Final = (".csv", ".json", ".jsonl", ".npy", ".npz", ".parquet", ".pt", ".safetensors")
 _NAMED: Final = re.compile(r"([A-Za-z_][\w.]*)=(.+)", re.DOTALL)
-_LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
-    ".npy": ("numpy",),
-    ".npz": ("numpy",),
-    ".parquet": ("numpy", "pyarrow"),
-    ".safetensors": ("numpy", "safetensors"),
-    IMAGE: ("numpy", "pillow"),
+
+
+class Format(NamedTuple):
+    """A format of files.
+
+    Attributes:
+        reader: Module and name of the source of inputs. "" for JSON and images, because one path
+            does not open them.
+        writer: Module and name of the writer of outputs, or "".
+        libraries: Distributions that the format requires. The extra ``run`` installs them.
+        is_table: Whether a file is a table, whose values mean nothing without a call signature.
+    """
+
+    reader: str
+    writer: str
+    libraries: tuple[str, ...] = ()
+    is_table: bool = False
+
+
+FORMATS: Final[Mapping[str, Format]] = {
+    ".csv": Format("tables.CsvSource", "outputs.CsvWriter", is_table=True),
+    ".json": Format("", "outputs.JsonWriter"),
+    ".jsonl": Format("row_files.JsonlSource", "outputs.JsonlWriter"),
+    ".npy": Format("arrays.open_npy", "outputs.NpyWriter", ("numpy",)),
+    ".npz": Format("arrays.open_npz", "outputs.NpzWriter", ("numpy",)),
+    ".parquet": Format("tables.ParquetSource", "outputs.ParquetWriter", ("numpy", "pyarrow"), True),
+    ".pt": Format("arrays.open_pt", "outputs.PtWriter"),
+    ".safetensors": Format(
+        "arrays.open_safetensors", "outputs.SafetensorsWriter", ("numpy", "safetensors")
+    ),
+    IMAGE: Format("", "", ("numpy", "pillow")),
 }
-"""Distributions that a format requires. The extra ``run`` installs them."""
+"""All formats by suffix. Their code, which needs torch, is imported when a file is opened."""
 
 
 class InputFile(NamedTuple):
@@ -69,8 +93,8 @@ def format_of(path: str, purpose: str) -> str:
     if suffix in _IMAGES and purpose == "input":
         return IMAGE
     suffix = ".pt" if suffix == ".pth" else suffix
-    if suffix not in _FORMATS:
-        known = ", ".join(_FORMATS)
+    if suffix not in FORMATS:
+        known = ", ".join(each for each in FORMATS if each != IMAGE)
         more = ", or an image" if purpose == "input" else ""
         named = f"the suffix {suffix!r}" if suffix else "a name without a suffix"
         raise DataError(
@@ -148,7 +172,13 @@ def require_other_output(files: Iterable[InputFile], package: str, output: str) 
 
 def libraries_of(formats: Iterable[str]) -> tuple[str, ...]:
     """Return the distributions that formats require."""
-    return tuple(sorted({name for each in formats for name in _LIBRARIES.get(each, ())}))
+    return tuple(sorted({name for each in formats for name in FORMATS[each].libraries}))
+
+
+def code_of(part: str) -> Any:
+    """Import the reader or the writer of a format."""
+    module, name = part.split(".")
+    return getattr(importlib.import_module(f"modpack.running.{module}"), name)
 
 
 def require_library(module: str, purpose: str) -> ModuleType:
@@ -197,8 +227,3 @@ def reading(file: str) -> Iterator[None]:
     except Exception as failure:
         reason = " ".join((str(failure) or type(failure).__name__).split())
         raise DataError(file, f"the file cannot be read: {reason:.200}") from failure
-
-
-def join_problems(failure: InputMismatchError) -> str:
-    """Return all problems of values on one line."""
-    return "; ".join(problem.rstrip(".") for problem in failure.problems)

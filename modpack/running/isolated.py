@@ -2,7 +2,7 @@
 
 An environment is in the folder ``environments`` of the cache, named by a digest of its
 requirements. A file, which is written last, marks a complete environment; a lock lets only one
-process create it. A process that uses an environment holds it, so that ``modpack cache prune``
+process create it. A process that uses an environment holds it, so that ``modpack cache clear``
 keeps it.
 """
 
@@ -90,13 +90,11 @@ def find_requirements(package: str, extra: Sequence[str] = ()) -> Installation:
 
 def _recorded(found: Requirements) -> Iterator[tuple[str, str | None, str]]:
     """Yield name, requirement, and remark of each distribution that the package names."""
-    for each in found.needed:
-        recorded = each.distribution
-        if normalized(recorded.name) != "modpack":
-            yield normalized(recorded.name), recorded.requirement, each.remark
+    for each in found.requirements:
+        if normalized(each.distribution) != "modpack":
+            yield normalized(each.distribution), each.requirement, each.remark
     for imported in found.imported:
-        pin = RecordedDistribution(imported.distribution, imported.version).requirement
-        yield normalized(imported.distribution), pin, ""
+        yield normalized(imported.distribution), imported.requirement, ""
 
 
 def _own_requirements() -> dict[str, str]:

@@ -11,12 +11,8 @@ import torch
 
 from modpack.core.process import ProgressUnit, advance, phase
 from modpack.errors import DataError, ModpackWarning
-from modpack.report.json_output import RunDocument, SkippedRow
-from modpack.running.formats import open_source
-from modpack.running.inputs import InputFile, describe_inputs
-from modpack.running.outputs import OutputFile
-from modpack.running.predictor import Predictor
-from modpack.running.rows import (
+from modpack.predicting.predictor import Predictor
+from modpack.predicting.rows import (
     BadRow,
     Chunk,
     Layout,
@@ -29,6 +25,10 @@ from modpack.running.rows import (
     run_together,
     split_outputs,
 )
+from modpack.report.json_output import RunDocument, SkippedRow
+from modpack.running.formats import open_source
+from modpack.running.inputs import InputFile, describe_inputs
+from modpack.running.outputs import OutputFile
 from modpack.running.summary import OutputSummary
 
 

@@ -7,17 +7,17 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
-from modpack.archive.target import Sink, open_sink
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
+from modpack.predicting.rows import Outputs
 from modpack.running.decoding import encode_value
-from modpack.running.inputs import require_library
-from modpack.running.rows import Outputs
+from modpack.running.inputs import FORMATS, code_of, require_library
+from modpack.writing.target import Sink, open_sink
 
 _HEADER_BYTES: Final = 192
 """Size of the header of a .npy file, which is written last because it has the number of rows."""
@@ -60,7 +60,7 @@ class OutputFile:
 
     def __init__(self, path: str, kind: str) -> None:
         self._sink = open_sink(path)
-        self._writer = _WRITERS[kind](path, self._sink)
+        self._writer: Writer = code_of(FORMATS[kind].writer)(path, self._sink)
         self.write = self._writer.write
 
     def finish(self, is_single: bool) -> None:
@@ -97,7 +97,7 @@ class _SinkStream(io.RawIOBase):
         return self._size
 
 
-class _NpyWriter(Writer):
+class NpyWriter(Writer):
     """Rows of one output, as they come; the header is written last."""
 
     def __init__(self, path: str, sink: Sink) -> None:
@@ -167,7 +167,9 @@ class _WholeWriter(Writer):
         """Write all outputs."""
 
 
-class _JsonWriter(_WholeWriter):
+class JsonWriter(_WholeWriter):
+    """A JSON object with all outputs."""
+
     def join_ragged(self, name: str, parts: Sequence[torch.Tensor]) -> object:
         return [row for part in parts for row in part]
 
@@ -176,7 +178,9 @@ class _JsonWriter(_WholeWriter):
         self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
 
 
-class _PtWriter(_WholeWriter):
+class PtWriter(_WholeWriter):
+    """A dictionary of outputs for ``torch.load``."""
+
     def join_ragged(self, name: str, parts: Sequence[torch.Tensor]) -> object:
         return [row.clone() for part in parts for row in part]
 
@@ -188,14 +192,18 @@ class _PtWriter(_WholeWriter):
         torch.save(dict(values), _SinkStream(self._sink))  # type: ignore[arg-type]
 
 
-class _NpzWriter(_WholeWriter):
+class NpzWriter(_WholeWriter):
+    """An archive of arrays."""
+
     def write_values(self, values: Mapping[str, object]) -> None:
         numpy = require_library("numpy", ".npz files")
         arrays = {name: to_numpy(self._path, name, value) for name, value in values.items()}
         numpy.savez(_SinkStream(self._sink), **arrays)
 
 
-class _SafetensorsWriter(_WholeWriter):
+class SafetensorsWriter(_WholeWriter):
+    """Tensors without code."""
+
     def write_values(self, values: Mapping[str, object]) -> None:
         library = require_library("safetensors.torch", ".safetensors files")
         # The library rejects tensors that share memory or are not contiguous.
@@ -208,7 +216,7 @@ class _SafetensorsWriter(_WholeWriter):
         self._sink.write(library.save(tensors))
 
 
-class _JsonlWriter(Writer):
+class JsonlWriter(Writer):
     """A JSON object for each row."""
 
     def write(self, outputs: Outputs) -> None:
@@ -219,7 +227,7 @@ class _JsonlWriter(Writer):
             self._sink.write(json.dumps(document, ensure_ascii=False).encode() + b"\n")
 
 
-class _CsvWriter(Writer):
+class CsvWriter(Writer):
     """A line for each row. Elements of a vector have columns of their own."""
 
     def __init__(self, path: str, sink: Sink) -> None:
@@ -256,7 +264,7 @@ class _CsvWriter(Writer):
         self._sink.write(text.getvalue().encode())
 
 
-class _ParquetWriter(Writer):
+class ParquetWriter(Writer):
     """A row group for each batch. Dimensions of a tensor become nested lists."""
 
     def __init__(self, path: str, sink: Sink) -> None:
@@ -296,18 +304,6 @@ class _ParquetWriter(Writer):
         if self._opened is None:
             raise DataError(self._path, "there are no outputs to write")
         self._opened.close()
-
-
-_WRITERS: Final[Mapping[str, Callable[[str, Sink], Writer]]] = {
-    ".csv": _CsvWriter,
-    ".json": _JsonWriter,
-    ".jsonl": _JsonlWriter,
-    ".npy": _NpyWriter,
-    ".npz": _NpzWriter,
-    ".parquet": _ParquetWriter,
-    ".pt": _PtWriter,
-    ".safetensors": _SafetensorsWriter,
-}
 
 
 def _encode(value: object) -> object:

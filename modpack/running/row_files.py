@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from modpack.errors import InputMismatchError
+from modpack.predicting.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
+from modpack.predicting.values import check_inputs, join_problems
 from modpack.running.decoding import decode_named, decode_value, name_json, parse_document
-from modpack.running.inputs import join_problems, reading
-from modpack.running.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec, take
-from modpack.running.values import check_inputs
+from modpack.running.inputs import reading
 
 _BLOCK_BYTES: Final = 1 << 20
 ROWS_READ: Final = 1024

@@ -9,8 +9,8 @@ import torch
 from modpack.core.call_signature import format_tensor
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
+from modpack.predicting.rows import Outputs
 from modpack.report.json_output import OutputFacts
-from modpack.running.rows import Outputs
 
 _SHOWN_ROWS: Final = 3
 _SHOWN_VALUES: Final = 6

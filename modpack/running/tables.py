@@ -19,11 +19,11 @@ import torch
 from modpack.core.call_signature import ValueSpec
 from modpack.core.names import did_you_mean
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
+from modpack.predicting.rows import Layout, Place, row_spec
+from modpack.predicting.values import convert
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import reading, require_library
 from modpack.running.row_files import ROWS_READ, RowSource, count_lines
-from modpack.running.rows import Layout, Place, row_spec
-from modpack.running.values import convert
 
 
 class Assignment(NamedTuple):
@@ -193,7 +193,7 @@ class CsvSource(RowSource[list[str]]):
             spec = self._layout.specs[each.name]
             if each.name not in self._layout.rows or spec.dtype is None:
                 return None
-            tensor = _parse_numbers(rows, each.columns, dtype_of(spec))
+            tensor = _parse_numbers(rows, each.columns, dtype_of(spec.name, spec.dtype))
             if tensor is None:
                 return None
             values[each.name] = tensor.reshape(len(rows), *open_sizes((spec.shape or ())[1:]))
@@ -335,7 +335,7 @@ class ParquetSource(RowSource[Any]):
         spec = self._layout.specs[assigned.name]
         if spec.type != "tensor":
             return None
-        dtype = dtype_of(spec)
+        dtype = dtype_of(spec.name, spec.dtype)
         parts: list[torch.Tensor] = []
         for index in assigned.columns:
             part = column_tensor(batch.column(self._columns[index]))

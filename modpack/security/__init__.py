@@ -1,1 +1,1 @@
-"""Static security checks: code records, pickled names and hooks, signatures."""
+"""Signatures of packages, and the hooks in pickles, read without execution."""

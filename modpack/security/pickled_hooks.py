@@ -16,7 +16,7 @@ from modpack.archive.layout import hook_records
 from modpack.core.hookspec import CallableSpec, Way
 from modpack.pickling import rebuild
 from modpack.pickling.pickle_machine import MalformedError
-from modpack.security.pickle_names import CallResult, Pairs, Persistent, PickledName, PickleTree
+from modpack.trust.pickle_names import CallResult, Pairs, Persistent, PickledName, PickleTree
 
 _FUNCTION: Final = PickledName(rebuild.MODULE, "make_function")
 _FILL: Final = PickledName(rebuild.MODULE, "fill_function")

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from modpack.archive import layout
-from modpack.archive.append import write_with_signature
 from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.target import write_atomically
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError, listed
 from modpack.security.signing_envelope import MAX_BYTES, ValidSignature, check, read_envelope, sign
 from modpack.security.signing_keys import PrivateKey
+from modpack.writing.append import write_with_signature
+from modpack.writing.target import write_atomically
 
 _SUFFIX: Final = ".sig"
 

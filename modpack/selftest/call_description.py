@@ -21,6 +21,7 @@ from modpack.core.call_signature import (
 )
 from modpack.core.names import did_you_mean
 from modpack.core.text import dtype_name
+from modpack.predicting.values import call_parameters
 
 if TYPE_CHECKING:
     from modpack.selftest.reference import Example
@@ -94,26 +95,6 @@ def _specs(values: Mapping[tuple[Step, ...], object]) -> Iterator[ValueSpec]:
 def _is_dense(tensor: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():  # subclasses may reject these operations
         return tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
-
-
-def call_parameters(model: Any) -> list[inspect.Parameter]:
-    """Return the parameters of a model's call, or none if they are not known."""
-    called = model
-    if isinstance(model, torch.nn.Module) and type(model).__call__ is torch.nn.Module.__call__:
-        called = model.forward
-    schema = getattr(called, "schema", None)  # of a TorchScript method
-    if schema is not None and hasattr(schema, "arguments"):
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        own = [each for each in schema.arguments if each.name != "self"]
-        empty = inspect.Parameter.empty
-        return [
-            inspect.Parameter(each.name, kind, default=None if each.has_default_value() else empty)
-            for each in own
-        ]
-    try:
-        return list(inspect.signature(called).parameters.values())
-    except (TypeError, ValueError):  # a function in C
-        return []
 
 
 def _name_positional(

@@ -28,7 +28,7 @@ from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.names import is_within, namespace_of
 from modpack.core.policy import TrustPolicy
-from modpack.discovery.importers import module_dict
+from modpack.environment.importers import module_dict
 from modpack.importer import PackageImporter
 from modpack.loading.metadata import VisibleDistributions, distribution_name
 from modpack.loading.namespace import Namespace
@@ -196,7 +196,7 @@ class IncrementalImporter(PackageImporter):
         )
 
     def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str, on_mismatch: str
+        self, recorded: RecordedEnvironment, digest: str
     ) -> Mapping[str, str | None]:
         """Skip the comparison: the parent has made it, and this interpreter is the same."""
         return {}
@@ -223,7 +223,7 @@ class IncrementalImporter(PackageImporter):
 
     def describe(self, package: str, resource: str) -> tuple[tuple[Row, ...], str]:
         """Load an object, and return its description, and why it cannot be copied."""
-        from modpack.pickling.copies import why_not_copyable  # imports torch
+        from modpack.saving.copies import why_not_copyable  # imports torch
         from modpack.selftest.object_state import describe_object
 
         # Not to the device of the model, whose memory may not be enough for a second copy.

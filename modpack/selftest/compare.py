@@ -49,12 +49,14 @@ class PytreeLeaf(NamedTuple):
             container's length.
         value: The part that must match if the model is deterministic, as text, or None.
         tensor: The same for tensors: dense, contiguous, detached, and on the CPU.
+        device: The kind of device of a tensor, which must match unless another one was chosen.
     """
 
     path: str
     structure: str
     value: str | None = None
     tensor: torch.Tensor | None = None
+    device: str | None = None
 
 
 def flatten_output(output: object) -> list[PytreeLeaf]:
@@ -69,7 +71,7 @@ def flatten_output(output: object) -> list[PytreeLeaf]:
     >>> for leaf in flatten_output({"scores": torch.zeros(2), "rank": 3}):
     ...     print(leaf.path, leaf.structure, leaf.value)
     output dict of 2 None
-    output['scores'] Tensor torch.float32 [2] cpu None
+    output['scores'] Tensor torch.float32 [2] None
     output['rank'] int 3
     """
     # Tensor subclasses may reject these operations. Their inner tensors are compared instead.
@@ -128,19 +130,21 @@ class _OutputFlattener:
         return [(leaf.structure, leaf.value or "") for leaf in taken]
 
     def _flatten_tensor(self, tensor: torch.Tensor, path: str, depth: int) -> Iterator[PytreeLeaf]:
+        device = tensor.device.type
         if is_lazy(tensor):
-            yield PytreeLeaf(path, f"{_type_name(tensor)} {tensor.dtype} {tensor.device.type}")
+            structure = f"{_type_name(tensor)} {tensor.dtype}"
+            yield PytreeLeaf(path, structure, device=device)
             return
-        structure = f"{_type_name(tensor)} {tensor.dtype} {_shape(tensor)} {tensor.device.type}"
+        structure = f"{_type_name(tensor)} {tensor.dtype} {_shape(tensor)}"
         inner = _inner_tensors(tensor)
         if inner is not None:
-            yield PytreeLeaf(path, f"{structure} {tensor.layout}")
+            yield PytreeLeaf(path, f"{structure} {tensor.layout}", device=device)
             for name, part in inner:
                 yield from self.flatten(part, f"{path}.{name}", depth + 1)
-        elif tensor.device.type == "meta" or is_fake(tensor):
-            yield PytreeLeaf(path, structure)
+        elif device == "meta" or is_fake(tensor):
+            yield PytreeLeaf(path, structure, device=device)
         else:
-            yield PytreeLeaf(path, structure, None, _dense_copy(tensor))
+            yield PytreeLeaf(path, structure, None, _dense_copy(tensor), device)
 
 
 def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -287,39 +291,24 @@ def _differences(
     known = {leaf.path for leaf in expected}
     for leaf in expected:
         other = by_path.get(leaf.path)
+        is_elsewhere = other is not None and other.device != leaf.device
         if other is None:
             yield Difference(leaf.path, f"expected {leaf.structure}, found nothing", True)
-        elif any_device and _is_on_another_device(leaf, other):
-            if leaf.tensor is not None and other.tensor is not None:
-                if not _is_close(leaf.tensor, other.tensor):
-                    yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
         elif other.structure != leaf.structure:
             text = f"expected {leaf.structure}, found {other.structure}"
+            yield Difference(leaf.path, text, True)
+        elif is_elsewhere and not any_device:
+            text = f"expected a tensor on {leaf.device}, found one on {other.device}"
             yield Difference(leaf.path, text, True)
         elif other.value != leaf.value:
             text = f"expected {_shorten(leaf.value)}, found {_shorten(other.value)}"
             yield Difference(leaf.path, text, False)
         elif leaf.tensor is not None and other.tensor is not None:
-            yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
+            if not (is_elsewhere and _is_close(leaf.tensor, other.tensor)):
+                yield from _tensor_differences(leaf.path, leaf.tensor, other.tensor)
     for leaf in found:
         if leaf.path not in known:
             yield Difference(leaf.path, f"expected nothing, found {leaf.structure}", True)
-
-
-def _is_on_another_device(expected: PytreeLeaf, found: PytreeLeaf) -> bool:
-    """Return whether two leaves are tensors that differ in their devices only."""
-    words = zip(expected.structure.split(), found.structure.split(), strict=False)
-    changed = [pair for pair in words if pair[0] != pair[1]]
-    is_tensor = expected.tensor is not None or " torch." in expected.structure
-    is_one_word = len(expected.structure.split()) == len(found.structure.split())
-    return is_tensor and is_one_word and len(changed) == 1 and all(map(_is_device, changed[0]))
-
-
-def _is_device(word: str) -> bool:
-    try:
-        return torch.device(word).type == word
-    except RuntimeError:
-        return False
 
 
 def _is_close(expected: torch.Tensor, found: torch.Tensor) -> bool:

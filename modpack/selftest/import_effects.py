@@ -20,7 +20,7 @@ from types import FunctionType, ModuleType, NoneType
 from typing import Final
 
 from modpack.core.names import is_within
-from modpack.discovery.importers import module_dict
+from modpack.environment.importers import module_dict
 from modpack.loading.lazy import LazyImports
 from modpack.loading.namespace import Namespace
 from modpack.selftest.process import WaitingNames

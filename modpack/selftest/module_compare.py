@@ -19,9 +19,9 @@ from modpack.core.names import is_everywhere, root_of, strip_namespaces
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
 from modpack.discovery.distributions import DistributionIndex
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import Importer, module_dict
 from modpack.discovery.walk import Walker
+from modpack.environment.finder import is_a
+from modpack.environment.importers import Importer, module_dict
 from modpack.pickling.functions import SCRIPTS
 from modpack.selftest.module_names import Names, reached_names
 from modpack.selftest.module_state import ALL_NAMES, BASES, CUT, Namespace, describe_modules
@@ -239,9 +239,7 @@ class LiveModules:
         line = stored.lines.get(name) or stored.lines.get(re.split(r"[.\[{]", name)[0])
         file = module_dict(sys.modules.get(module)).get("__file__")
         place = f" ({Path(str(file)).name}:{line})" if line else ""
-        live, loaded = _shown(each.live), _shown(each.loaded)
-        if live == loaded:
-            live += f" with {'other code' if live.startswith('function ') else 'another value'}"
+        live, loaded = each.shown
         short = f"{name[:_MAX_NAME]}..." if len(name) > _MAX_NAME else name
         text = f"{module}.{short}{place}: live {live}, loaded {loaded}"
         return ModuleDifference(f"{module}.{short}", text, self._is_own(each, module, name, stored))
@@ -277,14 +275,3 @@ def _origin_of(value: Any) -> str:
 
 def _texts(rows: Iterable[Row]) -> Mapping[str, str]:
     return {row.path: row.text for row in rows}
-
-
-def _shown(text: str) -> str:
-    """Return a row's text without strings, which may be secret, and without checksums."""
-    kind, *words = text.split() or [""]
-    if kind == "function":
-        return " ".join([kind, *words[:1]])
-    if kind in ("str", "bytes"):
-        return f"a {kind}"
-    text = re.sub(r" strides \[[\d, ]*\] from \d+| data [0-9a-f]{8}\b", "", text)
-    return (text.replace(":", ".", 1) if text.startswith(SAME) else text) or "nothing"

@@ -13,10 +13,10 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeAlias
 
 from modpack.core.names import strip_namespaces
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import module_dict
+from modpack.environment.finder import is_a
+from modpack.environment.importers import module_dict
 from modpack.pickling.functions import codes_in
-from modpack.pickling.object_paths import captured, iter_objects
+from modpack.saving.object_paths import captured, iter_objects
 from modpack.selftest.module_state import CODE_HOLDERS, HOLDERS
 from modpack.selftest.object_state import MAX_ENTRIES, attributes_of
 

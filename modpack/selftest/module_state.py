@@ -29,8 +29,8 @@ import torch
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.module_index import MODULES_NAME
 from modpack.core.names import dotted, is_stdlib, is_within, strip_namespaces
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import module_dict
+from modpack.environment.finder import is_a
+from modpack.environment.importers import module_dict
 from modpack.pickling.functions import closed_over
 from modpack.selftest.object_rows import ANYTHING, SAME, Row
 from modpack.selftest.object_state import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -51,8 +52,28 @@ class StateDifference(NamedTuple):
         """Whether the loaded object is not the saved one. Other attributes only cause a warning."""
         return self.kind != "attribute"
 
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The live and the loaded part in a few words."""
+        live, loaded = _shown(self.live), _shown(self.loaded)
+        if live == loaded:
+            live += f" with {'other code' if live.startswith('function ') else 'another value'}"
+        return live, loaded
+
     def __str__(self) -> str:
-        return f"{self.path}: saved {self.live or 'nothing'}, loaded {self.loaded or 'nothing'}"
+        live, loaded = self.shown
+        return f"{self.path}: saved {live}, loaded {loaded}"
+
+
+def _shown(text: str) -> str:
+    """Return a row's text without strings, which may be secret, and without checksums."""
+    kind, *words = text.split() or [""]
+    if kind == "function":
+        return " ".join([kind, *words[:1]])
+    if kind in ("str", "bytes"):
+        return f"a {kind}"
+    text = re.sub(r" strides \[[\d, ]*\] from \d+| data [0-9a-f]{8}\b", "", text)
+    return (text.replace(":", ".", 1) if text.startswith(SAME) else text) or "nothing"
 
 
 def compare_objects(

@@ -32,17 +32,18 @@ import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
+from modpack.capturing.collect import is_inactive
+from modpack.capturing.describe import ObjectPaths, callable_name
 from modpack.core.names import dotted, strip_namespaces
 from modpack.core.text import dtype_name
-from modpack.discovery.finder import is_a
-from modpack.discovery.importers import local_path, module_dict
-from modpack.hooks.collect import is_inactive
+from modpack.environment.finder import is_a
+from modpack.environment.importers import local_path, module_dict
 from modpack.hooks.ddp import belongs_to_wrapper
-from modpack.hooks.describe import ObjectPaths, callable_name
 from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
-from modpack.pickling.base import SCRIPT_MARK, ReducerRow
-from modpack.pickling.reducers import ROWS
-from modpack.pickling.tensors import COMPILE_MARK
+from modpack.pickling.scripts import SCRIPT_MARK
+from modpack.saving.base import ReducerRow
+from modpack.saving.reducers import ROWS
+from modpack.saving.tensors import COMPILE_MARK
 from modpack.selftest.object_rows import ANYTHING, MAX_ATTRIBUTES, SAME, Row, RowKind
 
 _SCRIPT: Final = "__main__"

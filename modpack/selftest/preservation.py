@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.nn.parameter import is_lazy
 
-from modpack.pickling.object_paths import iter_objects
+from modpack.saving.object_paths import iter_objects
 
 RestoreTensors = Callable[[], None]
 """Restores the content of every tensor that was saved with the model and has changed."""

@@ -28,15 +28,15 @@ from typing import Any, NamedTuple
 import torch
 
 from modpack.archive.layout import ExampleRecords
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.call_signature import CallSignature
+from modpack.core.codec import from_json
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import SelfTestRecord
+from modpack.core.selftest import OutputTensor, RecordedOutput, SelfTestRecord
 from modpack.core.text import dtype_name, local_folders, portable_text
-from modpack.discovery.finder import is_a
+from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.planner import Planner
@@ -51,6 +51,7 @@ from modpack.selftest.conditions import (
 )
 from modpack.selftest.preservation import RestoreTensors, preserve_model
 from modpack.selftest.process import Difference
+from modpack.writing.writer import ArchiveWriter
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,10 @@ def _write_leaves(
 ) -> None:
     """Write an output: its structure as JSON, its tensors as bytes."""
     listed: list[Json] = []
-    for index, (path, structure, value, tensor) in enumerate(leaves):
+    for index, (path, structure, value, tensor, device) in enumerate(leaves):
         entry: dict[str, Json] = {"path": path, "structure": structure, "value": value}
+        if device is not None:
+            entry["device"] = device
         if tensor is not None:
             size, record = tensor.numel() * tensor.element_size(), records.tensor(index)
             content = ctypes.string_at(tensor.data_ptr(), size) if size else b""
@@ -164,23 +167,24 @@ def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[P
         read: Function that returns a record's content.
         records: The records of the example.
     """
-    document = json.loads(read(records.output))
+    output = from_json(RecordedOutput, json.loads(read(records.output)), "the output")
     return [
         PytreeLeaf(
-            entry["path"],
-            entry["structure"],
-            entry["value"],
-            _tensor(read, entry["tensor"]) if "tensor" in entry else None,
+            leaf.path,
+            leaf.structure,
+            leaf.value,
+            None if leaf.tensor is None else _tensor(read, leaf.tensor),
+            leaf.device,
         )
-        for entry in document["leaves"]
+        for leaf in output.leaves
     ]
 
 
-def _tensor(read: Callable[[str], bytes], entry: dict[str, Any]) -> torch.Tensor:
-    content, dtype = bytearray(read(entry["record"])), getattr(torch, entry["dtype"])
+def _tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
+    content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
     if not content:
-        return torch.empty(entry["shape"], dtype=dtype)
-    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(entry["shape"])
+        return torch.empty(recorded.shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
 
 
 class Case(NamedTuple):

@@ -22,10 +22,10 @@ from modpack.loading.checks import (
     require_trust,
     stricter_level,
 )
-from modpack.options import SelfTestOptions, takes_options
+from modpack.options import OnMismatch, VerifyLevel, require_options
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from modpack.core.policy import TrustPolicy
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,8 +57,14 @@ class SelfTestResult:
         return f"<SelfTestResult of {self.path}: {outcome}>"
 
 
-@takes_options(SelfTestOptions)
-def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) -> SelfTestResult:
+def self_test(
+    path: str | os.PathLike[str],
+    *,
+    policy: TrustPolicy | None = None,
+    verify: VerifyLevel = "code",
+    on_mismatch: OnMismatch = "warn",
+    timeout: float = 600.0,
+) -> SelfTestResult:
     """Repeat a package's stored self-test in a clean interpreter.
 
     The interpreter loads the package, runs it on the stored inputs under the recorded conditions
@@ -68,13 +74,19 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
 
     Args:
         path: A package file, or the folder of an unzipped package.
-        **options: See :class:`modpack.options.SelfTestOptions`.
+        policy: Trust policy; see :func:`modpack.load`.
+        verify: Records to compare with their digests first: ``'code'`` for all records except
+            tensors, ``'full'`` for all records. The policy's level applies if it is stricter.
+        on_mismatch: Reaction if the environment differs from that of the export: ``'warn'``,
+            ``'error'``, or ``'ignore'``; see :func:`modpack.load`.
+        timeout: Time limit in seconds.
 
     Returns:
         The result. A failed self-test does not raise an exception.
 
     Raises:
-        TypeError: If ``path`` is not a path.
+        TypeError: If an argument has the wrong type.
+        ValueError: If an argument has an invalid value.
         ArchiveError: If the file is not a package or is damaged.
         EnvironmentMismatchError: If ``on_mismatch="error"`` and a version differs. No code has run.
         TrustError: If the policy does not allow something that the package requires. No code has
@@ -83,10 +95,11 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
             run.
         ModpackError: If the package contains no self-test.
     """
+    from modpack.selftest.explanations import explain_failure
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
-    from modpack.selftest.rounds import explain_failure
 
-    recorded = _recorded(path, options)
+    require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, timeout=timeout)
+    recorded = _recorded(path, policy, verify, on_mismatch)
     job = Job(
         str(Path(path).absolute()),
         recorded.namespace,
@@ -94,13 +107,13 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
         HiddenModules(recorded.hidden, recorded.hidden_distributions),
         tuple(str(Path(entry or Path.cwd()).absolute()) for entry in sys.path),
         operators=recorded.operators,
-        policy=options["policy"],
+        policy=policy,
         objects=recorded.objects,
         device=recorded.device,
         lazy=None,
     )
     with phase("self-test"):
-        result = run_job(job, lambda _: ResolvedResources(), options["timeout"])
+        result = run_job(job, lambda _: ResolvedResources(), timeout)
     differences = result.unexplained_differences(recorded.cases)
     name = os.fspath(path)
     test = SelfTestResult(name, True, recorded, result.observations, seconds=result.seconds)
@@ -110,7 +123,12 @@ def self_test(path: str | os.PathLike[str], **options: Unpack[SelfTestOptions]) 
     return replace(test, passed=False, reason=why.reason, details=why.details, log=why.log)
 
 
-def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTestRecord:
+def _recorded(
+    path: str | os.PathLike[str],
+    policy: TrustPolicy | None,
+    verify: VerifyLevel,
+    on_mismatch: OnMismatch,
+) -> SelfTestRecord:
     """Return the stored self-test after checking digests, policy, and environment."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"path must be a path, not {type(path).__name__}")
@@ -122,12 +140,10 @@ def _recorded(path: str | os.PathLike[str], options: SelfTestOptions) -> SelfTes
                 f"{archive.path}: the package contains no self-test",
                 hint="Export the model with example_inputs (--example-inputs).",
             )
-        policy = options["policy"]
-        require_contents(archive, stricter_level(options["verify"], policy))
+        require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
             require_trust(archive, policy, path)
         made = load_environment(archive, manifest)
         comparison = compare_environment(archive, made, read_externs(archive, manifest), manifest)
-        digest, on_mismatch = package_digest(archive), options["on_mismatch"]
-        check_environment(archive.path, digest, comparison, on_mismatch)
+        check_environment(archive.path, package_digest(archive), comparison, on_mismatch)
         return recorded

@@ -1,1 +1,1 @@
-"""A package behind HTTP, apart from the web framework: queue, workers, protocol."""
+"""A package behind HTTP, apart from the HTTP server: application, queue, workers, protocol."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
-from modpack.running.decoding import decode_value, encode_named, parse_document
+from modpack.predicting.rows import layout_of
+from modpack.running.decoding import decode_value
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
-from modpack.running.rows import layout_of
+from modpack.serving.documents import encode_values, parse_body
 from modpack.serving.infer_requests import (
-    MAX_DEPTH,
     InferRequest,
     read_infer_request,
     require_few,
@@ -27,7 +27,8 @@ from modpack.serving.settings import Answer, JobKind
 
 if TYPE_CHECKING:
     from modpack.core.call_signature import CallSignature
-    from modpack.running.predictor import Predictor
+    from modpack.predicting.predictor import Predictor
+    from modpack.predicting.values import CallForm
 
 _MAX_MESSAGE = 2000
 _ANY_COMPRESSION = zlib.MAX_WBITS | 32
@@ -75,13 +76,14 @@ class Answerer:
         ]
 
     def _read(self, received: Received) -> InferRequest | Answer:
-        signature = self._predictor.signature
+        form = self._predictor.form
         try:
             body = self._decompress(received)
             if received.kind == "infer":
-                return read_infer_request(body, received.json_length, signature)
-            read = read_image_values if received.kind == "image" else read_named_values
-            return InferRequest(read(body, signature))
+                return read_infer_request(body, received.json_length, form)
+            if received.kind == "image":
+                return InferRequest(read_image_values(body, form.signature))
+            return InferRequest(read_named_values(body, form))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -105,7 +107,7 @@ class Answerer:
                 raise result
             if received.kind == "infer":
                 return write_infer_answer(request, result, self._name, self._predictor.digest)
-            return Answer(200, JSON, encode_named(result))
+            return Answer(200, JSON, encode_values(result))
         except Exception as failure:
             return self._failed(received, failure)
 
@@ -125,15 +127,14 @@ def _report(problem: str) -> None:
     write_line(f"{problem}. They were computed one by one, without this exception.")
 
 
-def read_named_values(body: memoryview, signature: CallSignature) -> dict[str, object]:
+def read_named_values(body: memoryview, form: CallForm) -> dict[str, object]:
     """Read a plain JSON request: an object with a value for each input, by name.
 
     Raises:
         RequestError: If the body is not an object.
         InputMismatchError: If it is not valid JSON, or a value does not fit.
     """
-    document = parse_document(bytes(body), MAX_DEPTH)
-    specs = {spec.name: spec for spec in signature.inputs}
+    document, specs = parse_body(body), form.specs
     if not isinstance(document, dict):
         example = next(iter(specs), "x")
         raise RequestError(f'the body must be a JSON object such as {{"{example}": [[1, 2]]}}')

@@ -1,47 +1,240 @@
-"""What all ASGI applications of a server share: bodies, answers, and a log line per request."""
+"""The ASGI application of a server of models: routes, bodies, answers, and a log line per request.
+
+There is no web framework. Bodies go to the workers as they are, and come back as they are sent.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
 
-from modpack.serving.open_inference import HEADER_LENGTH_KEY
-from modpack.serving.problems import RequestError
-from modpack.serving.settings import Answer
-from modpack.serving.tasks import Log
+from modpack.serving.open_inference import HEADER_LENGTH_KEY, model_metadata, server_metadata
+from modpack.serving.openapi import openapi_document
+from modpack.serving.page import docs_page, start_page
+from modpack.serving.problems import JSON, RequestError, error_answer
+from modpack.serving.settings import Answer, JobKind
+
+if TYPE_CHECKING:
+    from modpack.core.call_signature import CallSignature
+    from modpack.serving.dispatch import Job
+    from modpack.serving.model import ServedModel
+    from modpack.serving.server import ModelServer
 
 Message: TypeAlias = MutableMapping[str, Any]
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = dict[bytes, bytes]
+_Action: TypeAlias = Literal["predict", "infer", "ready", "metadata", "page"]
 
-FACTS: Final = "modpack"
-"""The key of a scope with what the log reports about a request."""
-GONE: Final = 499
+_GONE: Final = 499
 """The status in the log if the client has closed the connection before its request was complete."""
 _QUIET: Final = ("/v2/health/", "/metrics")
 """Paths that are polled, and therefore not logged."""
+_RECORD_AFTER: Final = 0.01
+"""Seconds after which the requests that have ended are counted and logged.
+
+Doing so between the answer and the next request takes three times as long for each, because all of
+this code leaves the processor's caches in between (benchmark serving, 1 client).
+"""
 _RETRY_AFTER: Final = b"1"
 """Seconds after which a client may try again if the queue is full."""
+_PREDICT: Final = re.compile(r"(?:/models/([^/]+))?/predict")
+_MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|ready))?")
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class ClientGone(Exception):
+class Metrics(Protocol):
+    """The figures of a server."""
+
+    def answered(self, model: str, kind: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
+
+    def render(self) -> tuple[str, bytes]:
+        """Return the media type of all figures, and their text."""
+
+
+class _ClientGone(Exception):
     """The client has closed the connection."""
 
 
-async def read_body(
-    headers: dict[bytes, bytes], receive: Receive, limit: int, timeout: float
-) -> bytes:
+class _Ended(NamedTuple):
+    """What is counted and logged of a request."""
+
+    at: float
+    identifier: bytes
+    scope: Scope
+    status: int
+    seconds: float
+    facts: dict[str, Any]
+
+
+class ServerApp:
+    """The ASGI application of a server.
+
+    Args:
+        server: The models.
+        metrics: Counts requests.
+    """
+
+    def __init__(self, server: ModelServer, metrics: Metrics) -> None:
+        self._server = server
+        self._metrics = metrics
+        self._prefix = os.urandom(4).hex()
+        self._numbers = itertools.count(1)
+        self._ended: list[_Ended] = []
+        self._pages: dict[str, Callable[[], Answer]] = {
+            "/": lambda: start_page(self._signatures()),
+            "/docs": docs_page,
+            "/openapi.json": lambda: _json_answer(openapi_document(self._signatures())),
+            "/metrics": self._render_metrics,
+            "/v2": lambda: _json_answer(server_metadata()),
+            "/v2/health/live": lambda: _json_answer({"live": True}),
+            "/v2/health/ready": lambda: _ready_answer(server.is_ready),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        started = time.perf_counter()
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        headers = dict(scope["headers"])
+        given: bytes = headers.get(b"x-request-id", b"")[:128]
+        identifier = given or f"{self._prefix}-{next(self._numbers)}".encode()
+        facts: dict[str, Any] = {}
+        status = 500
+        try:
+            try:
+                answer = self._route(scope["method"], path)
+                if not isinstance(answer, Answer):
+                    model, kind = answer
+                    facts["model"] = model.name
+                    job = await self._call(model, kind, headers, receive)
+                    answer, facts["batch"] = job.answer.result(), job.batch
+            except RequestError as failure:
+                answer = error_answer(str(failure), failure.status, path.startswith("/v2"))
+            status = answer.status
+            await _send(answer, identifier, send)
+        except _ClientGone:
+            status = _GONE
+        except Exception:  # a bug; the HTTP server logs it
+            text = "internal error; see the log of the server"
+            await _send(error_answer(text, 500, path.startswith("/v2")), identifier, send)
+            raise
+        finally:
+            seconds = time.perf_counter() - started
+            if not self._ended:
+                asyncio.get_running_loop().call_later(_RECORD_AFTER, self.record)
+            self._ended.append(_Ended(time.time(), identifier, scope, status, seconds, facts))
+
+    def record(self) -> None:
+        """Count and log the requests that have ended since the last call."""
+        ended, self._ended = self._ended, []
+        for at, identifier, scope, status, seconds, facts in ended:
+            path = scope["path"].removeprefix(scope.get("root_path", ""))
+            if "model" in facts and status != _GONE:
+                kind = "infer" if path.startswith("/v2") else "predict"
+                self._metrics.answered(facts["model"], kind, status, seconds)
+            if status >= 400 or not path.startswith(_QUIET):
+                self._server.log(
+                    "request",
+                    at,
+                    id=identifier.decode("latin-1"),
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=status,
+                    ms=round(seconds * 1000, 2),
+                    **facts,
+                )
+
+    def _render_metrics(self) -> Answer:
+        self.record()
+        return Answer(200, *self._metrics.render())
+
+    def _route(self, method: str, path: str) -> Answer | tuple[ServedModel, JobKind]:
+        """Return the answer of a page, or the model that a request calls.
+
+        Raises:
+            RequestError: If there is no such path, model, or version.
+        """
+        page = self._pages.get(path)
+        action, name, version = ("page", None, None) if page else _split(path)
+        is_call = action == "predict" or action == "infer"
+        allowed = ("POST",) if is_call else ("GET", "HEAD")
+        if method not in allowed:
+            text = f"{method} is not allowed here"
+            answer = error_answer(text, 405, path.startswith("/v2"))
+            return answer._replace(headers=((b"allow", ", ".join(allowed).encode()),))
+        if page is not None:
+            return page()
+        model = self._server.find(name or self._only_name(), version)
+        if action == "predict" or action == "infer":
+            return model, action
+        if action == "ready":
+            return _ready_answer(model.is_ready, name=model.name)
+        return _json_answer(model_metadata(model.name, model.digest, model.signature))
+
+    async def _call(
+        self, model: ServedModel, kind: JobKind, headers: Headers, receive: Receive
+    ) -> Job:
+        """Return a request that a model's worker has answered."""
+        if not model.dispatcher.admit():
+            raise RequestError("the queue is full", 429)
+        job = None
+        try:
+            settings = self._server.settings
+            body = await _read_body(headers, receive, settings.max_body, settings.timeout)
+            job = self._server.make_job(kind, headers, body)
+        finally:
+            if job is None:
+                model.dispatcher.withdraw()
+        model.dispatcher.submit(job)
+        await job.answer
+        return job
+
+    def _only_name(self) -> str:
+        if len(self._server.models) > 1:
+            known = ", ".join(f"/models/{name}/predict" for name in self._server.models)
+            raise RequestError(f"the server has several models. Use one of: {known}", 404)
+        return next(iter(self._server.models))
+
+    def _signatures(self) -> dict[str, CallSignature]:
+        return {name: model.signature for name, model in self._server.models.items()}
+
+
+def _split(path: str) -> tuple[_Action, str | None, str | None]:
+    """Return what a path asks of a model, the model's name if it has one, and the version.
+
+    Raises:
+        RequestError: If there is no such path.
+    """
+    if found := _PREDICT.fullmatch(path):
+        return "predict", found[1], None
+    if found := _MODEL.fullmatch(path):
+        action = cast(_Action, found[3] or "metadata")
+        return action, found[1], found[2]
+    raise RequestError(f"no such path: {path!r:.200}", 404)
+
+
+def _json_answer(document: object, status: int = 200) -> Answer:
+    return Answer(status, JSON, _encode(document).encode())
+
+
+def _ready_answer(is_ready: bool, **names: str) -> Answer:
+    return _json_answer({**names, "ready": is_ready}, 200 if is_ready else 503)
+
+
+async def _read_body(headers: Headers, receive: Receive, limit: int, timeout: float) -> bytes:
     """Return the body of a request.
 
     Raises:
         RequestError: If the body exceeds the limit, or does not arrive in time.
-        ClientGone: If the client has closed the connection.
+        _ClientGone: If the client has closed the connection.
     """
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
@@ -67,65 +260,19 @@ async def _read_chunks(message: Message, receive: Receive, limit: int) -> bytes:
         if not message.get("more_body"):
             return bytes(body)
         message = await receive()
-    raise ClientGone
+    raise _ClientGone
 
 
-async def send_answer(answer: Answer, send: Send) -> None:
-    """Send an answer."""
+async def _send(answer: Answer, identifier: bytes, send: Send) -> None:
     headers = [
         (b"content-type", answer.media_type.encode("ascii")),
-        (b"content-length", str(len(answer.body)).encode("ascii")),
+        (b"content-length", b"%d" % len(answer.body)),
+        (b"x-request-id", identifier),
+        *answer.headers,
     ]
     if answer.json_length is not None:
-        headers.append((HEADER_LENGTH_KEY, str(answer.json_length).encode("ascii")))
+        headers.append((HEADER_LENGTH_KEY, b"%d" % answer.json_length))
     if answer.status == 429:
         headers.append((b"retry-after", _RETRY_AFTER))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-class LoggedApp:
-    """Writes a log line for each request, and gives each request an ID.
-
-    Args:
-        app: The application. It may add fields of the log line to ``scope[FACTS]``.
-        log: Writes log lines.
-    """
-
-    def __init__(self, app: App, log: Log) -> None:
-        self._app = app
-        self._log = log
-        self._prefix = os.urandom(4).hex()
-        self._numbers = itertools.count(1)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = time.perf_counter()
-        given = next((v for k, v in scope["headers"] if k == b"x-request-id"), b"")
-        identifier = given[:128] or f"{self._prefix}-{next(self._numbers)}".encode()
-        facts: dict[str, Any] = {"started": started}
-        scope[FACTS] = facts
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                facts["status"] = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", identifier)]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, send_with_id)
-        finally:
-            status = facts.pop("status", 500)
-            del facts["started"]
-            if status >= 400 or not scope["path"].startswith(_QUIET):
-                self._log(
-                    "request",
-                    id=identifier.decode("latin-1"),
-                    method=scope["method"],
-                    path=scope["path"],
-                    status=status,
-                    ms=round((time.perf_counter() - started) * 1000, 2),
-                    **facts,
-                )

@@ -46,19 +46,6 @@ class Job:
         batch: Requests that were computed together with it, itself included.
     """
 
-    __slots__ = (
-        "_timer",
-        "answer",
-        "arrived",
-        "batch",
-        "body",
-        "deadline",
-        "deaths",
-        "encoding",
-        "json_length",
-        "kind",
-    )
-
     def __init__(
         self, kind: JobKind, body: bytes, json_length: int | None, encoding: str, timeout: float
     ) -> None:

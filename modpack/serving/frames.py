@@ -5,12 +5,13 @@ A frame is the length of its header, the length of its payload, the header (JSON
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from modpack.core.call_signature import CallSignature
 from modpack.core.policy import TrustPolicy
@@ -20,6 +21,8 @@ Header = Mapping[str, Any]
 
 _LENGTHS: Final = struct.Struct(">IQ")
 _CHUNK: Final = 1 << 20
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class LoadOrder(NamedTuple):
@@ -58,7 +61,7 @@ class LoadedPackage(NamedTuple):
 
 def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> list[bytes]:
     """Return the pieces of a frame, whose payload is the concatenation of ``parts``."""
-    content = json.dumps(header, separators=(",", ":")).encode()
+    content = _encode(header)
     size = sum(map(len, parts))
     return [_LENGTHS.pack(len(content), size) + content, *parts]
 
@@ -86,7 +89,7 @@ class FrameDecoder:
             if len(self._buffer) < self._needed:
                 return
             payload, self._buffer = self._buffer, self._buffer[self._needed :]
-            header = json.loads(payload[_LENGTHS.size : start])
+            header = _decode(payload[_LENGTHS.size : start])
             del payload[self._needed :], payload[:start]  # without copying the rest
             self._needed = _LENGTHS.size
             yield header, payload

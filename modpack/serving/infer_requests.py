@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import struct
 import sys
@@ -12,9 +11,11 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import torch
 
-from modpack.core.call_signature import CallSignature, ValueSpec
+from modpack.core.call_signature import ValueSpec
 from modpack.core.text import dtype_name
-from modpack.running.decoding import decode_value, encode_value, parse_document
+from modpack.predicting.values import CallForm
+from modpack.running.decoding import decode_tensor, dtype_of, encode_value
+from modpack.serving.documents import encode_document, parse_body
 from modpack.serving.open_inference import (
     ALL_DATATYPES,
     BINARY,
@@ -26,8 +27,6 @@ from modpack.serving.open_inference import (
 from modpack.serving.problems import JSON, RequestError
 from modpack.serving.settings import Answer
 
-MAX_DEPTH: Final = 70
-"""Maximum nesting of a request: the 64 dimensions of a tensor, and the objects around it."""
 _MAX_DIMENSIONS: Final = 64
 _MAX_ELEMENTS: Final = 1 << 59
 """Product of a shape's sizes at most, zeros left out: strides and bytes stay within int64."""
@@ -55,15 +54,13 @@ class InferRequest(NamedTuple):
     is_binary: bool = False
 
 
-def read_infer_request(
-    body: memoryview, json_length: int | None, signature: CallSignature
-) -> InferRequest:
+def read_infer_request(body: memoryview, json_length: int | None, form: CallForm) -> InferRequest:
     """Read an infer request.
 
     Args:
         body: The body of the HTTP request.
         json_length: Length of the JSON before binary tensors, or None if there are none.
-        signature: The call signature of the model.
+        form: The call signature of the model.
 
     Raises:
         RequestError: If the request is invalid.
@@ -74,7 +71,7 @@ def read_infer_request(
             f"the header length is {json_length}, but the body has {len(body)} bytes"
         )
     end = len(body) if json_length is None else json_length
-    document = parse_document(bytes(body[:end]), MAX_DEPTH)
+    document = parse_body(body[:end])
     if not isinstance(document, dict):
         raise RequestError("the body must be a JSON object with the key 'inputs'")
     identifier = document.get("id")
@@ -83,14 +80,12 @@ def read_infer_request(
     is_binary = _flag(_parameters(document, "the request"), "binary_data_output", False)
     outputs = None
     if document.get("outputs") is not None:
-        named = _named(document, "outputs", len(signature.outputs))
+        named = _named(document, "outputs", len(form.signature.outputs))
         outputs = {
             name: _flag(_parameters(each, f"output {name!r}"), "binary_data", is_binary)
             for name, each in named
         }
-    values = dict(
-        _read_inputs(_named(document, "inputs", len(signature.inputs)), body[end:], signature)
-    )
+    values = dict(_read_inputs(_named(document, "inputs", len(form.specs)), body[end:], form.specs))
     return InferRequest(values, identifier, outputs, is_binary)
 
 
@@ -137,9 +132,8 @@ def _named(document: dict[str, Any], key: str, known: int) -> list[tuple[str, di
 
 
 def _read_inputs(
-    inputs: list[tuple[str, dict[str, Any]]], binary: memoryview, signature: CallSignature
+    inputs: list[tuple[str, dict[str, Any]]], binary: memoryview, specs: Mapping[str, ValueSpec]
 ) -> Iterator[tuple[str, object]]:
-    specs = {spec.name: spec for spec in signature.inputs}
     for name, given in inputs:
         size = _parameters(given, f"input {name!r}").get("binary_data_size")
         shape, datatype = _shape_of(name, given), given.get("datatype")
@@ -187,9 +181,7 @@ def _elements(name: str, data: object, shape: list[int], datatype: str) -> _Elem
             raise RequestError(f"input {name!r}: elements of datatype BYTES must be strings")
         _require_count(name, len(texts), shape)
         return texts
-    dtype = DTYPES[datatype]
-    spec = ValueSpec(name, (name,), "tensor", dtype, tuple(shape))
-    tensor = cast(torch.Tensor, decode_value(spec, data))
+    tensor = decode_tensor(name, data, dtype_of(name, DTYPES[datatype]))
     _require_count(name, tensor.numel(), shape)
     if tensor.dim() > 1 and list(tensor.shape) != shape:
         found = list(tensor.shape)
@@ -202,7 +194,7 @@ def _binary_elements(name: str, data: memoryview, shape: list[int], datatype: st
         parts = list(_split_bytes(name, data))
         _require_count(name, len(parts), shape)
         return parts
-    dtype = cast(torch.dtype, getattr(torch, DTYPES[datatype]))
+    dtype = dtype_of(name, DTYPES[datatype])
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(data):
         raise RequestError(
@@ -278,7 +270,7 @@ def write_infer_answer(
     document = {"model_name": name, "model_version": version_of(digest), "outputs": outputs}
     if request.id is not None:
         document["id"] = request.id
-    head = json.dumps(document).encode()
+    head = encode_document(document)
     if not parts:
         return Answer(200, JSON, head)
     return Answer(200, BINARY, b"".join([head, *parts]), len(head))
@@ -298,7 +290,9 @@ def _write_output(name: str, value: object, is_binary: bool) -> tuple[dict[str, 
     described: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     if not is_binary:
         described["data"] = (
-            [encode_value(value)] if tensor is None else encode_value(tensor.reshape(-1))
+            [encode_value(value)]
+            if tensor is None
+            else encode_value(tensor.reshape(-1), is_finite=True)
         )
         return described, None
     if datatype == "BYTES":

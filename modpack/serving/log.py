@@ -12,15 +12,20 @@ from typing import Literal
 from modpack.core.text import printable
 from modpack.serving.tasks import Log
 
+_encode = json.JSONEncoder(default=str).encode  # json.dumps would create it for each line
+
 
 def make_log(log_format: Literal["json", "text"]) -> Log:
-    """Return a function that writes an event and its fields as one line to stderr."""
+    """Return a function that writes an event and its fields as one line to stderr.
 
-    def write(event: str, /, **fields: object) -> None:
-        now = datetime.now(timezone.utc)
+    Its second argument is the time of the event, if that is not now.
+    """
+
+    def write(event: str, at: float | None = None, /, **fields: object) -> None:
+        now = datetime.now(timezone.utc) if at is None else datetime.fromtimestamp(at, timezone.utc)
         if log_format == "json":
             time = now.isoformat(timespec="milliseconds")
-            line = json.dumps({"time": time, "event": event, **fields}, default=str)
+            line = _encode({"time": time, "event": event, **fields})
         else:
             shown = " ".join(f"{name}={_show(value)}" for name, value in fields.items())
             line = f"{now.astimezone():%H:%M:%S} {event} {shown}"

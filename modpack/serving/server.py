@@ -1,4 +1,4 @@
-"""A server of models, apart from the web framework."""
+"""A server of models, apart from HTTP."""
 
 from __future__ import annotations
 

@@ -53,9 +53,11 @@ class Answer(NamedTuple):
         media_type: Media type of the body.
         body: The body.
         json_length: Length of the JSON before binary tensors, or None if the body has none.
+        headers: Further headers.
     """
 
     status: int
     media_type: str
     body: bytes
     json_length: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()

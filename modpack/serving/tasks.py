@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 Log = Callable[..., None]
-"""Writes a log line: an event, and its fields by keyword."""
+"""Writes a log line: an event, its time if that is not now, and its fields by keyword."""
 
 _RESTART_SECONDS: Final = 1.0
 

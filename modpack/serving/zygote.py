@@ -28,7 +28,7 @@ from modpack.serving.frames import Channel, LoadedPackage, LoadOrder
 from modpack.serving.settings import Answer
 
 if TYPE_CHECKING:
-    from modpack.running.predictor import Predictor
+    from modpack.predicting.predictor import Predictor
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def _load(order: LoadOrder) -> tuple[Predictor, LoadedPackage, int]:
     import torch
 
     import modpack.serving.answering  # noqa: F401  # forks share the imported modules
-    from modpack.running.predictor import Predictor
+    from modpack.predicting.predictor import Predictor
 
     # Without a thread pool in this process, forks can create their own.
     threads = torch.get_num_threads()

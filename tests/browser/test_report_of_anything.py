@@ -10,7 +10,7 @@ import pytest
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.hookspec import CallableSpec, HookSpec
 from modpack.core.observations import MockRisk
-from modpack.core.plan import MockUse, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic, Severity
@@ -24,6 +24,7 @@ from modpack.report.facts import (
     ResourceFacts,
     ResourceKind,
     StorageFacts,
+    UseFacts,
 )
 from modpack.report.html import html_report
 from modpack.report.html_document import PackagedSources
@@ -52,7 +53,7 @@ def hostile() -> AuditFacts:
     for importer, imported in zip(chain, CANARIES, strict=False):
         graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED, 3, CANARIES))
     modules = tuple(map(hostile_module, enumerate(CANARIES)))
-    use = [MockUse(c, c, c, 1, UseKind.FUNCTION_BODY, c, (c,)) for c in CANARIES]
+    use = [UseFacts(c, c, c, c, 1, UseKind.FUNCTION_BODY, c, (c,)) for c in CANARIES]
     package = PackageFacts(
         CANARIES[0],
         1,

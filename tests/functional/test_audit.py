@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from jsonschema import Draft202012Validator
 
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.diagnostics import diagnostic_codes
+from modpack.writing.writer import ArchiveWriter
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "docs" / "reference" / "json"

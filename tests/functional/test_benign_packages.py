@@ -52,7 +52,7 @@ from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.diagnostics import Severity
 from modpack.report.audit_findings import dangerous_names, pickle_findings
-from modpack.security.code_listing import list_code
+from modpack.trust.code_listing import list_code
 
 REPRODUCIBLE = Path(__file__).parents[2] / "fixtures" / "reproducible" / "project"
 CASES = {}

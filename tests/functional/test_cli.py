@@ -558,7 +558,7 @@ def test_inspect_of_other_file_exits_with_2(tmp_path, content):
 def test_inspect_of_damaged_package_exits_with_2(package, tmp_path):
     damaged = tmp_path / "damaged.modpack"
     content = bytearray(package.read_bytes())
-    content[content.index(b'"externs"') + 2] ^= 1
+    content[content.index(b'"providers"') + 2] ^= 1
     damaged.write_bytes(content)
     result = run("inspect", damaged)
     assert result.exit_code == 2
@@ -597,7 +597,7 @@ def test_python_m_modpack_prints_version():
     assert done.stdout == f"modpack {modpack.__version__}\n"
 
 
-@pytest.mark.parametrize("command", [(), ("export",), ("inspect",), ("demo",)])
+@pytest.mark.parametrize("command", [(), ("export",), ("inspect",)])
 def test_help_has_examples_and_exit_status(command):
     result = run(*command, "--help")
     assert result.exit_code == 0
@@ -610,33 +610,17 @@ def test_invalid_usage_exits_with_2():
         ["nonsense"],
         ["export", "--nonsense"],
         ["inspect"],
-        ["demo", "--epochs", "0"],
+        ["serve", "net.modpack", "--port", "none"],
     ):
         assert run(*arguments).exit_code == 2
-
-
-def test_demo_passes_options_and_returns_status(monkeypatch, tmp_path):
-    calls = []
-
-    def run_story(console, keep, epochs):
-        calls.append((keep, epochs))
-        return 1
-
-    monkeypatch.setattr("modpack.demo.story.run", run_story)
-    assert run("demo", "--keep", tmp_path, "--epochs", "2").exit_code == 1
-    assert run("demo").exit_code == 1
-    from modpack.demo.story import EPOCHS
-
-    assert calls == [(tmp_path, 2), (None, EPOCHS)]
-    assert f"[default: {EPOCHS}]" in run("demo", "--help").stdout
 
 
 def test_interrupt_exits_with_130(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("modpack.demo.story.run", interrupted)
-    result = run("demo")
+    monkeypatch.setattr("modpack.report.package_info.package_facts", interrupted)
+    result = run("inspect", "net.modpack")
     assert result.exit_code == 130
     assert "Interrupted." in result.stderr
 

@@ -68,6 +68,11 @@ def document(*arguments):
     return parsed
 
 
+def of_part(document, part):
+    """The differences of a part, by subject."""
+    return {each["subject"]: each for each in document["differences"] if each["part"] == part}
+
+
 def test_diff_of_same_package_finds_no_difference(packages):
     result = run("diff", packages[0], packages[0])
     assert result.exit_code == 0
@@ -89,10 +94,9 @@ def test_diff_lists_differences_and_exits_with_1(packages):
 def test_diff_json_follows_schema(packages):
     found = document(*packages)
     assert not (found["passed"] or found["identical"])
-    modules = {each["module"]: each for each in found["modules"]}
-    assert "+    return coins * 2.0" in modules["diffcli.till"]["source"]["unified"]
-    assert [each["name"] for each in found["tensors"]] == ["1.weight"]
-    assert {each["change"] for each in found["hooks"]} == {"added", "removed"}
+    assert "+    return coins * 2.0" in of_part(found, "module")["diffcli.till"]["text"]["unified"]
+    assert list(of_part(found, "tensor")) == ["1.weight"]
+    assert {each["change"] for each in of_part(found, "hook").values()} == {"added", "removed"}
     same = document(packages[0], packages[0])
     assert same["passed"] and same["identical"]
 
@@ -128,8 +132,7 @@ def test_diff_output_applies_with_patch(packages, tmp_path):
     (folder / "diffcli").mkdir(parents=True)
     sources = [run("inspect", file, "--source", "diffcli.till").stdout for file in packages]
     (folder / "diffcli" / "till.py").write_text(sources[0])
-    modules = document(*packages)["modules"]
-    (lines,) = [each["source"]["unified"] for each in modules if each["module"] == "diffcli.till"]
+    lines = of_part(document(*packages), "module")["diffcli.till"]["text"]["unified"]
     text = "".join(f"{line}\n" for line in lines)
     subprocess.run(["git", "apply", "-"], input=text, text=True, cwd=folder, check=True)
     assert (folder / "diffcli" / "till.py").read_text() == sources[1]

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
+from modpack.writing.writer import ArchiveWriter
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = json.loads((ROOT / "docs/reference/json/verify.schema.json").read_text())

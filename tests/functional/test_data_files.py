@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import modpack
 from modpack import PackageExporter, PackageImporter, sys_importer
 from modpack.core.plan import FileKind, Plan
 
@@ -127,21 +128,6 @@ def test_distribution_files_in_interned_folders_are_included(installed):
     assert {file.owner for file in plan.files} == {"shop"}
 
 
-def test_named_file_outside_packages_is_included(installed):
-    installed(
-        "shop",
-        {
-            "shop/__init__.py": """
-                from pathlib import Path
-                prices = Path(__file__).parents[1] / "shop_data" / "prices.csv"
-            """,
-            "shop_data/prices.csv": "1",
-            "shop_data/other.csv": "1",
-        },
-    )
-    assert data_of(plan_of("shop")) == ["shop_data/prices.csv"]
-
-
 def test_local_code_includes_only_named_files(project):
     project(
         {
@@ -175,22 +161,85 @@ def test_file_name_passed_to_helper_is_found(project):
             "mine/lists/french.txt": "un",
         }
     )
-    assert data_of(plan_of("mine")) == ["mine/lists/english.txt", "mine/lists/french.txt"]
+    assert data_of(plan_of("mine")) == ["mine/lists/english.txt"]
 
 
-def test_path_from_another_module_is_followed(project):
+@pytest.mark.parametrize(
+    ("expression", "record"),
+    [
+        ('here / "lists" / "german" / "a.txt"', "mine/lists/german/a.txt"),
+        ('here / "lists/words"', "mine/lists/words"),
+        ('os.path.join(here, "..", "VERSION")', "VERSION"),
+        ('files("mine.words") / "b.txt"', "mine/words/b.txt"),
+        ('glob.glob(f"{here}/lists/german/*.txt")', "mine/lists/german/a.txt"),
+        ('(here / "lists").glob("*.csv")', "mine/lists/c.csv"),
+        ('glob.glob(os.path.join(here, "..", "data", "*.csv"))', "data/d.csv"),
+        ('glob.glob(f"{here}/../data/*.csv")', "data/d.csv"),
+    ],
+)
+def test_constants_of_a_path_name_a_file(project, expression, record):
     project(
         {
             "mine/__init__.py": "",
-            "mine/paths.py": """
+            "mine/code.py": f"""
+                import glob, mine.words, os
+                from importlib.resources import files
                 from pathlib import Path
-                MODELS = Path(__file__).parent / "models"
+
+                here = Path(__file__).parent
+                found = {expression}
             """,
-            "mine/load.py": "from mine.paths import MODELS\nall = list(MODELS.glob('*.json'))\n",
-            "mine/models/small.json": "{}",
+            "mine/words/__init__.py": "",
+            "mine/words/b.txt": "b",
+            "mine/lists/words": "w",
+            "mine/lists/c.csv": "c",
+            "mine/lists/german/a.txt": "a",
+            "mine/private.csv": "1",
+            "data/d.csv": "d",
+            "VERSION": "1",
         }
     )
-    assert data_of(plan_of("mine.load")) == ["mine/models/small.json"]
+    assert data_of(plan_of("mine.code")) == [record]
+
+
+@pytest.mark.parametrize("start", ["here", "here / '..'", "files('mine')"])
+def test_pattern_in_folder_around_the_module_includes_no_files(project, start):
+    project(
+        {
+            "mine/__init__.py": f"""
+                from importlib.resources import files
+                from pathlib import Path
+
+                here = Path(__file__).parent
+                def results(): return list(({start}).rglob('*.csv'))
+            """,
+            "mine/results.csv": "1",
+            "data/private.csv": "1",
+        }
+    )
+    assert data_of(plan_of("mine")) == []
+
+
+@pytest.mark.parametrize("is_package", [True, False])
+def test_self_test_adds_computed_file_of_an_import(project, tmp_path, is_package):
+    module = "mine/__init__.py" if is_package else "mine.py"
+    project(
+        {
+            module: """
+                from pathlib import Path
+
+                class Net: ...
+
+                names = [letter + "ords.txt" for letter in "w"]
+                texts = [(Path(__file__).parent / name).read_text() for name in names]
+            """,
+            f"{'mine/' if is_package else ''}words.txt": "a b",
+            "diary.txt": "dear diary",
+        }
+    )
+    net = __import__("mine").Net()
+    plan = modpack.save(net, tmp_path / "net.modpack", self_test=True)
+    assert data_of(plan) == ["mine/words.txt" if is_package else "words.txt"]
 
 
 def test_code_without_paths_includes_no_files(project):
@@ -219,12 +268,12 @@ def test_secret_files_are_never_included_automatically(project, name):
     assert "is excluded as a possible secret" in notes_of(plan, "data-files-excluded")[0]
 
 
-def test_folder_is_included_without_caches_and_code(project):
+def test_pattern_includes_no_caches_and_code(project):
     project(
         {
             "mine/__init__.py": """
                 from pathlib import Path
-                all = Path(__file__).parent / "assets"
+                all = list((Path(__file__).parent / "assets").rglob("*.yaml"))
             """,
             "mine/assets/a.yaml": "",
             "mine/assets/deep/b.yaml": "",
@@ -247,24 +296,6 @@ def test_large_file_is_excluded_with_a_warning(installed):
     (note,) = [note for note in plan.notes if note.code == "data-files-excluded"]
     assert "weights.bin (65 MiB)" in note.message
     assert "save_binary" in note.hint
-
-
-def test_files_next_to_loose_script_are_only_reported(project):
-    project(
-        {
-            "mine.py": """
-                import os, sys
-                def load(name):
-                    return open(os.path.join(os.path.dirname(__file__), name)).read()
-            """,
-            "diary.txt": "dear diary",
-        }
-    )
-    plan = plan_of("mine")
-    assert data_of(plan) == []
-    (note,) = [note for note in plan.notes if note.code == "data-files-dynamic"]
-    assert "diary.txt" in note.message
-    assert note.location is not None and note.location.endswith("mine.py:4")
 
 
 def test_saved_resource_precedes_file(project, tmp_path):

@@ -1,4 +1,4 @@
-"""The demo, run from a clone of the project."""
+"""The demo in ``examples``."""
 
 import io
 import os
@@ -12,19 +12,22 @@ import torch
 from rich.console import Console
 
 from modpack import Action
-from modpack.demo import behavior
-from modpack.demo.behavior import Observation, compare
-from modpack.demo.story import importable, run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS = 6
 
+with pytest.MonkeyPatch.context() as patched:
+    patched.syspath_prepend(str(REPOSITORY / "examples" / "demo"))
+    import behavior
+    from behavior import Observation, compare
+    from story import importable, run
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
-    """Run `modpack demo` without a terminal; return the process and the folder that it kept."""
+    """Run it without a terminal; return the process and the folder that it kept."""
     kept = tmp_path_factory.mktemp("demo") / "kept"
-    command = [sys.executable, "-m", "modpack", "demo", "--keep", str(kept)]
+    command = [sys.executable, "examples/demo", "--keep", str(kept)]
     environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, encoding="utf-8"
@@ -70,6 +73,11 @@ def test_demo_keep_leaves_project_and_package(demo):
     _, kept = demo
     assert (kept / "digits.modpack").is_file()
     assert (kept / "project" / "digits_cnn" / "model.py").is_file()
+
+
+def test_demo_rejects_zero_epochs():
+    done = subprocess.run([sys.executable, "examples/demo", "--epochs", "0"], cwd=REPOSITORY)
+    assert done.returncode == 2
 
 
 def test_run_with_failed_check_returns_1(monkeypatch):

@@ -10,7 +10,6 @@ from click.testing import CliRunner
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.errors import (
     ArchiveError,
@@ -18,6 +17,7 @@ from modpack.errors import (
     EnvironmentMismatchWarning,
     ExternNotFoundError,
 )
+from modpack.writing.writer import ArchiveWriter
 
 ENVIRONMENT = ".data/modpack/environment.json"
 
@@ -221,16 +221,6 @@ def test_torch_is_recorded_with_its_requirements(shop):
         record = json.loads(archive.read(ENVIRONMENT))
     assert record["installed"]["torch"]["version"] == torch.__version__
     assert set(record["installed"]["torch"]["requires"]) & set(record["installed"])
-
-
-def test_package_of_older_modpack_is_compared_by_its_records(shop, elsewhere):
-    def older(record):
-        for key in ("installed", "providers"):
-            del record[key]
-        record["externs"]["envtea"]["version"] = "1.5"
-
-    told = warned(elsewhere(shop[0], older))
-    assert told.differences == (("envshop-tea", "1.5", "2.0"),)
 
 
 def test_mismatch_warning_escapes_names_for_terminal_and_shell(without, elsewhere):

@@ -66,13 +66,14 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("method", "arguments", "keywords", "named"), WRONG)
-def test_wrong_type_is_a_type_error_naming_the_argument(method, arguments, keywords, named):
-    exporter = PackageExporter(None)
-    with pytest.raises(TypeError, match=rf"\b{named}\b"):
-        getattr(exporter, method)(*arguments, **keywords)
-    plan = exporter.close()
-    assert not plan.decisions and not plan.notes
+def test_wrong_type_is_a_type_error_naming_the_argument(subtests):
+    for method, arguments, keywords, named in WRONG:
+        exporter = PackageExporter(None)
+        with subtests.test(method=method, arguments=arguments, keywords=keywords):
+            with pytest.raises(TypeError, match=rf"\b{named}\b"):
+                getattr(exporter, method)(*arguments, **keywords)
+            plan = exporter.close()
+            assert not plan.decisions and not plan.notes
 
 
 @pytest.mark.parametrize(

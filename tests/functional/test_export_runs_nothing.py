@@ -207,7 +207,7 @@ def test_export_loads_no_module_but_modpacks_own(project, clean_python, tmp_path
         import sys
         sys.path.insert(0, root)
         import torch, importlib_metadata, packaging.requirements
-        import modpack.pickling.pickler, modpack.exporter
+        import modpack.saving.pickler, modpack.exporter
         before = set(sys.modules)
         with modpack.PackageExporter(target) as exporter:
             exporter.extern(["sympy.**", "networkx.**"])

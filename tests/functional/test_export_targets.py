@@ -149,7 +149,7 @@ def test_folder_that_loses_its_permissions_is_a_target_error(clean_python, tmp_p
                 if parent != Path("/"):
                     parent.chmod(parent.stat().st_mode | 0o111)
             from torch import ones  # before its files become unreadable
-            import modpack.pickling.pickler
+            import modpack.saving.pickler
             os.setuid(65534)
         exporter = PackageExporter(folder / "out.pt")
         folder.chmod(0o500)

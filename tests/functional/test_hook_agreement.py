@@ -13,11 +13,12 @@ from click.testing import CliRunner
 
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
 from modpack.core.hookspec import CallableSpec
 from modpack.pickling import rebuild
 from modpack.security.pickled_hooks import read_hooks
+from modpack.writing.writer import ArchiveWriter
+from tests.warm_python import run_python
 
 RECORD = "__model__/model.pkl"
 LIBRARY = '''
@@ -110,17 +111,11 @@ with warnings.catch_warnings():
 @pytest.fixture(scope="module", params=[2, 3, 5])
 def package(request, tmp_path_factory) -> Path:
     """A package with hooks of many kinds of callables."""
-    import os
-    import subprocess
-    import sys
-
     folder = tmp_path_factory.mktemp("agreeing")
     (folder / "agreeing.py").write_text(LIBRARY)
     head = f"from pathlib import Path\nfolder, protocol = Path({str(folder)!r}), {request.param}\n"
     (folder / "script.py").write_text(head + SCRIPT)
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-I", str(folder / "script.py")]
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=folder)
+    done = run_python("-I", folder / "script.py", folder=folder)
     assert done.returncode == 0, done.stderr
     return folder / "net.modpack"
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm_python import run_python
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "hooks.md"
 EXAMPLES = {
@@ -58,15 +57,7 @@ def shown_output(name: str) -> str:
 def run(names: list[str], scripts: Path, folder: Path, importable: bool) -> dict[str, str]:
     runner = scripts / "_runner.py"
     runner.write_text(RUNNER)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *([] if importable else ["-I"]), str(runner), str(scripts), *names],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = run_python(*([] if importable else ["-I"]), runner, scripts, *names, folder=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -215,7 +215,7 @@ def test_specs_show_functions_that_hooks_of_main_call(tmp_path, clean_python):
 def rewritten(package, target, change):
     """Return the package with changed specs, as another writer might write them."""
     from modpack.archive.reader import open_archive
-    from modpack.archive.writer import ArchiveWriter
+    from modpack.writing.writer import ArchiveWriter
 
     record = ".data/modpack/hooks/net/model.pkl.json"
     archive = open_archive(package)

@@ -9,8 +9,8 @@ import pytest
 
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
-from modpack.report.json_output import code_facts
-from modpack.security.code_listing import list_code
+from modpack.core.codec import record_to_json
+from modpack.trust.code_listing import list_code
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,7 +24,7 @@ import codecs, os, sys
 import modpack, torch
 from modpack.errors import ModpackError
 codecs.lookup("raw_unicode_escape")
-import modpack.core.plan_json as plans, modpack.discovery.finder
+import modpack.core.plan_json as plans, modpack.environment.finder
 plans.plan_from_json(plans.plan_to_json(plans.Plan({}), {}))  # evaluates annotations once
 modpack.load(good, policy=modpack.TrustPolicy())  # imports what loading needs
 events = []
@@ -72,9 +72,9 @@ def test_list_code_finds_hostile_code(coded, tmp_path):
             listing = list_code(archive, read_manifest(archive))
         is_listed = not listing.is_empty
         assert is_listed != (each.about in DATA_AFTER_ALL | REFUSED_WHEN_LOADED), each.about
-        facts = code_facts(listing)
+        document = record_to_json(listing)
         if each.name.startswith("program"):
-            assert facts.programs
+            assert document["programs"]
 
 
 def test_policy_without_code_rejects_hostile_code(coded, tmp_path, clean_python):

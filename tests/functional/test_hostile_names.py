@@ -14,10 +14,10 @@ import torch
 import modpack
 from modpack import PackageExporter, PackageImporter, TrustPolicy
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError, TrustError
 from modpack.hooks.restoring import register_payload
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 
 STRICT = TrustPolicy()
 """A policy that allows only data."""

@@ -12,8 +12,8 @@ import pytest
 
 from modpack import PackageExporter, PackageImporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, UnpicklingError
+from modpack.writing.writer import ArchiveWriter
 
 SPECS = ".data/modpack/hooks/model/model.pkl.json"
 MISLEADING = "x\x1b[2J\u202e\u2028\ud800"

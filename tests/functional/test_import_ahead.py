@@ -14,7 +14,7 @@ import pytest
 import torch.package
 
 import modpack
-from modpack.loading import compile as compileahead
+from modpack.loading import compile
 from tests.compile_helpers import awaited_helpers
 
 COUNT = 400
@@ -77,7 +77,7 @@ def written(target, exporter_of):
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("MODPACK_WORKERS", raising=False)
-    monkeypatch.setattr(compileahead, "usable_cores", lambda: 2)
+    monkeypatch.setattr("modpack.loading.compile.usable_cores", lambda: 2)
     return tmp_path / "cache"
 
 
@@ -90,7 +90,7 @@ def started(monkeypatch):
 def compiled(monkeypatch):
     """The files that were compiled in this process."""
     files = []
-    compiling = compileahead.CompileAhead.take
+    compiling = compile.CompileAhead.take
 
     def take(self, key, waiting):
         piece = compiling(self, key, waiting)
@@ -98,7 +98,7 @@ def compiled(monkeypatch):
             files.append(key[1])
         return piece
 
-    monkeypatch.setattr(compileahead.CompileAhead, "take", take)
+    monkeypatch.setattr(compile.CompileAhead, "take", take)
     return files
 
 
@@ -207,7 +207,7 @@ def test_concurrent_processes_import_the_same(many, cache):
 @pytest.mark.skipif(not hasattr(os, "pread"), reason="no helpers here")
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_import_survives_killed_or_stopped_helper(how, many, monkeypatch):
-    start, processes = compileahead._start, []
+    start, processes = compile._start, []
 
     def interrupt(job, answers):
         process, notes = start(job, answers)
@@ -217,7 +217,7 @@ def test_import_survives_killed_or_stopped_helper(how, many, monkeypatch):
         process.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         return process, notes
 
-    monkeypatch.setattr(compileahead, "_start", interrupt)
+    monkeypatch.setattr("modpack.loading.compile._start", interrupt)
     expected = [3 + 2 * sum(e if e % 3 else -1 for e in range(n)) for n in range(COUNT)]
     assert answers_of(many) == expected
     [process] = processes
@@ -237,15 +237,15 @@ def test_helper_ends_when_the_importing_process_is_killed(end, tmp_path, cache):
     code = f"""
 import json, sys
 import modpack
-from modpack.loading import compile as compileahead
+from modpack.loading import compile
 from tests.compile_helpers import awaited_helpers
-compileahead.usable_cores = lambda: 2
-start = compileahead._start
+compile.usable_cores = lambda: 2
+start = compile._start
 def noting(*arguments):
     process, notes = start(*arguments)
     open({str(note)!r}, "w").write(str(process.pid))
     return process, notes
-compileahead._start = noting
+compile._start = noting
 modpack.PackageImporter(sys.argv[1]).import_module("app.ending")
 """
     subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, timeout=60)
@@ -264,22 +264,22 @@ for each in (0, 1, 2):
     os.close(each)
 import json, sys
 import modpack
-from modpack.loading import compile as compileahead
+from modpack.loading import compile
 from tests.compile_helpers import awaited_helpers
-compileahead.usable_cores = lambda: 2
-start, started = compileahead._start, []
+compile.usable_cores = lambda: 2
+start, started = compile._start, []
 def waiting(*arguments):
     process, notes = start(*arguments)
     started.append(process.wait(60))
     return process, notes
-compileahead._start = waiting
+compile._start = waiting
 helped = []
-take = compileahead._Helper.take
+take = compile._Helper.take
 def taking(self, key):
     piece = take(self, key)
     helped.append(piece is not None)
     return piece
-compileahead._Helper.take = taking
+compile._Helper.take = taking
 importer = modpack.PackageImporter(sys.argv[1])
 importer.import_module("app.main")
 counts = [sum(importer.import_module("app.base").answers()), started, sum(helped)]

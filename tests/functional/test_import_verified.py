@@ -10,8 +10,8 @@ import torch
 import modpack
 from modpack import importer
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 ROOT = Path(__file__).parents[2]
 ANCESTOR = ROOT / "fixtures/archives/torch_package/torch-2.13-py3.11/tiny_model.pt"

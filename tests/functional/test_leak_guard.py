@@ -10,10 +10,17 @@ import pytest
 import torch
 
 import modpack
-from modpack import PackageExporter, PackagingError, PackagingErrorReason
+from modpack import (
+    PackageExporter,
+    PackageImporter,
+    PackagingError,
+    PackagingErrorReason,
+    sys_importer,
+)
 from tests.warm_python import run_python
 
 TOKEN = "ghp_" + "Zq8xVb71LmPo93TtRwAaZq8xVb71LmPo93Tt"
+FROM_FOLDER = {"direct_url.json": '{"url": "file:///me", "dir_info": {}}'}
 SOURCE = f"rate = 1\ntoken = {TOKEN!r}\n"
 FINGERPRINT = hashlib.sha256(TOKEN.encode()).hexdigest()[:12]
 
@@ -94,7 +101,8 @@ def test_included_file_is_scanned(project):
 def test_distribution_metadata_is_scanned(installed):
     badge = "![build](https://ci.example/badge?token=af199cd2deca9e70e53776f9ded96284b10687e9)\n"
     files = {"shop/__init__.py": "x = 1\n"}
-    installed("shop", files, metadata={"LICENSE": badge, "AUTHORS": f"{TOKEN}\n"})
+    metadata = {**FROM_FOLDER, "LICENSE": badge, "AUTHORS": f"{TOKEN}\n"}
+    installed("shop", files, metadata=metadata)
     assert [each[0] for each in problems_of(save_shop)] == ["shop-1.0.dist-info/AUTHORS"]
 
 
@@ -285,8 +293,43 @@ SHOP = {
 }
 
 
-def test_installed_library_is_scanned(installed):
+def notes_of(save):
+    with PackageExporter(None) as exporter:
+        save(exporter)
+        plan = exporter.plan()
+    assert plan.problems == ()
+    return [each for each in plan.notes if each.code == "published-secret"]
+
+
+def test_secret_published_by_a_library_is_a_note(installed):
+    site = installed("shop", SHOP)
+    notes = {each.subject: each for each in notes_of(save_shop)}
+    assert set(notes) == {"shop.till", "shop/examples.json"}
+    assert notes["shop.till"].location == f"{site / 'shop' / 'till.py'}:1"
+    assert "which shop==1.0 contains as released" in notes["shop.till"].message
+    assert TOKEN not in notes["shop.till"].message
+
+
+def test_secret_published_by_a_library_stays_a_note_on_reexport(installed, tmp_path):
     installed("shop", SHOP)
+    with PackageExporter(tmp_path / "first.modpack") as exporter:
+        save_shop(exporter)
+    importer = PackageImporter(tmp_path / "first.modpack")
+    with PackageExporter(None, importer=[importer, sys_importer]) as exporter:
+        save_shop(exporter)
+        plan = exporter.plan()
+    assert plan.problems == ()
+    assert "published-secret" in {each.code for each in plan.notes}
+
+
+def test_secret_in_edited_file_of_a_library_is_a_problem(installed):
+    site = installed("shop", {"shop/__init__.py": "import shop.till\n", "shop/till.py": "x = 1\n"})
+    (site / "shop" / "till.py").write_text(f"token = {TOKEN!r}\n")
+    assert {each[0] for each in problems_of(save_shop)} == {"shop.till"}
+
+
+def test_secret_in_project_installed_from_a_folder_is_a_problem(installed):
+    installed("shop", SHOP, metadata=FROM_FOLDER)
     assert {each[0] for each in problems_of(save_shop)} == {"shop.till", "shop/examples.json"}
 
 
@@ -298,7 +341,7 @@ def test_installed_library_is_checked_against_env_files(installed, project):
 
 
 def test_secret_has_chain_and_excluding_rule(installed, project, tmp_path):
-    installed("shop", SHOP)
+    installed("shop", SHOP, metadata=FROM_FOLDER)
     project({"own.py": f"import shop.till\n{SOURCE}class Net:\n    pass\n"})
 
     def save(exporter):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 
 import pytest
 import torch
 
 import modpack
+from tests.warm_python import run_python
 
 SCRIPT = """
 import modpack
@@ -68,7 +68,8 @@ def test_loading_data_keeps_the_namespace_of_other_importers(package, is_open):
 def test_package_of_a_function_in_data_stays_open(tmp_path):
     (tmp_path / "latehelp.py").write_text("FACTOR = 3")
     (tmp_path / "script.py").write_text(SCRIPT)
-    subprocess.run([sys.executable, "script.py"], cwd=tmp_path, check=True, timeout=120)
+    done = run_python("script.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert modpack.load(tmp_path / "late.modpack")["scale"](4) == 12
 
 

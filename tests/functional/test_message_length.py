@@ -7,8 +7,8 @@ import zipfile
 import pytest
 
 import modpack
-from modpack.archive.writer import ArchiveWriter
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 
 MANY = 2000
 ENOUGH = 4000

@@ -89,10 +89,12 @@ def test_plan_of_saved_package_has_mock_uses(project, tmp_path):
 
 
 def test_mock_uses_are_searched_once_if_self_test_only_adds_files(saved, monkeypatch):
-    from modpack.discovery import mock_usage as finding
+    from modpack.discovery import mock_usage
 
-    searches, real = [], finding.find_uses
-    monkeypatch.setattr(finding, "find_uses", lambda *given: searches.append(1) or real(*given))
+    searches, real = [], mock_usage.find_uses
+    monkeypatch.setattr(
+        "modpack.discovery.mock_usage.find_uses", lambda *given: searches.append(1) or real(*given)
+    )
     asking = "from importlib import metadata\n"
     files = net("mutrack.log(x) if x is None else metadata.version('ini' + 'config')", asking)
     plan, self_test = recorded(saved(files))

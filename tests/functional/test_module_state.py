@@ -13,7 +13,7 @@ import torch
 
 import modpack
 from modpack.errors import SelfTestError
-from modpack.selftest import rounds
+from modpack.selftest import explanations
 
 NET = """
 import torch
@@ -141,7 +141,7 @@ IMPORTS = "import dataclasses, enum, functools, pathlib, re, types\n"
 def tested(monkeypatch):
     """Test every save, as modpack.save does by default, and list all differences."""
     monkeypatch.delenv("MODPACK_SELF_TEST")
-    monkeypatch.setattr(rounds, "_MAX_DIFFERENCES", 1000)
+    monkeypatch.setattr(explanations, "MAX_DIFFERENCES", 1000)
 
 
 def save(model, path, **options):

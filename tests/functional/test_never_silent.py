@@ -12,7 +12,7 @@ import torch
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 THIS = __name__
 X = torch.ones(1, 2)

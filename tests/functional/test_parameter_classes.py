@@ -12,7 +12,7 @@ import modpack
 from modpack.archive.manifest import read_manifest
 from modpack.archive.reader import open_archive
 from modpack.report.audit_findings import pickle_findings
-from modpack.security.code_listing import list_code
+from modpack.trust.code_listing import list_code
 
 SOURCE = """
 import torch

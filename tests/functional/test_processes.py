@@ -293,14 +293,14 @@ def record_of(importer) -> Path:
     return Path(os.environ["MODPACK_CACHE_DIR"]) / "packages" / "v1" / f"{name}.json"
 
 
-def test_record_is_private_and_pruned_with_package(package, importer):
+def test_record_is_private_and_removed_with_package(package, importer):
     record = record_of(importer)
     assert record.stat().st_mode & 0o777 == 0o600
     assert json.loads(record.read_bytes())["path"] == str(package)
     package.unlink()
-    from modpack.loading.cache_maintenance import prune
+    from modpack.loading.cache_maintenance import clear
 
-    prune(Path(os.environ["MODPACK_CACHE_DIR"]))
+    clear(Path(os.environ["MODPACK_CACHE_DIR"]))
     assert not record.exists()
 
 

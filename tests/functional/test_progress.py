@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import torch
 
 from modpack import PackageExporter, PackageImporter, load, save
 from modpack.report import progress
+from tests.warm_python import warm
 
 SLOW = """\
 import time
@@ -49,35 +50,34 @@ def work(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def run(code: str, stderr: int, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "100", **environment},
-    )
-
-
-def at_a_terminal(code: str, *arguments: str, **environment: str) -> tuple[str, str]:
-    """Return the output to stdout, a pipe, and to stderr, a terminal."""
-    main, terminal = os.openpty()
-    written = bytearray()
-    with run(code, terminal, *arguments, **environment) as running:
-        os.close(terminal)
-        with contextlib.suppress(OSError):  # Linux reports a closed terminal so
-            while chunk := os.read(main, 65536):
-                written += chunk
-        stdout = running.communicate()[0]
-    os.close(main)
-    assert running.returncode == 0, written.decode()
-    return stdout.decode(), written.decode()
+def at_a_terminal(code: str, *arguments: str) -> tuple[str, str]:
+    """Return the output to stdout, a file, and to stderr, a terminal."""
+    return outputs(os.openpty(), code, *arguments)
 
 
 def in_a_pipe(code: str, *arguments: str) -> tuple[str, str]:
-    with run(code, subprocess.PIPE, *arguments) as running:
-        stdout, stderr = running.communicate()
-    assert running.returncode == 0, stderr.decode()
-    return stdout.decode(), stderr.decode()
+    """Return the output to stdout, a file, and to stderr, a pipe."""
+    return outputs(os.pipe(), code, *arguments)
+
+
+def outputs(ends: tuple[int, int], code: str, *arguments: str) -> tuple[str, str]:
+    reading, writing = ends
+    written = bytearray()
+    with tempfile.TemporaryFile() as stdout:
+        running = warm.popen(
+            [sys.executable, "-c", code, *arguments],
+            stdout=stdout,
+            stderr=writing,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+        )
+        os.close(writing)
+        with contextlib.suppress(OSError):  # Linux reports a closed terminal so
+            while chunk := os.read(reading, 65536):
+                written += chunk
+        os.close(reading)
+        assert running.wait(60) == 0, written.decode()
+        stdout.seek(0)
+        return stdout.read().decode(), written.decode()
 
 
 EXPORT = ("export", "progressslow.py:make", "-o", "slow.modpack", "-q")

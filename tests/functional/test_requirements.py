@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.cli import cli
+from modpack.writing.writer import ArchiveWriter
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ".data/modpack/environment.json"

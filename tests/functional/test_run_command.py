@@ -21,8 +21,8 @@ from click.testing import CliRunner
 import modpack
 from modpack import PackageExporter
 from modpack.cli import cli
+from modpack.predicting.predictor import Predictor
 from modpack.running import isolated
-from modpack.running.predictor import Predictor
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/json/run.schema.json").read_text())
 SOURCE = """

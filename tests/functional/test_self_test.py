@@ -13,9 +13,9 @@ from torch import nn
 
 import modpack
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ExampleError, ModpackError, ModpackWarning, SelfTestError
 from modpack.report.package_info import package_facts
+from modpack.writing.writer import ArchiveWriter
 from tests.warm_python import run_python
 
 ONE = torch.ones(1, 3)

@@ -87,7 +87,7 @@ def test_trailers_are_limited_and_small_chunks_are_not(package, trailer):
 
 @pytest.mark.parametrize("number", [222.0, 333.0])
 def test_every_line_of_the_log_is_json(package, number):
-    serving = Serving(package, "--timeout", 5)
+    serving = Serving(package, "--timeout", 60)
     try:
         assert serving.predict([[1.0, number, 0, 0]]).status_code == 500
         serving.wait_for("worker lost")

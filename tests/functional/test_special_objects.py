@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import modpack
-from modpack.pickling.base import ReducerRow
-from modpack.pickling.reducers import ALL_ROWS, ROWS
+from modpack.saving.base import ReducerRow
+from modpack.saving.reducers import ALL_ROWS, ROWS
 
 KINDS = """
 import array, collections, contextlib, contextvars, dataclasses, enum, functools, logging, queue

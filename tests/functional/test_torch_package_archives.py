@@ -168,11 +168,12 @@ def test_archives_cover_both_format_generations():
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-@pytest.mark.parametrize("archive", ARCHIVES)
-def test_torch_package_archive_loads_equal_values(archive, way, tmp_path):
-    path = FOLDER / archive
-    with way(path, tmp_path) as importer:
-        CHECKS[path.stem](importer, path.stem)
+def test_torch_package_archives_load_equal_values(way, tmp_path, subtests):
+    for archive in ARCHIVES:
+        path, folder = FOLDER / archive, tmp_path / archive
+        folder.mkdir(parents=True)
+        with subtests.test(archive=archive), way(path, folder) as importer:
+            CHECKS[path.stem](importer, path.stem)
 
 
 def test_torch_package_archives_load_in_process_namespace_in_turn(clean_python):

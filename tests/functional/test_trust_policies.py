@@ -17,10 +17,10 @@ import modpack
 from modpack import PackageExporter, PackageImporter, TrustError, TrustPolicy
 from modpack.archive.layout import hook_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import Signer
 from modpack.errors import SignatureError
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 from tests.warm_python import run_python
 
 KEY = """-----BEGIN PUBLIC KEY-----
@@ -456,7 +456,7 @@ def test_freed_tensors_require_permission(tmp_path):
     allowing = TrustPolicy(allow_pickle_globals="modpack.pickling.rebuild.freed_tensor")
     for policy in (None, allowing):
         assert modpack.load(path, policy=policy)["weight"].untyped_storage().nbytes() == 0
-    assert verify_package(path, policy=allowing).is_accepted
+    assert verify_package(path, policy=allowing).passed
     modpack.save(model, path)
     with pytest.raises(modpack.ModpackError, match=r"weight \(freed\)"):
         modpack.load_weights(path)

@@ -3,14 +3,15 @@
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from modpack.archive.layout import NameRegistry, check_record_name
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError
+from modpack.writing.writer import ArchiveWriter
+from tests.property_settings import examples
 
 names = st.text(st.characters(codec="utf-8"), max_size=12) | st.from_regex(
     r"([a-c]|\.|é|/){1,6}", fullmatch=True
@@ -41,7 +42,7 @@ def read_all(content):
     return {name: archive.read(name) for name in archive.names()}
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(
         st.tuples(names, contents, st.sampled_from(["plain", "compress", "storage"])), max_size=8
@@ -66,7 +67,7 @@ def test_records_round_trip(records):
     assert len(found) == len(accepted) + 3
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(st.lists(names, max_size=5))
 def test_write_rejects_unsafe_and_colliding_names_only(listed):
     registry, writer = NameRegistry(), ArchiveWriter(io.BytesIO())
@@ -90,7 +91,7 @@ INTACT = write(
 CONTENTS = read_all(INTACT)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.integers(0, len(INTACT) - 1), st.integers(1, 255))
 def test_flipped_byte_is_detected_or_harmless(position, mask):
     damaged = bytearray(INTACT)
@@ -102,7 +103,7 @@ def test_flipped_byte_is_detected_or_harmless(position, mask):
     assert found == CONTENTS
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(0, len(INTACT)), st.integers(0, 40), st.binary(max_size=40))
 def test_splice_is_detected_or_harmless(position, removed, inserted):
     damaged = INTACT[:position] + inserted + INTACT[position + removed :]
@@ -113,7 +114,7 @@ def test_splice_is_detected_or_harmless(position, removed, inserted):
     assert found == CONTENTS
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.binary(max_size=200), st.binary(max_size=60))
 def test_random_bytes_raise_modpack_error(noise, tail):
     for content in (noise, b"PK\3\4" + noise, noise + b"PK\5\6" + tail):
@@ -121,7 +122,7 @@ def test_random_bytes_raise_modpack_error(noise, tail):
             open_archive(io.BytesIO(content))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(names, contents), max_size=6),
     st.lists(st.tuples(names, contents), max_size=6),

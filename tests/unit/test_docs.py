@@ -292,7 +292,7 @@ def test_changed_output_is_detected():
 
 @pytest.fixture(scope="module")
 def demo_output(warm_python: WarmPython) -> str:
-    return output_of("COLUMNS=88 python -m modpack demo", ROOT, warm_python)
+    return output_of("COLUMNS=88 python examples/demo/__main__.py", ROOT, warm_python)
 
 
 def test_demo_page_shows_the_output_of_the_demo(demo_output):

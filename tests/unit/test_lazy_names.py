@@ -26,7 +26,7 @@ print(modpack.hooks.capture.__module__, rebuild.the_same.__name__, modpack.self_
 def test_attributes_of_object_do_not_hide_names(tmp_path):
     (tmp_path / "patched.py").write_text(PATCHED)
     done = run_python("patched.py", folder=tmp_path)
-    assert done.stdout == "True\nmodpack.hooks.standalone the_same self_test\n", done.stderr
+    assert done.stdout == "True\nmodpack.capturing.standalone the_same self_test\n", done.stderr
 
 
 def test_unknown_name_is_missing_and_names_can_be_replaced(monkeypatch):

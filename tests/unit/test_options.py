@@ -9,55 +9,52 @@ from pathlib import Path
 import pytest
 
 import modpack
-from modpack import options
-from modpack.exporting import options as save_options
+from modpack.predicting.predictor import Predictor
 
 FUNCTIONS = {
-    "save": (modpack.save, save_options.SaveOptions),
-    "load": (modpack.load, options.LoadOptions),
-    "load_weights": (modpack.load_weights, options.LoadWeightsOptions),
-    "self_test": (modpack.self_test, options.SelfTestOptions),
-    "PackageExporter": (modpack.PackageExporter.__init__, save_options.ExporterOptions),
-    "save_model": (modpack.PackageExporter.save_model, save_options.SaveModelOptions),
-    "PackageImporter": (modpack.PackageImporter.__init__, options.OpenOptions),
-    "load_model": (modpack.PackageImporter.load_model, options.LoadModelOptions),
+    "save": modpack.save,
+    "load": modpack.load,
+    "load_weights": modpack.load_weights,
+    "self_test": modpack.self_test,
+    "PackageExporter": modpack.PackageExporter,
+    "save_model": modpack.PackageExporter.save_model,
+    "PackageImporter": modpack.PackageImporter,
+    "load_model": modpack.PackageImporter.load_model,
 }
-EACH = pytest.mark.parametrize(("function", "kind"), FUNCTIONS.values(), ids=FUNCTIONS)
 
 
-@EACH
-def test_signature_shows_each_option_with_its_default(function, kind):
-    parameters = inspect.signature(function).parameters
-    declared = inspect.get_annotations(kind)
-    assert "options" not in parameters
-    for name, annotation in declared.items():
-        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
-        assert parameters[name].default is annotation.__metadata__[0].default
-
-
-@EACH
-def test_help_documents_each_option(function, kind):
+@pytest.mark.parametrize("function", [*FUNCTIONS.values(), Predictor])
+def test_help_documents_each_parameter(function):
     text = inspect.getdoc(function)
-    assert "**options" not in text
-    for name in inspect.get_annotations(kind):
-        assert re.search(rf"^ *{name}: [A-Z]", text, re.MULTILINE), name
+    for name in inspect.signature(function).parameters:
+        assert name == "self" or re.search(rf"^ *{name}: [A-Z]", text, re.MULTILINE), name
 
 
-@EACH
-def test_mistyped_option_raises_with_the_closest_name(function, kind):
-    name = next(iter(inspect.get_annotations(kind)))
-    title = re.escape(function.__qualname__.removesuffix(".__init__"))
-    message = rf"{title}\(\) got an unexpected .* '{name}s'\. Did you mean '{name}'\?"
-    with pytest.raises(TypeError, match=message):
-        function(None, None, None, **{f"{name}s": None})
+def test_functions_share_the_defaults_of_common_options():
+    defaults = {}
+    for function in [*FUNCTIONS.values(), Predictor]:
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                assert defaults.setdefault(name, parameter.default) == parameter.default, name
+
+
+def test_mistyped_option_raises_at_the_call_itself():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'polcy'") as raised:
+        modpack.load("absent.modpack", polcy=None)
+    assert len(raised.traceback) == 1
+
+
+def test_public_call_adds_one_frame_to_the_traceback():
+    with pytest.raises(ValueError, match="verify") as raised:
+        modpack.load_weights("absent.modpack", verify="ful")
+    assert [each.name for each in raised.traceback][1] == "load_weights"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_reference_lists_each_parameter_and_default(name):
     page = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
     shown = re.search(rf"`{name}\((.*?)\)`", page)[1]
-    function, _ = FUNCTIONS[name]
-    expected = [each for each in inspect.signature(function).parameters if each != "self"]
+    expected = [each for each in inspect.signature(FUNCTIONS[name]).parameters if each != "self"]
     assert re.findall(r"(?:^|, )(\w+)", shown) == expected
 
 
@@ -99,11 +96,3 @@ def test_self_test_accepts_int_timeout_and_rejects_text():
         modpack.self_test("absent.modpack", timeout="1")
     with pytest.raises(modpack.errors.PackageNotFoundError):
         modpack.self_test("absent.modpack", timeout=1)
-
-
-def test_save_and_load_share_options_with_the_classes():
-    assert (
-        save_options.SaveOptions.__annotations__.items()
-        > save_options.ExporterOptions.__annotations__.items()
-    )
-    assert options.LoadOptions.__annotations__.items() > options.OpenOptions.__annotations__.items()

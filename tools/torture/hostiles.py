@@ -45,7 +45,7 @@ class HostileTally(Tally):
         messages: Names of archives by the message with which ``verify`` rejects them.
         peak: Largest memory use for an archive, in bytes.
         seconds: Longest CPU time of a command.
-        parses: The same, in units of :data:`MAX_PARSES`.
+        parses: The same for commands that take more than a second, in units of :data:`MAX_PARSES`.
     """
 
     messages: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))

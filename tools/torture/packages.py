@@ -27,12 +27,6 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Tally) -> None:
-        """Add the results of another tally."""
-        self.tries += other.tries
-        self.wrong += other.wrong
-        self.counts += other.counts
-
 
 def model(seed: int, size: int = 512, layers: int = 8) -> torch.nn.Module:
     """Return a model of ``4 * layers * size**2`` bytes."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 WritePackage = Callable[..., Path]
 

@@ -5,12 +5,13 @@ import zipfile
 
 import pytest
 
-from modpack.archive import append, layout, zip_format
-from modpack.archive.append import write_with_signature
+from modpack.archive import layout, zip_format
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, TargetError
+from modpack.writing import append
+from modpack.writing.append import write_with_signature
+from modpack.writing.writer import ArchiveWriter
 
 RECORDS = {
     ".data/0.storage": bytes(range(256)) * 9000,

@@ -9,11 +9,10 @@ import zipfile
 
 import pytest
 
-from modpack.archive import writer as body
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import TargetError
+from modpack.writing.writer import ArchiveWriter
 
 SIZES = [0, 1, 70_000, 3 << 20, 5, 1 << 20, (1 << 20) - 1, 64, 9 << 20, 300]
 
@@ -54,7 +53,7 @@ def check(target):
 def way(request, monkeypatch):
     """The ways to compute checksums."""
     if request.param == "at once":
-        monkeypatch.setattr(body, "_MAX_PENDING_BYTES", 0)
+        monkeypatch.setattr("modpack.writing.writer._MAX_PENDING_BYTES", 0)
     return request.param
 
 

@@ -11,8 +11,8 @@ from modpack.archive.manifest import (
     verify_records,
 )
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ import os
 import pytest
 
 from modpack.archive import layout
-from modpack.archive import target as sinks
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
 COUNT = 40
@@ -61,7 +60,7 @@ def target(request, tmp_path, monkeypatch):
         yield file, request.param
         return
     if request.param == "spooled on disk":
-        monkeypatch.setattr(sinks, "_SPOOL_IN_MEMORY_BYTES", 100)
+        monkeypatch.setattr("modpack.writing.target._SPOOL_IN_MEMORY_BYTES", 100)
     with file.open("wb") as opened:
         yield opened, request.param
 

@@ -13,12 +13,11 @@ import zlib
 
 import pytest
 
-from modpack.archive import hash_helper
-from modpack.archive import writer as writing
-from modpack.archive.hash_helper import HashHelper
-from modpack.archive.target import PathSink
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import TargetError
+from modpack.writing import hash_helper
+from modpack.writing.hash_helper import HashHelper
+from modpack.writing.target import PathSink
+from modpack.writing.writer import ArchiveWriter
 
 pytestmark = pytest.mark.skipif(
     not (hasattr(os, "memfd_create") and sys.platform == "linux"),
@@ -44,7 +43,7 @@ def helpers(monkeypatch):
 
     monkeypatch.setattr(hash_helper, "HashHelper", Noted)
     monkeypatch.setattr(hash_helper, "usable_cores", lambda: 2)
-    monkeypatch.setattr(writing, "_MIN_HELPER_BYTES", 1)
+    monkeypatch.setattr("modpack.writing.writer._MIN_HELPER_BYTES", 1)
     return started
 
 
@@ -77,7 +76,9 @@ def test_archive_is_identical_and_only_the_helper_hashes_storages(
     def nobody(data):
         raise AssertionError("a storage was hashed here")
 
-    monkeypatch.setattr(writing, "_compress", lambda records: [nobody(r) for r in records])
+    monkeypatch.setattr(
+        "modpack.writing.writer._compress", lambda records: [nobody(r) for r in records]
+    )
     target = tmp_path / "m.pt"
     with ArchiveWriter(target) as writer:
         for number in range(MANY):
@@ -200,7 +201,7 @@ def test_full_disk_raises_target_error(tmp_path, helpers, monkeypatch):
 def test_helper_ends_when_its_parent_is_gone():
     code = """
     import os, time
-    from modpack.archive.hash_helper import HashHelper
+    from modpack.writing.hash_helper import HashHelper
     helper = HashHelper()
     if os.fork() == 0:  # another child, which holds its socket open
         time.sleep(4)
@@ -244,10 +245,10 @@ def test_forked_child_leaves_the_helper_alone(helpers):
 def test_dead_helper_raises_no_sigpipe(tmp_path):
     code = f"""
     import signal
-    from modpack.archive import hash_helper
-    from modpack.archive import writer as writing
+    from modpack.writing import hash_helper
+    from modpack.writing import writer
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    writing._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
+    writer._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
     from tests.unit.archive import test_hash_helper
     class Dead(hash_helper.HashHelper):
         def __init__(self):

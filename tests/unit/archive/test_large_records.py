@@ -9,11 +9,10 @@ import threading
 import pytest
 
 from modpack.archive import layout
-from modpack.archive import writer as body
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.process import ThreadPool
+from modpack.writing.writer import ArchiveWriter
 
 SIZE = 9_000_001
 
@@ -64,8 +63,8 @@ def written(target, content):
 
 @pytest.mark.parametrize("size", [999, 1000, 1001, 12_345])
 def test_large_record_has_checksums_of_all_pieces(monkeypatch, tmp_path, size):
-    monkeypatch.setattr(body, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(body, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr("modpack.writing.writer._LARGE_BYTES", 1)
+    monkeypatch.setattr("modpack.writing.writer._PIECE_BYTES", 1000)
     content = memoryview(bytes(number % 251 for number in range(size)))
     assert written(tmp_path / "m.pt", content) == hashlib.sha256(content).hexdigest()
 
@@ -92,8 +91,8 @@ def test_writer_with_one_thread_hashes_each_piece_once(monkeypatch, tmp_path):
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    monkeypatch.setattr(body, "_LARGE_BYTES", 1)
-    monkeypatch.setattr(body, "_PIECE_BYTES", 1000)
+    monkeypatch.setattr("modpack.writing.writer._LARGE_BYTES", 1)
+    monkeypatch.setattr("modpack.writing.writer._PIECE_BYTES", 1000)
     content = memoryview(bytes(range(250)) * 40)
     assert written(tmp_path / "m.pt", content) == hashlib.sha256(content).hexdigest()
     assert started

@@ -8,8 +8,8 @@ import pytest
 from modpack.archive.layout import Limits, count_folders
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_externs, read_json
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 PADDING = 0x4246
 

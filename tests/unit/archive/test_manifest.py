@@ -16,8 +16,8 @@ from modpack.archive.manifest import (
     verify_records,
 )
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, UnsupportedVersionError
+from modpack.writing.writer import ArchiveWriter
 
 RECORDS = {"pkg/a.py": b"x = 1\n", "pkg/é.txt": b"", ".data/0.storage": bytes(2 << 20)}
 

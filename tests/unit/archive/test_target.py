@@ -12,8 +12,8 @@ import tempfile
 import pytest
 
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ModpackError, TargetError
+from modpack.writing.writer import ArchiveWriter
 
 OLD = b"what was here before"
 
@@ -94,7 +94,7 @@ def test_commit_keeps_mode_of_old_target(target):
 def test_new_target_mode_follows_umask(tmp_path):
     code = (
         "import os, sys; os.umask(0o027)\n"
-        "from modpack.archive.writer import ArchiveWriter\n"
+        "from modpack.writing.writer import ArchiveWriter\n"
         "with ArchiveWriter(sys.argv[1]) as w: w.write('a', b''); w.commit()"
     )
     run(code, tmp_path / "m.pt")
@@ -117,7 +117,7 @@ def test_commit_keeps_symlink_and_replaces_its_target(target, tmp_path):
 def test_full_disk_keeps_old_package(target):
     code = (
         "import resource, sys\n"
-        "from modpack.archive.writer import ArchiveWriter\n"
+        "from modpack.writing.writer import ArchiveWriter\n"
         "from modpack.errors import TargetError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))\n"
         "writer = ArchiveWriter(sys.argv[1])\n"
@@ -132,7 +132,7 @@ def test_full_disk_keeps_old_package(target):
 def test_disk_full_at_end_keeps_old_package(target):
     code = (
         "import resource, sys\n"
-        "from modpack.archive.writer import ArchiveWriter\n"
+        "from modpack.writing.writer import ArchiveWriter\n"
         "from modpack.errors import TargetError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "writer = ArchiveWriter(sys.argv[1])\n"
@@ -157,7 +157,7 @@ def test_writer_is_closed_after_failure():
 def test_next_export_removes_files_of_killed_export(target):
     code = (
         "import os, signal, sys\n"
-        "from modpack.archive.writer import ArchiveWriter\n"
+        "from modpack.writing.writer import ArchiveWriter\n"
         "writer = ArchiveWriter(sys.argv[1])\n"
         "writer.write('a', bytes(2 << 20))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
@@ -187,7 +187,7 @@ def test_cleanup_keeps_files_of_live_and_foreign_processes(target):
 def test_forked_child_keeps_parent_temporary_file(target):
     code = (
         "import os, sys\n"
-        "from modpack.archive.writer import ArchiveWriter\n"
+        "from modpack.writing.writer import ArchiveWriter\n"
         "writer = ArchiveWriter(sys.argv[1])\n"
         "writer.write('.data/version', b'6')\n"
         "if os.fork() == 0: writer.discard(); os._exit(0)\n"

@@ -11,7 +11,7 @@ from modpack.archive import layout, zip_format
 from modpack.archive.base import FileBytes
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import ZipArchive, open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 
 @pytest.fixture(params=["file", "buffer"])

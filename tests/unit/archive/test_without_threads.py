@@ -12,7 +12,7 @@ import pytest
 from modpack.archive import layout
 from modpack.archive.manifest import find_damage, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 
 @pytest.fixture

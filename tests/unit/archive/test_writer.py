@@ -7,8 +7,8 @@ import pytest
 from modpack.archive import layout, zip_format
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError
+from modpack.writing.writer import ArchiveWriter
 
 BIG = bytes(range(256)) * (3 << 12)  # 3 MiB: over the threshold for digests on other threads
 

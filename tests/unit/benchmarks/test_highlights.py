@@ -11,8 +11,8 @@ README = Path(__file__).parents[3] / "README.md"
 def saved(tool):
     figures = tool("figures")
     ours, theirs = (figures.Side(each, "saving") for each in ("modpack", "torch.package"))
-    runs = ({ours: [0.1, 0.2, 0.3], theirs: [1.0, 2.0, 3.0]},)
-    return figures.Measured("save-400", "save", (), runs)
+    samples = {ours: [0.1, 0.2, 0.3], theirs: [1.0, 2.0, 3.0]}
+    return figures.Measured("save-400", "save", (), samples)
 
 
 def test_medians_of_all_rounds_stand_side_by_side(tool, saved):

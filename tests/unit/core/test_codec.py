@@ -34,6 +34,19 @@ def test_from_json_reads_optional_and_omitted_fields():
     assert from_json(Line, {"width": 4, "more": 3, "thick": False}, "line") == Line(4, False)
 
 
+def test_record_has_derived_keys_which_are_not_read():
+    @json_keys({"half": "middle"}, derived=("half",))
+    class Length(NamedTuple):
+        whole: int
+
+        @property
+        def half(self) -> int:
+            return self.whole // 2
+
+    assert to_json(Length(6)) == {"whole": 6, "middle": 3}
+    assert from_json(Length, {"whole": 6, "middle": 9}, "length") == Length(6)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

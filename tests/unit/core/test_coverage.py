@@ -29,7 +29,7 @@ def test_covering(earlier, later, expected):
 def test_exclusions_count_on_both_sides():
     assert not covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.b"))
     assert covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.*", exclude="a.b"))
-    assert covers([GlobGroup("a.**", exclude="a.b"), GlobGroup("a.b")], GlobGroup("a.**"))
+    assert covers([GlobGroup("a.**", exclude="a.b")], GlobGroup("a.c.*"))
 
 
 def test_of_nothing_everything_is_covered():
@@ -45,7 +45,7 @@ def test_long_lists_are_compared_to_their_end():
     assert not covers([GlobGroup(names[1:])], GlobGroup(names))
 
 
-def test_too_large_cover_search_has_no_result():
-    """The pattern is covered, but the search would visit too many states."""
+def test_many_stars_are_compared_quickly():
     hard = GlobGroup([f"*{x}*{y}*{z}*" for x in "abc" for y in "def" for z in "ghi"])
-    assert covers([hard], GlobGroup("*a*d*g*")) is False
+    assert covers([hard], GlobGroup("*a*d*g*"))
+    assert not covers([hard], GlobGroup("*a*d*"))

@@ -22,7 +22,7 @@ MADE = RecordedEnvironment(
     "2.13.0+cpu",
     {"numpy": "numpy", "cloud.storage": "cloud-storage"},
     {"numpy": NUMPY, "cloud-storage": STORAGE},
-    has_requirements=True,
+    has_distribution_metadata=True,
 )
 
 
@@ -30,25 +30,9 @@ def test_environment_round_trips():
     assert environment_from_json(environment_to_json(MADE)) == MADE
 
 
-def test_environment_json_has_keys_of_older_readers():
-    externs = environment_to_json(MADE)["externs"]
-    assert externs["numpy"] == {"distribution": "numpy", "version": "2.1.0", "editable": False}
-    assert externs["cloud"]["distribution"] == "Cloud.Storage"
-
-
-def test_environment_of_older_modpack_is_read():
-    found = {"distribution": "Some_Thing", "version": "1", "editable": True}
-    read = environment_from_json({"python": "3.10.1", "externs": {"thing": found}})
-    assert read.provider_of("thing.part") == RecordedDistribution("Some_Thing", "1", editable=True)
-    assert (read.python, read.torch, read.platform_label) == ("3.10.1", None, None)
-    assert not read.has_requirements
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"externs": None},
-        {"externs": {"x": {"distribution": "x"}}},
         {"providers": {"x": 3}},
         {"providers": None},
         {"providers": {"a" + ".a" * 64: "numpy"}},

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from modpack.core import process as helpers
 from modpack.core.process import (
     FIND_MODPACK,
     helpers_enabled,
@@ -79,7 +78,7 @@ def test_variable_disables_helpers(value, wanted, monkeypatch):
 )
 def test_usable_cores_respects_container_limit(limit, cores, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr("modpack.core.process._CPU_QUOTA", tmp_path / "cpu.max")
     assert usable_cores() == 8
     (tmp_path / "cpu.max").write_text(limit + "\n")
     assert usable_cores() == cores
@@ -87,6 +86,6 @@ def test_usable_cores_respects_container_limit(limit, cores, monkeypatch, tmp_pa
 
 def test_usable_cores_falls_back_to_all_cores(monkeypatch, tmp_path):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(helpers, "_CPU_QUOTA", tmp_path / "none")
+    monkeypatch.setattr("modpack.core.process._CPU_QUOTA", tmp_path / "none")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1

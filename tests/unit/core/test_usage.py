@@ -43,8 +43,3 @@ def test_mock_uses_round_trip_through_json():
     found = plan_from_json(plan_to_json(Plan({}, mock_uses=uses, has_mock_uses=True), {}))
     assert found.mock_uses == uses
     assert found.has_mock_uses
-
-
-def test_has_mock_uses_round_trips_through_json():
-    assert not plan_from_json(plan_to_json(Plan({}), {})).has_mock_uses
-    assert plan_from_json(plan_to_json(Plan({}, has_mock_uses=True), {})).has_mock_uses

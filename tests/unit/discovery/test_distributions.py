@@ -20,7 +20,7 @@ from modpack.discovery.distributions import (
     InstalledDistribution,
     LazyDistribution,
 )
-from modpack.discovery.environment import recorded_closure
+from modpack.discovery.recorded_distributions import recorded_closure
 
 Install = Callable[..., Path]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from modpack.core.graph import CodeKind
-from modpack.discovery.finder import HostEnvironment
+from modpack.environment.finder import HostEnvironment
 
 
 def kind_of(module: str) -> CodeKind | None:

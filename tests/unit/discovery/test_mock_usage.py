@@ -308,12 +308,13 @@ def test_find_uses_terminates_on_growing_names():
 @pytest.fixture
 def parsed(monkeypatch) -> list[str]:
     """Return the modules that are parsed in a test."""
-    from modpack.discovery import mock_usage as finding
+    from modpack.discovery import mock_usage
 
     parsed: list[str] = []
-    real = finding._read_table
+    real = mock_usage._read_table
     monkeypatch.setattr(
-        finding, "_read_table", lambda s, module, p: parsed.append(module) or real(s, module, p)
+        "modpack.discovery.mock_usage._read_table",
+        lambda s, module, p: parsed.append(module) or real(s, module, p),
     )
     return parsed
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, RowStatus
-from modpack.discovery.environment import compare, installed_version
+from modpack.environment.comparison import compare, installed_version
 
 
 def recorded(name="presentshop", version="1.0", **more):

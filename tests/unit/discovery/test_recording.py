@@ -5,7 +5,7 @@ import json
 import pytest
 
 from modpack.discovery.distributions import DistributionIndex
-from modpack.discovery.environment import recorded_closure
+from modpack.discovery.recorded_distributions import recorded_closure
 
 DIGEST = "ab" * 32
 

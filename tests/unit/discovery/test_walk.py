@@ -9,7 +9,6 @@ import pytest
 from modpack.core.graph import CodeKind, Edge, Location
 from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.discovery import walk as modules
 from modpack.discovery.walk import Walker
 
 
@@ -278,7 +277,7 @@ def test_source_is_read_once():
 
 
 def test_sources_beyond_cache_limit_are_read_again(monkeypatch):
-    monkeypatch.setattr(modules, "_MAX_CACHED_BYTES", 4)
+    monkeypatch.setattr("modpack.discovery.walk._MAX_CACHED_BYTES", 4)
     walker = Walker([library := Library({"a": "12", "b": "345"})], lambda name: Action.INTERN)
     assert (walker.source("a"), walker.source("b")) == (b"12", b"345")
     library.sources.update(a="changed", b="changed")

@@ -8,7 +8,6 @@ import pytest
 
 from modpack.exporting.data_files import (
     SizeLimit,
-    has_data_name,
     is_code,
     is_in_tests,
     is_native,
@@ -49,13 +48,6 @@ def test_hidden_files_and_secrets_are_private(path):
 )
 def test_ordinary_names_are_not_private(path):
     assert not is_private(path)
-
-
-def test_data_is_recognized_by_name():
-    assert has_data_name("a.yaml")
-    assert has_data_name("VERSION")
-    assert not has_data_name("a.log")
-    assert not has_data_name("Makefile")
 
 
 def test_tests_are_recognized_by_folder():

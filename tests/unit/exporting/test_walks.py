@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from modpack import PackageExporter
-from modpack.exporting import tensor_index as tensors
+from modpack.capturing import observe
+from modpack.exporting import tensor_index
 from modpack.exporting.tensor_index import named_tensors
-from modpack.hooks import observe
 
 
 class Entry:
@@ -38,7 +38,7 @@ def saved(obj: object) -> PackageExporter:
 
 
 def test_plain_data_is_not_searched_for_tensors_nor_hooks(monkeypatch, no_names):
-    monkeypatch.setattr(tensors._TensorWalk, "find", no_names)
+    monkeypatch.setattr(tensor_index._TensorWalk, "find", no_names)
     exporter = saved({"a": [1, {"b": (2, "c")}], "entries": [Entry(n) for n in range(9)]})
     assert exporter._objects.tensors == {"model/model.pkl": ()}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.modules import module as modules
 
-from modpack.hooks.describe import selector
+from modpack.hooks.choice import selector
 
 X = torch.ones(1, 2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from modpack.hooks.collect import FIRST_NUMBER, HookIdMap, LiveIds
+from modpack.capturing.collect import FIRST_NUMBER, HookIdMap, LiveIds
 
 
 def test_hook_ids_map_to_numbers_in_order_of_first_use():

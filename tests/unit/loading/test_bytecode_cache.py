@@ -9,8 +9,7 @@ import pytest
 
 from modpack.archive.module_index import ModuleIndex
 from modpack.core import cache_dir
-from modpack.loading import cache as tree
-from modpack.loading import compile as codestore
+from modpack.loading.cache import unpack
 from modpack.loading.cache_maintenance import list_entries
 from modpack.loading.compile import code_store
 from tests.full_disk import FullDisk
@@ -24,7 +23,7 @@ MODULES = {"pkg": "pkg/__init__.py", "pkg.one": "pkg/one.py", "pkg.two": "pkg/tw
 def place(tmp_path, monkeypatch):
     monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
     sizes = {name: len(content) for name, content in RECORDS.items()}
-    return tree.unpack(DIGEST, sizes, RECORDS.__getitem__)
+    return unpack(DIGEST, sizes, RECORDS.__getitem__)
 
 
 def opened(place, kind="private"):
@@ -146,7 +145,7 @@ def test_read_only_bytecode_cache_is_read(place, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Read-only file system")
 
-    monkeypatch.setattr(codestore, "make_private", refuse)
+    monkeypatch.setattr("modpack.loading.compile.make_private", refuse)
     keep(place, {"pkg.one": "pkg/one.py"})
     assert len(kept(place)) == 3 and len(files_of(place)) == 1
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from modpack.loading import compile as codestore
+from modpack.loading import compile
 from tests.unit.loading.test_bytecode_cache import MODULES, files_of, keep, kept, place
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="permissions of another kind")
@@ -39,9 +39,10 @@ def test_symlinked_code_folder_is_ignored(place, tmp_path):
 
 @pytest.mark.parametrize("piece", [b"", b"garbage", marshal.dumps("text"), b"\xe3", b"\xff\xff"])
 def test_intact_file_without_code_is_ignored(place, monkeypatch, piece):
-    written = codestore._written
+    written = compile._written
     monkeypatch.setattr(
-        codestore, "_written", lambda pieces, owner: written(dict.fromkeys(pieces, piece), owner)
+        "modpack.loading.compile._written",
+        lambda pieces, owner: written(dict.fromkeys(pieces, piece), owner),
     )
     keep(place)
     assert kept(place) == {}

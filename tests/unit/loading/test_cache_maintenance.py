@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from modpack.errors import CacheError, ModpackError
+from modpack.errors import CacheError
 from modpack.loading import cache as leases
 from modpack.loading import cache as tree
 from modpack.loading import cache_maintenance
@@ -54,7 +54,7 @@ def make_environment(cache, digest, age=0.0):
     return folder
 
 
-def test_environments_are_listed_and_pruned_like_packages(cache):
+def test_environments_are_listed_and_cleared_like_packages(cache):
     folder = make_environment(cache, "e" * 32, age=1.5 * 86400)
     listed = cache_maintenance.list_entries(cache)
     assert [(each.kind, each.digest[0]) for each in listed] == [
@@ -64,22 +64,20 @@ def test_environments_are_listed_and_pruned_like_packages(cache):
         ("package", "c"),
     ]
     assert (listed[2].name, listed[2].files, listed[2].size_bytes) == (None, 2, 10)
-    assert [each.digest for each in cache_maintenance.prune(cache, max_size=20).removed] == [C]
-    assert [each.kind for each in cache_maintenance.prune(cache, digests=["eeee"]).removed] == [
-        "environment"
-    ]
+    removed = cache_maintenance.clear(cache, older_than=1.2 * 86400).removed
+    assert [each.digest for each in removed] == ["e" * 32, C]
     assert not folder.exists() and list(folder.parent.iterdir()) == []
     assert held(cache) == [A, B]
 
 
-def test_prune_keeps_environment_in_use_and_removes_incomplete_one(cache):
+def test_clear_keeps_environment_in_use_and_removes_incomplete_one(cache):
     used = make_environment(cache, "e" * 32)
     killed = make_environment(cache, "f" * 32)
     (killed / leases.ENVIRONMENT).unlink()
     leases.hold(cache, used.name)
-    pruned = cache_maintenance.prune(cache, everything=True)
-    assert [each.digest for each in pruned.kept] == [used.name]
-    assert pruned.leftovers == 1
+    cleared = cache_maintenance.clear(cache)
+    assert [each.digest for each in cleared.kept] == [used.name]
+    assert cleared.leftovers == 1
     assert list(used.parent.iterdir()) == [used]
     release(cache)
 
@@ -89,55 +87,38 @@ def test_second_load_updates_last_use(cache):
     assert held(cache) == [C, A, B]
 
 
-def test_list_and_prune_without_cache_return_nothing(tmp_path):
+def test_list_and_clear_without_cache_return_nothing(tmp_path):
     assert cache_maintenance.list_entries(tmp_path / "none") == ()
-    assert cache_maintenance.prune(tmp_path / "none", everything=True).removed == ()
+    assert cache_maintenance.clear(tmp_path / "none").removed == ()
 
 
-def test_prune_removes_trees_unused_for_long(cache):
-    pruned = cache_maintenance.prune(cache, older_than=1.5 * 86400)
-    assert [each.digest for each in pruned.removed] == [C]
-    assert pruned.freed_bytes == 5
+def test_clear_removes_trees_unused_for_long(cache):
+    cleared = cache_maintenance.clear(cache, older_than=1.5 * 86400)
+    assert [each.digest for each in cleared.removed] == [C]
+    assert cleared.freed_bytes == 5
     assert held(cache) == [A, B]
 
 
-def test_prune_to_size_removes_least_recently_used_trees(cache):
-    cache_maintenance.prune(cache, max_size=7)
-    assert held(cache) == [A]
-
-
-def test_prune_accepts_digest_prefix(cache):
-    cache_maintenance.prune(cache, digests=["bbbb"])
-    assert held(cache) == [A, C]
-
-
-@pytest.mark.parametrize("digest", ["dddd", "", "b"])
-def test_prune_rejects_ambiguous_digest_and_removes_nothing(cache, digest):
-    with pytest.raises(ModpackError, match=r"begins with|is ambiguous"):
-        cache_maintenance.prune(cache, digests=[digest])
-    assert held(cache) == [A, B, C]
-
-
-def test_prune_everything_removes_scans_too(cache):
+def test_clear_removes_scans_too(cache):
     scan = cache / "scans" / "v1" / "ab" / "cd"
     scan.parent.mkdir(parents=True)
     scan.write_bytes(b"12345")
-    pruned = cache_maintenance.prune(cache, everything=True)
-    assert len(pruned.removed) == 3 and pruned.scans == cache_maintenance.Scans(1, 5)
+    cleared = cache_maintenance.clear(cache)
+    assert len(cleared.removed) == 3 and cleared.scans == cache_maintenance.Scans(1, 5)
     assert held(cache) == [] and not scan.exists()
     assert list(tree.trees_folder(cache).iterdir()) == []
 
 
-def test_prune_keeps_and_reports_trees_in_use(cache):
+def test_clear_keeps_and_reports_trees_in_use(cache):
     tree.unpack(B, SIZES, RECORDS.__getitem__)
-    pruned = cache_maintenance.prune(cache, everything=True)
-    assert [each.digest for each in pruned.kept] == [B]
+    cleared = cache_maintenance.clear(cache)
+    assert [each.digest for each in cleared.kept] == [B]
     assert held(cache) == [B]
     release(cache)
-    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).removed] == [B]
+    assert [each.digest for each in cache_maintenance.clear(cache).removed] == [B]
 
 
-def test_prune_keeps_trees_of_forked_child_after_parent_ends(cache):
+def test_clear_keeps_trees_of_forked_child_after_parent_ends(cache):
     code = f"""
 import os, sys
 from modpack.loading import cache as tree
@@ -153,39 +134,29 @@ sys.stdin.read()
     ) as parent:
         parent.stdout.read()  # until parent and child have closed it
         parent.wait()
-        assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [B]
+        assert [each.digest for each in cache_maintenance.clear(cache).kept] == [B]
         parent.stdin.close()
     deadline = time.monotonic() + 60
     while held(cache) and time.monotonic() < deadline:
-        cache_maintenance.prune(cache, everything=True)
+        cache_maintenance.clear(cache)
     assert held(cache) == []
 
 
-def test_prune_removes_leftovers_of_killed_processes(cache):
+def test_clear_removes_leftovers_of_killed_processes(cache):
     (tree.trees_folder(cache) / "dead.tmp").mkdir()
-    assert cache_maintenance.prune(cache).leftovers == 1
+    assert cache_maintenance.clear(cache, older_than=7 * 86400).leftovers == 1
     assert held(cache) == [A, B, C]
 
 
-def test_prune_without_locks_raises(cache, monkeypatch):
+def test_clear_without_locks_raises(cache, monkeypatch):
     def no_locks(*_):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(leases.fcntl, "flock", no_locks)
     with pytest.raises(CacheError, match=r"cannot be locked.*by hand"):
-        cache_maintenance.prune(cache, everything=True)
+        cache_maintenance.clear(cache)
     assert held(cache) == [A, B, C]
     assert tree.unpack(A, SIZES, RECORDS.__getitem__).is_dir(), "packages can still be loaded"
-
-
-def test_damaged_files_finds_modified_files(cache):
-    first, second, third = cache_maintenance.list_entries(cache)
-    (first.folder / "files" / "words.txt").write_bytes(b"omega")
-    (second.folder / "files" / "words.txt").unlink()
-    (third.folder / "tree.json").write_text("{}")
-    assert cache_maintenance.damaged_files(first) == ("words.txt",)
-    assert cache_maintenance.damaged_files(second) == ("words.txt",)
-    assert cache_maintenance.damaged_files(third) == ("tree.json",)
 
 
 def test_lease_in_removed_folder_is_recreated(cache):
@@ -193,11 +164,11 @@ def test_lease_in_removed_folder_is_recreated(cache):
     for file in (cache / "leases").iterdir():
         file.unlink()
     tree.unpack(A, SIZES, RECORDS.__getitem__)
-    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [A]
+    assert [each.digest for each in cache_maintenance.clear(cache).kept] == [A]
     release(cache)
 
 
-def test_prune_removes_nothing_outside_the_cache(cache, tmp_path_factory):
+def test_clear_removes_nothing_outside_the_cache(cache, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     precious = [outside / "v1" / "ab" / "cdef", outside / D / "f", outside / "f"]
     for file in precious:
@@ -207,20 +178,29 @@ def test_prune_removes_nothing_outside_the_cache(cache, tmp_path_factory):
     trees = tree.trees_folder(cache)
     for name in (D, "0123.dead.tmp"):
         (trees / name).symlink_to(outside)
-    cache_maintenance.prune(cache, everything=True)
+    cache_maintenance.clear(cache)
     trees.rmdir() if not any(trees.iterdir()) else trees.rename(trees.with_name("aside"))
     trees.symlink_to(outside)
-    cache_maintenance.prune(cache, everything=True)
+    cache_maintenance.clear(cache)
     assert all(file.is_file() for file in precious)
 
 
-def test_prune_keeps_unknown_files(cache):
+def test_clear_removes_tree_with_last_use_in_the_future(cache):
+    later = time.time() + 86400
+    os.utime(tree.trees_folder(cache) / A / "used", (later, later))
+    cache_maintenance.clear(cache, older_than=60.0)
+    assert held(cache) == [A]
+    cache_maintenance.clear(cache)
+    assert held(cache) == []
+
+
+def test_clear_keeps_unknown_files(cache):
     files = [cache / "scans" / "head.png", cache / "scans" / "v1" / "ab" / "notes.txt"]
     files.append(tree.trees_folder(cache) / "oak" / "leaf")
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"12345")
-    assert cache_maintenance.prune(cache, everything=True).scans == cache_maintenance.Scans()
+    assert cache_maintenance.clear(cache).scans == cache_maintenance.Scans()
     assert all(file.is_file() for file in files) and held(cache) == []
 
 
@@ -232,13 +212,13 @@ def test_daemon_that_closes_all_files_renews_its_lease(cache):
         tree.unpack(B, SIZES, RECORDS.__getitem__)
         assert (cache / "other").read_bytes() == b""
     os.close(descriptor)
-    kept = cache_maintenance.prune(cache, everything=True).kept
+    kept = cache_maintenance.clear(cache).kept
     assert {each.digest for each in kept} == {A, B}
     release(cache)
 
 
 @pytest.mark.parametrize("is_partial", [False, True])
-def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
+def test_clear_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
     write = os.write
 
     def full(descriptor, text):
@@ -250,9 +230,9 @@ def test_prune_with_incomplete_lease_raises(cache, monkeypatch, is_partial):
         patched.setattr(os, "write", full)
         tree.unpack(A, SIZES, RECORDS.__getitem__)
     with pytest.raises(CacheError, match=r"the disk was full\. Free disk space"):
-        cache_maintenance.prune(cache, everything=True)
+        cache_maintenance.clear(cache)
     tree.unpack(A, SIZES, RECORDS.__getitem__)
-    assert [each.digest for each in cache_maintenance.prune(cache, everything=True).kept] == [A]
+    assert [each.digest for each in cache_maintenance.clear(cache).kept] == [A]
     release(cache)
 
 
@@ -265,8 +245,7 @@ def test_last_use_in_the_future_counts_as_now(cache, used):
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"files": {"a": [Infinity, ""]}}', "\0"])
-def test_damaged_files_reports_unreadable_record(cache, text):
+def test_list_entries_accepts_unreadable_record(cache, text):
     first = cache_maintenance.list_entries(cache)[0]
     (first.folder / "tree.json").write_text(text)
     assert cache_maintenance.list_entries(cache)[0].name is None
-    assert cache_maintenance.damaged_files(first) == ("tree.json",)

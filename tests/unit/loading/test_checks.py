@@ -8,9 +8,9 @@ import json
 import pytest
 
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, ModpackError
 from modpack.loading.checks import find_entry, find_namespace
+from modpack.writing.writer import ArchiveWriter
 
 
 def archive(entry=None, *records):

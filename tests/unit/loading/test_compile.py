@@ -32,6 +32,25 @@ def imports_of(code):
     return found
 
 
+AROUND = (
+    "def f():\n    {}",
+    "async def f():\n    {}",
+    "class C:\n    def f(self):\n        {}",
+    "def f():\n    class C:\n        def g(self):\n            {}",
+    "def f(x):\n    if x:\n        pass\n    elif x:\n        {}",
+    "def f(x):\n    for _ in x:\n        pass\n    else:\n        {}",
+    "def f():\n    try:\n        {}\n    except ImportError:\n        pass",
+    "def f():\n    try:\n        pass\n    except ImportError:\n        {}",
+    "def f():\n    try:\n        pass\n    finally:\n        {}",
+    "def f(x):\n    with x:\n        {}",
+    "def f(x):\n    match x:\n        case 1:\n            {}",
+    "if True:\n    def f():\n        {}",
+    "def f(): {}",
+    "def f(): x = 1; {}",
+)
+"""Blocks around a local import."""
+
+
 @pytest.mark.parametrize(
     ("statement", "expected"),
     [
@@ -48,29 +67,11 @@ def imports_of(code):
         ("from .. import mine", [(2, "")]),
     ],
 )
-@pytest.mark.parametrize(
-    "around",
-    [
-        "def f():\n    {}",
-        "async def f():\n    {}",
-        "class C:\n    def f(self):\n        {}",
-        "def f():\n    class C:\n        def g(self):\n            {}",
-        "def f(x):\n    if x:\n        pass\n    elif x:\n        {}",
-        "def f(x):\n    for _ in x:\n        pass\n    else:\n        {}",
-        "def f():\n    try:\n        {}\n    except ImportError:\n        pass",
-        "def f():\n    try:\n        pass\n    except ImportError:\n        {}",
-        "def f():\n    try:\n        pass\n    finally:\n        {}",
-        "def f(x):\n    with x:\n        {}",
-        "def f(x):\n    match x:\n        case 1:\n            {}",
-        "if True:\n    def f():\n        {}",
-        "def f(): {}",
-        "def f(): x = 1; {}",
-    ],
-)
-def test_local_import_of_packaged_module_becomes_relative(around, statement, expected):
-    found = imports_of(compiled(around.format(statement)))
-    once = [pair for number, pair in enumerate(found) if number < len(expected)]
-    assert once == expected
+def test_local_import_of_packaged_module_becomes_relative(statement, expected):
+    found = {around: imports_of(compiled(around.format(statement))) for around in AROUND}
+    assert {
+        around: each for around, each in found.items() if each[: len(expected)] != expected
+    } == {}
 
 
 @pytest.mark.parametrize(

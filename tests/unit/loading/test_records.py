@@ -7,9 +7,9 @@ import io
 import pytest
 
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import RecordNotFoundError
 from modpack.importer import ZipReader
+from modpack.writing.writer import ArchiveWriter
 
 
 @pytest.fixture

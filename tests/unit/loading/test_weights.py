@@ -9,8 +9,8 @@ import torch
 
 import modpack
 import modpack.archive.reader
-from modpack.archive.writer import ArchiveWriter
 from modpack.loading.weights import load_weights
+from modpack.writing.writer import ArchiveWriter
 
 
 @pytest.fixture

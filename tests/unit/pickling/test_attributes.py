@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling import pickler
-from modpack.pickling.pickler import is_made_of_attributes, pickle_object
+from modpack.saving import pickler
+from modpack.saving.pickler import is_made_of_attributes, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
 

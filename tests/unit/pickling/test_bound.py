@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from modpack import PackageExporter, PackageImporter
-from modpack.security.pickle_names import read_pickle
+from modpack.trust.pickle_names import read_pickle
 
 
 def test_pybind11_functions_are_saved_without_eval(tmp_path):

@@ -7,9 +7,9 @@ import types
 
 import pytest
 
-from modpack.pickling.base import set_in_script
 from modpack.pickling.classes import fill_class
 from modpack.pickling.remade import registered_handler, standard_stream
+from modpack.pickling.scripts import set_in_script
 
 
 @pytest.mark.parametrize("name", ["modules", "exit", "_getframe", "path"])

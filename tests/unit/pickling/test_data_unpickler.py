@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import decimal
 import pickle
@@ -77,14 +78,13 @@ def test_unpickle_data_keeps_shared_and_circular_references():
     assert again[0] is again[1] and again[2] is again
 
 
-@pytest.mark.parametrize("each", HOSTILE_PICKLES, ids=lambda each: each.name)
-def test_unpickle_data_rejects_hostile_pickles(each):
-    try:
-        made = load(each.data)
-    except UnpicklingError:
-        return
-    # a pickle inside of bytes is bytes
-    assert type(made) in (bytes, bytearray, list), made
+def test_unpickle_data_rejects_hostile_pickles():
+    accepted = {}
+    for each in HOSTILE_PICKLES:
+        with contextlib.suppress(UnpicklingError):
+            accepted[each.name] = load(each.data)
+    inert = (bytes, bytearray, list)  # a pickle inside of bytes is bytes
+    assert {name: obj for name, obj in accepted.items() if type(obj) not in inert} == {}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 import modpack
 from modpack.errors import PicklingError
-from modpack.pickling.functions import NoSourceError, compiled_function, find_function_text
+from modpack.pickling.functions import compiled_function
+from modpack.saving.function_source import NoSourceError, find_function_text
 
 
 @pytest.fixture

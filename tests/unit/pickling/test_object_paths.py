@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx, nn
 
-from modpack.pickling.torch_archives import portable_path, portable_trace, without_folders
+from modpack.saving.torch_archives import portable_path, portable_trace, without_folders
 
 
 def test_portable_path_starts_with_module():

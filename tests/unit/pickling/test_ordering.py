@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from modpack.pickling.graph_context import Ordering
+from modpack.saving.graph_context import Ordering
 
 
 class Color(enum.Enum):

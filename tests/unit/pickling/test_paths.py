@@ -9,7 +9,7 @@ import weakref
 import pytest
 from torch import nn
 
-from modpack.pickling.object_paths import add_reachable, iter_objects, path_to, paths_to
+from modpack.saving.object_paths import add_reachable, iter_objects, path_to, paths_to
 
 TARGET = object()
 

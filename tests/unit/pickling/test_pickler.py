@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from modpack.errors import PicklingError
-from modpack.pickling import pickler
-from modpack.pickling.pickler import Pickled, pickle_object
+from modpack.saving import pickler
+from modpack.saving.pickler import Pickled, pickle_object
 from tests.unit.pickling.test_saving import Notes
 
 

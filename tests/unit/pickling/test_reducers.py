@@ -28,8 +28,8 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.base import ReducerRow, ReducerTable, UnsupportedType
-from modpack.pickling.reducers import ALL_ROWS, ROWS
+from modpack.saving.base import ReducerRow, ReducerTable, UnsupportedType
+from modpack.saving.reducers import ALL_ROWS, ROWS
 
 
 class Node:

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from modpack.pickling.pickle_edits import rename_modules
+from modpack.saving.pickle_edits import rename_modules
 
 PROTOCOLS = [2, 3, 4, 5]
 

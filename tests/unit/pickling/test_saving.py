@@ -19,8 +19,8 @@ from modpack.errors import (
     PicklingError,
     TargetError,
 )
-from modpack.pickling.base import GlobalReference
-from modpack.pickling.pickler import Pickled, pickle_object
+from modpack.saving.base import GlobalReference
+from modpack.saving.pickler import Pickled, pickle_object
 
 
 class Notes:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from modpack.pickling.pickle_edits import SetWriter
+from modpack.saving.pickle_edits import SetWriter
 
 PROTOCOLS = [2, 3, 4, 5]
 
@@ -73,13 +73,15 @@ def test_sets_in_reference_cycles_load(protocol):
     assert len(again.members) == len(again.frozen) == 2
 
 
-@pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_random_nested_sets_load(protocol, seed):
-    objects = [made(random.Random(seed * 10 + each), 4) for each in range(4)]
-    again = loaded(Pickler(protocol).dumped(*objects), len(objects))
-    assert again == objects
-    assert sharing(again) == sharing(objects)
+def test_random_nested_sets_load(protocol):
+    changed = []
+    for seed in range(40):
+        objects = [made(random.Random(seed * 10 + each), 4) for each in range(4)]
+        again = loaded(Pickler(protocol).dumped(*objects), len(objects))
+        if again != objects or sharing(again) != sharing(objects):
+            changed.append(seed)
+    assert changed == []
 
 
 SHARED: list[Any] = [{"alpha", "beta"}, frozenset({"gamma", 1, None}), {1.5}, set()]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modpack.core.tensors import LARGE, StorageView
-from modpack.pickling.tensors import find_large_view
+from modpack.saving.tensors import find_large_view
 
 MANY = LARGE // 4
 

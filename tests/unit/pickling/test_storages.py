@@ -11,7 +11,7 @@ import torch
 
 from modpack.errors import DeviceNotFoundError, UnpicklingError
 from modpack.pickling.tensor_loading import StorageLoader
-from modpack.pickling.tensors import StorageSaver, storage_bytes
+from modpack.saving.tensors import StorageSaver, storage_bytes
 
 
 class Sink:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.pickling.base import RefusedError
-from modpack.pickling.tensors import reduce_tensor
+from modpack.saving.base import RefusedError
+from modpack.saving.tensors import reduce_tensor
 
 
 class Weight(nn.Parameter):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import modpack
-from modpack.pickling.tensors import move_state_last, reduce_tensor
+from modpack.saving.tensors import move_state_last, reduce_tensor
 from tests.tensor_kinds import Halves, StatedKind, Tagged, WeightKind
 
 

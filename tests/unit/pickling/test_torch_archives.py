@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.pickling.torch_archives import program_bytes, script_bytes
+from modpack.saving.torch_archives import program_bytes, script_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -15,7 +15,7 @@ import torch
 import modpack
 from modpack import PackageExporter, Plan
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
+from modpack.writing.writer import ArchiveWriter
 
 SOURCES = {
     "reportshop/__init__.py": "from .till import Till\n",

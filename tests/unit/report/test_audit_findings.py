@@ -4,7 +4,7 @@ import pytest
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.observations import MockEvent, MockEventKind, MockRisk, Observations
-from modpack.core.plan import MockUse, PackagingErrorReason, UseKind
+from modpack.core.plan import PackagingErrorReason, UseKind
 from modpack.core.rules import IMPLICIT, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import SelfTestCase, SelfTestRecord
@@ -18,6 +18,7 @@ from modpack.report.facts import (
     ResourceFacts,
     ResourceKind,
     StorageFacts,
+    UseFacts,
 )
 
 
@@ -36,7 +37,7 @@ def self_test(**changes):
 
 
 def found(**facts):
-    return find_all(AuditFacts("m.modpack", **{"modules": (), **facts}))
+    return find_all(AuditFacts("m.modpack", **{"modules": (), "is_verified": True, **facts}))
 
 
 def codes(**facts):
@@ -52,7 +53,7 @@ NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
 
 
 def use(kind, name="log", line=7, scope=""):
-    return MockUse("spy", name, "shop.net", line, kind, scope)
+    return UseFacts("spy", name, "shop.net", "shop/net.py", line, kind, scope)
 
 
 def test_mock_without_runs_is_a_warning_at_its_first_use():
@@ -105,7 +106,7 @@ def test_observations_of_unchecked_package_are_warnings(risk, code, text):
     mocks = (mock(use(UseKind.FUNCTION_BODY), risk=risk, runs=2),)
     (finding,) = [
         each
-        for each in found(mocks=mocks, package=package(self_test=self_test()))
+        for each in found(mocks=mocks, package=package(self_test=self_test()), is_verified=False)
         if each.subject == "spy"
     ]
     assert (finding.code, finding.severity) == ("mock-unverified", Severity.WARNING)
@@ -261,6 +262,16 @@ def test_absent_optional_extern_is_an_info():
 def test_package_without_self_test_is_an_info():
     assert codes(package=package()) == ["self-test-missing"]
     assert codes() == []
+
+
+def test_passed_self_test_is_the_word_of_an_unchecked_producer():
+    tried = package(self_test=self_test())
+    (finding,) = found(package=tried, is_verified=False)
+    assert (finding.code, finding.severity) == ("self-test-unverified", Severity.INFO)
+    assert "--key" in finding.hint
+    assert codes(package=tried) == []
+    failed = package(self_test=self_test(passed=False))
+    assert codes(package=failed, is_verified=False) == ["self-test-failed"]
 
 
 def test_failed_self_test_is_an_error_with_its_reason():

@@ -38,6 +38,7 @@ def test_gate_fires_on_codes_that_imply_its_code():
     assert fires("mock-not-observed", "mock-unverified")
     assert fires("extern-unpinned", "extern-local")
     assert fires("self-test-missing", "self-test-failed")
+    assert fires("self-test-missing", "self-test-unverified")
 
 
 def test_severity_gate_fires_on_higher_severities():
@@ -52,9 +53,10 @@ def test_verdict_lists_fired_gates_and_their_findings():
         audit("self-test-missing"), [parse_gate("self-test-missing"), parse_gate("native-code")]
     )
     assert not verdict.passed
-    (fired,) = verdict.fired
-    assert fired[0].text == "self-test-missing"
-    assert [each.code for each in fired[1]] == ["self-test-missing"]
+    fired, quiet = verdict.gates
+    assert (fired.gate, fired.fired) == ("self-test-missing", True)
+    assert [each.code for each in fired.findings] == ["self-test-missing"]
+    assert quiet == ("native-code", False, ())
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,11 @@ def test_mocks_are_sorted_by_observed_risk():
 def test_mock_has_rule_importers_uses_chain_and_events():
     tracker, _, stats = mock_facts(plan(), SELF_TEST, MODULES)
     assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
-    assert (tracker.uses, tracker.events) == ((LOG,), (LOADED, USED))
+    assert tracker.events == (LOADED, USED)
+    (use,) = tracker.uses
+    assert (use.module, use.name, use.location) == ("tracker", "log", "net.py:4")
     assert tracker.chain == ("<net/model.pkl>", "shop", "net")
-    assert (stats.uses, stats.events) == ((BASE,), ())
+    assert ([use.name for use in stats.uses], stats.events) == (["Base"], ())
 
 
 def test_mock_is_observed_only_by_successful_runs_of_examples():

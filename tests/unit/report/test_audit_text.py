@@ -7,7 +7,6 @@ from rich.console import Console
 
 from modpack.core.observations import MockEvent, MockEventKind, MockRisk
 from modpack.core.plan import (
-    MockUse,
     PackagingErrorReason,
     UseKind,
 )
@@ -18,7 +17,7 @@ from modpack.diagnostics import Diagnostic
 from modpack.report.audit import judge, parse_gate
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.audit_text import audit_report, describe_events, describe_use
-from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts
+from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts, UseFacts
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockEvent("spy", MockEventKind.NAMED, "spy.log")
@@ -27,14 +26,13 @@ LOADED = MockEvent("spy", MockEventKind.LOADED)
 
 def shown(audit, *gates, folder=None):
     console = Console(width=100, color_system=None)
-    verdict = judge(audit, map(parse_gate, gates))
     with console.capture() as captured:
-        console.print(audit_report(audit, verdict, folder))
+        console.print(audit_report(judge(audit, map(parse_gate, gates)), folder))
     return captured.get()
 
 
-def use(kind, **more):
-    return MockUse("spy", "log", "shop", 7, kind, **more)
+def use(kind, path="shop.py", **more):
+    return UseFacts("spy", "log", "shop", path, 7, kind, **more)
 
 
 def test_use_is_described_with_scope_and_origin():
@@ -156,7 +154,7 @@ def test_locations_are_relative_to_the_folder(tmp_path):
     place = str(tmp_path / "shop.py")
     by = ImporterFacts("shop", place, 3, ImportKind.REQUIRED)
     modules = (ModuleFacts("spy", Action.MOCK, importers=(by,)),)
-    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.MODULE_LEVEL),))
+    mock = MockFacts("spy", "mock('spy')", (by,), (use(UseKind.MODULE_LEVEL, place),))
     found = Diagnostic.from_code("mock-not-observed", "spy", "it is called", f"{place}:7")
     audit = AuditFacts("m", modules, mocks=(mock,), findings=(found,))
     text = shown(audit, folder=Path(tmp_path))
@@ -169,7 +167,7 @@ def test_locations_are_relative_to_the_folder(tmp_path):
 def test_report_escapes_control_characters():
     evil = "evil\x1b[2J\u202e"
     by = ImporterFacts(evil, evil, 3, ImportKind.REQUIRED)
-    one = MockUse(evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))
+    one = UseFacts(evil, evil, evil, evil, 7, UseKind.FUNCTION_BODY, evil, via=(evil,))
     event = MockEvent(evil, MockEventKind.USED, evil, evil, evil)
     audit = AuditFacts(
         evil,

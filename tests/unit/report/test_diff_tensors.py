@@ -12,10 +12,10 @@ from torch.package import PackageExporter as AncestorsExporter
 
 from modpack import PackageExporter
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.report.diff import compare_packages
-from modpack.report.diff_facts import Change, Values
+from modpack.report.diff_facts import Change, Contents, Part
 from modpack.report.diff_text import differences_lines
+from modpack.writing.writer import ArchiveWriter
 
 RECORD = ".data/modpack/tensors.json"
 
@@ -37,11 +37,21 @@ def compared(tmp_path):
     return lambda before, after: compare_packages(save("a", before), save("b", after))
 
 
+def tensors_of(found):
+    return found.of(Part.TENSOR)
+
+
+def sizes_of(found):
+    """The change and the size of each storage that differs."""
+    fields = [(each.change, each.fields[0]) for each in found.of(Part.STORAGE)]
+    return [(change, int(field.before or field.after)) for change, field in fields]
+
+
 def told(found):
     """For each tensor that differs: what became of it, its fields, its values."""
     return {
-        each.name: (each.change.value, {f.name: (f.before, f.after) for f in each.fields})
-        for each in found.tensors
+        each.subject: (each.change.value, {f.name: (f.before, f.after) for f in each.fields})
+        for each in tensors_of(found)
     }
 
 
@@ -56,9 +66,7 @@ def test_parameter_with_other_values_is_listed(compared):
         other[1].weight[0, 0] = 7
     found = compared(net(), other)
     assert told(found) == {"1.weight": ("changed", {})}
-    assert found.tensors[0].values is Values.DIFFERENT
-    assert found.resources == ()
-    assert found.storages.different == ()
+    assert [(d.part, d.contents) for d in found.differences] == [(Part.TENSOR, Contents.DIFFERENT)]
 
 
 def test_other_shape_and_dtype_are_listed(compared):
@@ -93,7 +101,7 @@ def test_renamed_tensors_are_matched_by_elements(compared):
     before, after = net(), nn.Module()
     after.layers = net()
     found = compared(before, after)
-    added = {each.name: each.same_as for each in found.tensors if each.change is Change.ADDED}
+    added = {d.subject: d.same_as for d in tensors_of(found) if d.change is Change.ADDED}
     assert added == {f"layers.{name}": name for name in before.state_dict()}
 
 
@@ -102,7 +110,7 @@ def test_values_are_same_regardless_of_storage_range(compared):
     before = {"rows": whole[1:3], "turned": whole.t(), "column": whole[:, 2]}
     aside = torch.cat([torch.ones(3), whole.flatten()])[3:].reshape(4, 6)
     after = {"rows": whole[1:3].clone(), "turned": aside.t(), "column": aside[:, 2]}
-    assert compared(before, after).tensors == ()
+    assert tensors_of(compared(before, after)) == ()
 
 
 def test_values_in_other_layout_differ_by_stride(compared):
@@ -112,7 +120,7 @@ def test_values_in_other_layout_differ_by_stride(compared):
     found = compared(before, after)
     strides = {name: list(fields) for name, (_, fields) in told(found).items()}
     assert strides == {"view": ["stride"], "turned": ["stride"]}
-    assert all(each.values is Values.UNKNOWN for each in found.tensors)
+    assert all(each.contents is Contents.UNKNOWN for each in tensors_of(found))
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float64, torch.complex128])
@@ -125,8 +133,8 @@ def test_values_that_differ_in_part_of_storage_are_found(compared, dtype):
         {"touched": after[2:], "untouched": after[:2], "column": after[:, 3]},
     )
     # What changed lies between the elements of the column: the range as a whole is not the same.
-    values = {each.name: each.values for each in found.tensors}
-    assert values == {"touched": Values.DIFFERENT, "column": Values.UNKNOWN}
+    values = {each.subject: each.contents for each in tensors_of(found)}
+    assert values == {"touched": Contents.DIFFERENT, "column": Contents.UNKNOWN}
 
 
 def test_changed_parameter_in_flat_storage_is_found(compared):
@@ -140,9 +148,9 @@ def test_expanded_tensors_are_compared_by_stored_elements(compared):
     same = compared(
         {"e": torch.zeros(1).expand(1000, 1000)}, {"e": torch.zeros(2)[:1].expand(1000, 1000)}
     )
-    assert same.tensors == ()
+    assert tensors_of(same) == ()
     other = compared({"e": torch.zeros(1).expand(9, 9)}, {"e": torch.ones(2)[:1].expand(9, 9)})
-    assert other.tensors[0].values is Values.DIFFERENT
+    assert tensors_of(other)[0].contents is Contents.DIFFERENT
 
 
 def test_untied_weights_are_listed(compared):
@@ -151,8 +159,8 @@ def test_untied_weights_are_listed(compared):
     apart["a"].load_state_dict(tied["a"].state_dict())
     apart["b"].load_state_dict(tied["a"].state_dict())
     found = compared(nn.ModuleDict(tied), nn.ModuleDict(apart))
-    assert found.tensors == ()
-    assert [(each.change, each.names) for each in found.sharing] == [
+    assert tensors_of(found) == ()
+    assert [(each.change, each.names) for each in found.of(Part.SHARED_STORAGE)] == [
         (Change.REMOVED, ("a.bias", "b.bias")),
         (Change.REMOVED, ("a.weight", "b.weight")),
     ]
@@ -161,10 +169,9 @@ def test_untied_weights_are_listed(compared):
 def test_unnamed_storages_are_compared_by_content(compared):
     before, after = {torch.float32: torch.zeros(3)}, {torch.float32: torch.ones(3)}
     found = compared(before, after)
-    assert found.tensors == ()
-    changes = [(each.change, each.size_bytes) for each in found.storages.different]
-    assert changes == [(Change.REMOVED, 12), (Change.ADDED, 12)]
-    assert not found.storages.all_compared
+    assert tensors_of(found) == ()
+    assert sizes_of(found) == [(Change.REMOVED, 12), (Change.ADDED, 12)]
+    assert found.names_tensors
 
 
 def test_all_storages_are_compared_without_recorded_tensors(tmp_path):
@@ -174,9 +181,9 @@ def test_all_storages_are_compared_without_recorded_tensors(tmp_path):
         with AncestorsExporter(str(files[-1])) as exporter:
             exporter.save_pickle("m", "m.pkl", {"w": torch.full((3,), value), "v": torch.ones(2)})
     found = compare_packages(*files)
-    assert found.storages.all_compared
-    assert found.storages.same == 1
-    assert [each.size_bytes for each in found.storages.different] == [12, 12]
+    assert not found.names_tensors
+    assert found.same_storages == 1
+    assert sizes_of(found) == [(Change.REMOVED, 12), (Change.ADDED, 12)]
     assert "tensor storages: 1 added, 1 removed, 1 the same" in "\n".join(
         line.text for line in differences_lines(found)
     )
@@ -189,8 +196,8 @@ def test_package_is_compared_with_torch_package_archive(tmp_path):
     with AncestorsExporter(str(theirs)) as exporter:
         exporter.save_pickle("m", "m.pkl", obj)
     found = compare_packages(ours, theirs)
-    assert (found.storages.same, found.storages.different) == (1, ())
-    assert "format" in {each.name for each in found.package}
+    assert (found.same_storages, found.of(Part.STORAGE)) == (1, ())
+    assert "format" in {each.subject for each in found.of(Part.PACKAGE)}
 
 
 def test_unzipped_package_equals_its_file(compared, tmp_path):
@@ -200,7 +207,7 @@ def test_unzipped_package_equals_its_file(compared, tmp_path):
             target = tmp_path / "folder" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(archive.read(name))
-    assert compare_packages(tmp_path / "b.modpack", tmp_path / "folder").is_empty
+    assert compare_packages(tmp_path / "b.modpack", tmp_path / "folder").passed
     found = compare_packages(tmp_path / "a.modpack", tmp_path / "folder")
     assert list(told(found)) == ["w"]
 
@@ -221,14 +228,14 @@ def claiming(file: Path, shape: list[int], stride: list[int]) -> Path:
 
 @pytest.mark.parametrize(
     ("strides", "values"),
-    [(([1, 0], [1, 0]), Values.DIFFERENT), (([1, 0], [0, 0]), Values.UNKNOWN)],
+    [(([1, 0], [1, 0]), Contents.DIFFERENT), (([1, 0], [0, 0]), Contents.UNKNOWN)],
 )
 def test_compare_of_huge_claimed_tensors_is_fast(compared, tmp_path, strides, values):
     compared({"w": torch.zeros(4)}, {"w": torch.ones(4)})
     before = claiming(tmp_path / "a.modpack", [4, 2**40], strides[0])
     after = claiming(tmp_path / "b.modpack", [4, 2**40], strides[1])
-    (found,) = compare_packages(before, after).tensors
-    assert found.values is values
+    (found,) = tensors_of(compare_packages(before, after))
+    assert found.contents is values
 
 
 def overlapping(file: Path, count: int, **claims: object) -> Path:
@@ -261,6 +268,7 @@ def test_compare_of_overlapping_tensors_stops_at_limit(compared, tmp_path, size,
     compared({"w": zeros}, {"w": other})
     before = overlapping(tmp_path / "a.modpack", count, **claims)
     after = overlapping(tmp_path / "b.modpack", count, **claims)
-    found = {each.name: each.values for each in compare_packages(before, after).tensors}
+    tensors = tensors_of(compare_packages(before, after))
+    found = {each.subject: each.contents for each in tensors}
     assert "t0" not in found  # its elements are the same
-    assert found[f"t{count - 1}"] is Values.UNKNOWN
+    assert found[f"t{count - 1}"] is Contents.UNKNOWN

@@ -6,12 +6,12 @@ import json
 
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.observations import MockRisk
-from modpack.core.plan import MockUse, UseKind
+from modpack.core.plan import UseKind
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.diagnostics import Diagnostic
 from modpack.report.audit_facts import AuditFacts, MockFacts
-from modpack.report.facts import ModuleFacts
+from modpack.report.facts import ModuleFacts, UseFacts
 from modpack.report.html_document import (
     GroupKind,
     PackagedSources,
@@ -102,7 +102,9 @@ def test_undecided_node_has_no_group():
 
 
 def test_page_document_has_mocks_and_findings():
-    use = MockUse("spy", "log", "net", 4, UseKind.FUNCTION_BODY, "Net.forward", ("tools",))
+    use = UseFacts(
+        "spy", "log", "net", "net.py", 4, UseKind.FUNCTION_BODY, "Net.forward", ("tools",)
+    )
     audit = AuditFacts(
         "x",
         (ModuleFacts("spy", Action.MOCK),),

@@ -1,21 +1,22 @@
-"""Bills of materials of invented audits."""
+"""Components and dependencies in bills of materials of invented audits."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import replace
 
 import pytest
-from cyclonedx.model.component import ComponentScope
 
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph, Edge
 from modpack.core.observations import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
+from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, PackageFacts, StorageFacts
-from modpack.report.sbom import Sbom, SbomComponent, bill_of
+from modpack.report.sbom import sbom_of
 
 PACKAGE = PackageFacts(
     "out/net.modpack", 10, "modpack 1", "d1", (), (), StorageFacts(2, 64), python="3.11.7"
@@ -50,13 +51,24 @@ def imports(*edges: tuple[str, str, ImportKind]) -> DependencyGraph:
     return graph
 
 
-def drawn_up(*modules: ModuleFacts, digests: dict[str, str] | None = None, **more: object) -> Sbom:
+def drawn_up(*modules: ModuleFacts, digests: dict[str, str] | None = None, **more: object):
     audit = AuditFacts("net.modpack", modules, PACKAGE)
-    return bill_of(replace(audit, **more), digests or {})
+    return json.loads(sbom_of(replace(audit, **more), digests or {}))
 
 
-def items(bill: Sbom) -> dict[str, SbomComponent]:
-    return {item.key: item for item in bill.items}
+def items(bill):
+    """The components by key."""
+    return {each["bom-ref"]: each for each in bill["components"]}
+
+
+def facts_of(component):
+    """The properties of a component. An origin may occur several times."""
+    return {p["name"].removeprefix("modpack:"): p["value"] for p in component["properties"]}
+
+
+def needs_of(bill, key):
+    (found,) = [each for each in bill["dependencies"] if each["ref"] == key]
+    return set(found.get("dependsOn", ()))
 
 
 def test_distribution_is_one_component():
@@ -66,9 +78,9 @@ def test_distribution_is_one_component():
     found = items(bill)
     assert set(found) == {"pypi:shop@1.2", "code:own", "python"}
     shop = found["pypi:shop@1.2"]
-    assert (shop.name, shop.version, shop.is_indexed) == ("Shop", "1.2", True)
-    assert (shop.facts["modules"], shop.origins) == ("2", ("intern",))
-    assert (found["code:own"].version, found["code:own"].is_indexed) == (None, False)
+    assert (shop["name"], shop["version"], shop["purl"]) == ("Shop", "1.2", "pkg:pypi/shop@1.2")
+    assert facts_of(shop) == {"modules": "2", "origin": "intern"}
+    assert found["code:own"].keys().isdisjoint({"version", "purl"})
 
 
 def test_code_digest_matches_sha256sum():
@@ -77,7 +89,7 @@ def test_code_digest_matches_sha256sum():
         interned("shop.b", "shop", "1"), interned("shop.a", "shop", "1"), digests=digests
     )
     expected = hashlib.sha256(b"aa  shop/a.py\nbb  shop/b.py\n").hexdigest()
-    facts = items(bill)["pypi:shop@1"].facts
+    facts = facts_of(items(bill)["pypi:shop@1"])
     assert (facts["code:sha256"], facts["code:bytes"]) == (expected, "14")
 
 
@@ -90,14 +102,13 @@ def test_late_imported_distribution_is_optional():
     )
     modules = [extern(name, name, "1") for name in ("soon", "late", "maybe")]
     found = items(drawn_up(interned("own"), *modules, graph=graph))
-    assert found["pypi:soon@1"].need is ComponentScope.REQUIRED
-    assert found["pypi:late@1"].need is found["pypi:maybe@1"].need is ComponentScope.OPTIONAL
+    scopes = {key: found[f"pypi:{key}@1"]["scope"] for key in ("soon", "late", "maybe")}
+    assert scopes == {"soon": "required", "late": "optional", "maybe": "optional"}
 
 
 def test_externs_are_required_without_recorded_imports():
-    assert (
-        items(drawn_up(extern("late", "late", "1")))["pypi:late@1"].need is ComponentScope.REQUIRED
-    )
+    late = items(drawn_up(extern("late", "late", "1")))["pypi:late@1"]
+    assert late["scope"] == "required"
 
 
 def test_mocked_modules_are_excluded_with_risk():
@@ -107,8 +118,8 @@ def test_mocked_modules_are_excluded_with_risk():
         MockFacts("spy.sub", None, risk=MockRisk.CALLED),
     )
     spy = items(drawn_up(*modules, mocks=mocks))["mocked:spy"]
-    assert (spy.need, spy.origins) == (ComponentScope.EXCLUDED, ("mock",))
-    assert (spy.facts["mock:risk"], spy.facts["modules"]) == ("called", "2")
+    assert spy["scope"] == "excluded"
+    assert facts_of(spy) == {"origin": "mock", "mock:risk": "called", "modules": "2"}
 
 
 def test_components_depend_on_their_imports():
@@ -119,14 +130,12 @@ def test_components_depend_on_their_imports():
         ("own", "json", ImportKind.REQUIRED),
         ("own", "typing_only", ImportKind.TYPE_CHECKING),
     )
-    json = ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB)
-    modules = [interned("own"), interned("own.sub"), extern("numpy", "numpy", "2.1"), json]
+    stdlib = ModuleFacts("json", Action.EXTERN, provided_by=Owner.STDLIB)
+    modules = [interned("own"), interned("own.sub"), extern("numpy", "numpy", "2.1"), stdlib]
     bill = drawn_up(*modules, extern("typing_only"), graph=graph)
-    assert items(bill)["code:own"].needs == {"pypi:numpy@2.1", "python"}
-    assert bill.needs == {
-        "code:own",
-        "extern:typing_only",
-    }  # the package depends on unneeded components
+    assert needs_of(bill, "code:own") == {"pypi:numpy@2.1", "python"}
+    # The model depends on components that no other one needs.
+    assert needs_of(bill, "model") == {"code:own", "extern:typing_only"}
 
 
 def test_bill_includes_indirect_requirements():
@@ -147,22 +156,16 @@ def test_bill_includes_indirect_requirements():
         ("own", "late", ImportKind.FUNCTION),
     )
     modules = [interned("own"), extern("top", "top", "1"), extern("late", "late", "1")]
-    found = items(drawn_up(*modules, graph=graph, environment=recorded))
-    assert found["pypi:top@1"].needs == {"pypi:middle@2"}
+    bill = drawn_up(*modules, graph=graph, environment=recorded)
+    found = items(bill)
+    assert needs_of(bill, "pypi:top@1") == {"pypi:middle@2"}
     middle = found["pypi:middle@2"]
-    assert (middle.name, middle.license, middle.origins) == ("Middle", "MIT", ("required",))
-    assert (middle.need, found["pypi:bottom@3"].need) == (
-        ComponentScope.REQUIRED,
-        ComponentScope.REQUIRED,
-    )
-    assert (found["pypi:extra@4"].need, found["pypi:extra@4"].is_indexed) == (
-        ComponentScope.OPTIONAL,
-        False,
-    )
-    assert (found["python"].version, found["python"].facts) == (
-        "3.11.7",
-        {"implementation": "CPython"},
-    )
+    assert (middle["name"], facts_of(middle)) == ("Middle", {"origin": "required"})
+    assert middle["licenses"][0]["license"]["id"] == "MIT"
+    assert middle["scope"] == found["pypi:bottom@3"]["scope"] == "required"
+    assert found["pypi:extra@4"]["scope"] == "optional" and "purl" not in found["pypi:extra@4"]
+    assert found["python"]["version"] == "3.11.7"
+    assert facts_of(found["python"]) == {"implementation": "CPython", "origin": "extern"}
 
 
 def test_requirement_of_required_component_is_required():
@@ -175,33 +178,40 @@ def test_requirement_of_required_component_is_required():
     graph = imports((MODEL, "top", ImportKind.REQUIRED), (MODEL, "late", ImportKind.FUNCTION))
     modules = [extern("top", "top", "1"), extern("late", "late", "1")]
     late = items(drawn_up(*modules, graph=graph, environment=recorded))["pypi:late@1"]
-    assert (late.need, late.origins) == (ComponentScope.REQUIRED, ("extern",))
+    assert (late["scope"], facts_of(late)["origin"]) == ("required", "extern")
 
 
 def test_editable_and_url_installs_have_no_purl():
     recorded = RecordedEnvironment(
         distributions={
             "far": RecordedDistribution(
-                "far", "1", url="git+https://example.org/far@abc", hashes={"sha256": "aa"}
+                "far", "1", url="git+https://example.org/far@abc", hashes={"sha256": "aa" * 32}
             )
         }
     )
     here = replace(extern("here", "here", "1"), editable=True)
     found = items(drawn_up(extern("far", "far", "1"), here, environment=recorded))
     far = found["pypi:far@1"]
-    assert (far.is_indexed, far.url) == (False, "git+https://example.org/far@abc")
-    assert far.hashes == {"sha256": "aa"}
-    assert found["pypi:here@1"].facts["editable"] == "true"
-    assert not found["pypi:here@1"].is_indexed
+    assert far["externalReferences"][0]["url"] == "git+https://example.org/far@abc"
+    assert far["hashes"] == [{"alg": "SHA-256", "content": "aa" * 32}]
+    assert facts_of(found["pypi:here@1"])["editable"] == "true"
+    assert "purl" not in far and "purl" not in found["pypi:here@1"]
 
 
 def test_bill_describes_package():
     bill = drawn_up(interned("own"))
-    assert (bill.name, bill.digest) == ("net", "d1")
-    assert bill.facts["tensors:bytes"] == "64"
-    assert bill.facts["self-test"] == "none"
+    model = bill["metadata"]["component"]
+    assert (model["name"], model["version"]) == ("net", "sha256:d1")
+    assert facts_of(model)["tensors:bytes"] == "64"
+    assert facts_of(model)["self-test"] == "none"
 
 
 def test_bill_rejects_plan():
     with pytest.raises(ValueError, match=r"train\.py:make is a plan"):
-        bill_of(AuditFacts("train.py:make", ()), {})
+        sbom_of(AuditFacts("train.py:make", ()), {})
+
+
+def test_bill_limits_the_number_of_components():
+    modules = [extern(f"lib{n}") for n in range(5001)]
+    with pytest.raises(ArchiveError, match="more than 5000 components"):
+        drawn_up(*modules)

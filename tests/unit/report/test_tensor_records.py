@@ -27,7 +27,7 @@ def test_tensors_are_read_by_resource(made):
 
 
 def test_package_without_tensor_record_has_none(made, tmp_path):
-    from modpack.archive.writer import ArchiveWriter
+    from modpack.writing.writer import ArchiveWriter
 
     older = tmp_path / "older.modpack"
     with open_archive(made.file) as archive, ArchiveWriter(older) as writer:

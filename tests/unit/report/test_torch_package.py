@@ -13,12 +13,12 @@ from torch.package import PackageExporter as AncestorsExporter
 from modpack.archive.reader import open_archive
 from modpack.core.graph import CodeKind, Edge
 from modpack.core.plan import UseKind
-from modpack.core.rules import UNRECORDED, Action
+from modpack.core.rules import UNRECORDED, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
-from modpack.report.why import mentions, read_provider, with_mock_runtime
+from modpack.report.why import ModuleProvider, mentions, read_provider, with_mock_runtime
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 
@@ -260,9 +260,9 @@ def test_provider_of_a_module_has_its_version(made):
     with open_archive(made.file) as archive:
         plan = read_evidence(archive)
         found = {name: read_provider(archive, plan, name) for name in plan.decisions}
-    assert str(found["numpy"]) == f"numpy {numpy.__version__}"
-    assert str(found["torch"]) == f"torch {torch.__version__}"
-    assert str(found["json"]) == "the standard library"
+    assert found["numpy"] == ModuleProvider(Owner.INSTALLED, "numpy", numpy.__version__)
+    assert found["torch"] == ModuleProvider(Owner.RUNTIME, "torch", torch.__version__)
+    assert found["json"] == ModuleProvider(Owner.STDLIB)
     assert found["reportspy"] is None is found["reportshop"]
 
 

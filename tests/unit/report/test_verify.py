@@ -13,7 +13,6 @@ from rich.padding import Padding
 
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.diagnostics import Severity
 from modpack.errors import (
     ArchiveError,
@@ -23,6 +22,7 @@ from modpack.errors import (
 )
 from modpack.report.audit_text import code_part
 from modpack.report.verify import verify_package
+from modpack.writing.writer import ArchiveWriter
 from tests.rezipped import rezipped
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/archives/torch_package"
@@ -32,8 +32,6 @@ SPECS = f".data/modpack/hooks/{MODEL}.json"
 HOOKS = f".data/modpack/hooks/{MODEL}.pkl"
 OUTPUT = ".data/modpack/self_test/0/output.json"
 CONDITIONS = ".data/modpack/self_test/0/conditions.json"
-METADATA = "verifytools-1.5.dist-info/METADATA"
-RECORD = "verifytools-1.5.dist-info/RECORD"
 
 
 def told(facts, severity=None):
@@ -76,7 +74,7 @@ def patched(package, target, *records, byte=0):
 
 def test_valid_package_passes_all_checks(good):
     facts = verify_package(good)
-    assert facts.is_accepted
+    assert facts.passed
     assert told(facts) == []
     assert all(check.is_passed for check in facts.checks)
     counts = {check.name: check.count for check in facts.checks}
@@ -109,17 +107,17 @@ def test_verify_rejects_invalid_workers(good, workers):
 
 def test_verify_accepts_buffers_and_unzipped_packages(good, tmp_path):
     facts = verify_package(io.BytesIO(good.read_bytes()))
-    assert facts.is_accepted and facts.subject == "<buffer>"
+    assert facts.passed and facts.path == "<buffer>"
     with zipfile.ZipFile(good) as archive:
         archive.extractall(tmp_path / "unzipped")
     facts = verify_package(tmp_path / "unzipped")
-    assert facts.is_accepted and told(facts) == []
+    assert facts.passed and told(facts) == []
 
 
 @pytest.mark.parametrize("archive", ANCESTORS, ids=lambda each: f"{each.parent.name}/{each.name}")
 def test_verify_accepts_torch_package_archives_with_a_note(archive):
     facts = verify_package(archive)
-    assert facts.is_accepted, told(facts)
+    assert facts.passed, told(facts)
     assert facts.format == "torch.package"
     assert "torch-package-no-digests" in {each.code for each in facts.findings}
     assert len(facts.digest) == 64
@@ -167,7 +165,7 @@ def test_verify_raises_for_newer_formats(good, tmp_path):
 def test_all_changed_records_are_reported(good, tmp_path):
     records = [".data/0.storage", ".data/1.storage", MODEL]
     facts = verify_package(patched(good, tmp_path / "damaged.modpack", *records))
-    assert not facts.is_accepted
+    assert not facts.passed
     damaged = [each for each in facts.findings if each.code == "record-corrupt"]
     assert {each.subject for each in damaged} == set(records)
     assert {c.name for c in facts.checks if not c.is_passed} >= {"digests"}
@@ -194,7 +192,7 @@ def test_appended_bytes_are_rejected(good, tmp_path):
     (tmp_path / "longer.modpack").write_bytes(good.read_bytes() + b"more")
     facts = verify_package(tmp_path / "longer.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
-    assert (facts.format, facts.digest, facts.is_accepted) == ("", "", False)
+    assert (facts.format, facts.digest, facts.passed) == (None, None, False)
     assert facts.size_bytes == good.stat().st_size + 4
 
 
@@ -235,7 +233,7 @@ def test_without_valid_manifest_only_crc32_is_checked(good, tmp_path):
     facts = verify_package(with_manifest(good, tmp_path, manifest, b"0" * 64))
     assert [each.code for each in facts.findings] == ["manifest-invalid"]
     assert [check.name for check in facts.checks] == ["structure", "manifest", "crc32"]
-    assert not facts.is_accepted
+    assert not facts.passed
 
 
 def test_manifest_in_noncanonical_form_is_rejected(good, tmp_path):
@@ -261,14 +259,13 @@ def without(good, record, key):
     [
         ("byteorder", b"middle", "'middle' is not a byte order"),
         (layout.EXTERN_MODULES, b"torch\na b\n", "'a b' is not a module path"),
-        (layout.EXTERN_MODULES, b"torch\ntorch\n", "listed twice"),
         (layout.PYTHON_VERSION, b"snake", "is not a Python version"),
         (layout.VERSION, b"six", "is not a version"),
         (layout.GRAPH, b"[]", "is not an object"),
         (layout.GRAPH, b"[" * 100_000, "not in the form that modpack writes"),
         (layout.GRAPH, None, "missing, but every package has one"),
         (layout.ENVIRONMENT, None, "missing, but every package has one"),
-        (layout.ENVIRONMENT, b"{}", "'externs' is missing"),
+        (layout.ENVIRONMENT, b"{}", "'providers' is missing"),
         (layout.ENTRY, b"{", "not in the form that modpack writes"),
         (layout.ENTRY, b'{"main":null,"pickles":[["..","x/../y"]]}', "not"),
         (layout.SELF_TEST, b'{"version":1}', "has no 'passed'"),
@@ -280,15 +277,15 @@ def without(good, record, key):
         (SPECS, b'{"version":1.0,"hooks":[]}', "hook specs of version 1.0"),
         (SPECS, b'{"version":1,"hooks":[{}]}', "has no"),
         (SPECS, b"[" * 100_000, "cannot be read as JSON: the values are nested too deeply"),
-        (OUTPUT, b"{}", "'leaves' is missing"),
-        (CONDITIONS, b"{}", "'grad' is missing"),
+        (OUTPUT, b"{}", "has no 'leaves'"),
+        (CONDITIONS, b"{}", "has no 'grad'"),
     ],
 )
 def test_invalid_record_is_reported(forge, record, content, fragment):
     facts = verify_package(forge({record: content}))
     unreadable = [t for t in told(facts) if t.startswith(f"record-invalid: {record}: ")]
     assert fragment in "".join(unreadable), told(facts)
-    assert not facts.is_accepted
+    assert not facts.passed
 
 
 def test_all_invalid_records_are_reported(forge):
@@ -308,24 +305,14 @@ def test_all_invalid_records_are_reported(forge):
         ({"verifyspy.py": None}, "verifyspy is mocked, but record"),
         (
             {"verifytools/words.txt": None},
-            "record 'verifytools/words.txt' of verifytools is missing",
+            "verifytools comes with a file, but record 'verifytools/words.txt' is missing",
         ),
-        ({MODEL: None}, f"the saved object {MODEL!r} is missing"),
-        ({HOOKS: None}, "of these hooks is missing"),
-        ({SPECS: None}, "of these hooks are missing"),
-        ({OUTPUT: None}, f"record {OUTPUT!r} is missing"),
+        ({MODEL: None}, f"an object is saved, but record {MODEL!r} is missing"),
+        ({HOOKS: None}, "the pickle does not contain this hook"),
+        ({SPECS: None}, "the hook has no spec"),
+        ({OUTPUT: None}, f"the self-test has an example, but record {OUTPUT!r} is missing"),
         ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
         ({".data/modpack/hooks/a/b.pkl": b"."}, "these hooks belong to no saved object"),
-        ({METADATA: b"Name: other\nVersion: 1.5\n"}, "got 'other' '1.5'"),
-        (
-            {METADATA: b"Name: verifytools\nVersion: 9\n"},
-            "expected the metadata of 'verifytools' '1.5'",
-        ),
-        (
-            {RECORD: b"verifytools/gone.py,,\n"},
-            "record 'verifytools/gone.py' is listed, but missing",
-        ),
-        ({RECORD: b"verifytools/words.txt,sha256=AAAA,3\n"}, "differs from the manifest"),
     ],
 )
 def test_inconsistent_records_are_reported(forge, changes, expected):
@@ -344,18 +331,17 @@ def test_extern_modules_that_differ_from_the_plan_are_reported(good, forge):
     assert "extern torch is not listed" in "".join(told(facts))
 
 
-def test_denied_module_in_a_package_is_reported(good, forge):
+def test_code_of_denied_module_is_undeclared(good, forge):
     graph = document(good, layout.GRAPH)
     graph["modules"]["verifyspy"]["action"] = "deny"
     text = "\n".join(told(verify_package(forge({layout.GRAPH: encoded(graph)}))))
-    assert "verifyspy is denied, which no package can contain" in text
     assert "undeclared-code: verifyspy.py" in text
 
 
 def test_main_resource_that_was_not_saved_is_reported(good, forge):
     entry = {**document(good, layout.ENTRY), "main": ["verifyshop", "net.py"]}
     text = "\n".join(told(verify_package(forge({layout.ENTRY: encoded(entry)}))))
-    assert "the main resource 'verifyshop/net.py' is not a saved object" in text
+    assert f"{layout.ENTRY}: 'verifyshop/net.py' is not a saved object" in text
 
 
 def test_unknown_namespace_is_reported(good, forge):
@@ -370,8 +356,8 @@ def test_tensors_and_self_tests_of_unsaved_objects_are_reported(good, forge):
     self_test["cases"][0]["resource"] = ["other", "model.pkl"]
     changes = {layout.TENSORS: encoded(tensors), layout.SELF_TEST: encoded(self_test)}
     text = "\n".join(told(verify_package(forge(changes))))
-    assert "'other/model.pkl', whose tensors are listed, is not a saved object" in text
-    assert "'other/model.pkl' has a self-test, but is not a saved object" in text
+    for record in changes:
+        assert f"{record}: 'other/model.pkl' is not a saved object" in text
 
 
 @pytest.mark.parametrize("record", ["extra.py", "verifyshop/extra.py", "fast.so", "a/b.pyd"])
@@ -380,7 +366,7 @@ def test_undeclared_code_is_a_warning(forge, record):
     assert told(facts) == [
         f"undeclared-code: {record}: the package records no decision for this code"
     ]
-    assert facts.is_accepted
+    assert facts.passed
 
 
 def test_undeclared_metadata_is_a_warning(forge):
@@ -421,7 +407,7 @@ def test_unused_storage_is_an_info(forge):
     facts = verify_package(forge({".data/77.storage": b"hidden"}))
     assert [each.code for each in facts.findings] == ["storage-unused"]
     assert ".data/77.storage (6 bytes)" in facts.findings[0].message
-    assert facts.is_accepted
+    assert facts.passed
 
 
 def test_short_recorded_output_is_reported(good, forge):
@@ -454,7 +440,7 @@ def test_hooks_of_missing_object_are_not_reported(forge):
     facts = verify_package(forge({MODEL: None}))
     assert not any(each.subject == HOOKS for each in facts.findings), told(facts)
     assert [each.message for each in facts.findings if each.subject == layout.ENTRY] == [
-        f"the saved object {MODEL!r} is missing"
+        f"an object is saved, but record {MODEL!r} is missing"
     ]
 
 
@@ -484,7 +470,7 @@ def test_all_damaged_records_of_a_torch_package_are_reported(tmp_path):
     facts = verify_package(patched(good, tmp_path / "tiny_model.pt", *records))
     damaged = {each.subject for each in facts.findings if each.code == "record-corrupt"}
     assert damaged == set(records)
-    assert (facts.is_accepted, facts.digest) == (False, "")
+    assert (facts.passed, facts.digest) == (False, None)
 
 
 def test_torch_package_with_invalid_byte_order_is_rejected(tmp_path):
@@ -513,12 +499,3 @@ def test_invalid_archive_is_reported_with_the_record(tmp_path):
         open_archive(tmp_path / "twice.modpack")
     facts = verify_package(tmp_path / "twice.modpack")
     assert [each.code for each in facts.findings] == ["archive-invalid"]
-
-
-def test_observations_of_other_modules_and_files_are_reported(good, forge):
-    self_test = document(good, layout.SELF_TEST)
-    event = {"module": "stranger", "kind": "loaded", "name": "", "operation": "", "location": None}
-    self_test["observations"] |= {"mock_events": [event], "files": ["shop/nowhere.txt"]}
-    text = "\n".join(told(verify_package(forge({layout.SELF_TEST: encoded(self_test)}))))
-    assert "the self-test observed a mock of 'stranger', which is not mocked" in text
-    assert "the self-test opened 'shop/nowhere.txt', which is missing" in text

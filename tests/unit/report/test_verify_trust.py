@@ -12,12 +12,13 @@ from rich.console import Console
 import modpack
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import TrustPolicy
 from modpack.errors import ModpackError, ModpackWarning
-from modpack.report.verify import verify_package, verify_report
+from modpack.report.verify import verify_package
+from modpack.report.verify_text import verify_report
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate, read_public, write_pair
+from modpack.writing.writer import ArchiveWriter
 from tests.rezipped import rezipped
 
 
@@ -47,19 +48,19 @@ def rows(facts):
 
 def test_valid_signature_is_reported_with_its_signer(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["ada"]])
-    assert facts.is_accepted and codes(facts) == []
+    assert facts.passed and codes(facts) == []
     assert [(each.signer, each.location) for each in facts.signatures] == [
         ("ada", ".data/modpack/signature.json")
     ]
 
 
 def test_one_of_several_keys_suffices(signed, keys):
-    assert verify_package(signed, keys=list(keys[1].values())).is_accepted
+    assert verify_package(signed, keys=list(keys[1].values())).passed
 
 
 def test_signature_of_another_key_is_rejected(signed, keys):
     facts = verify_package(signed, keys=[keys[1]["bob"]])
-    assert codes(facts) == ["signature-invalid"] and not facts.is_accepted
+    assert codes(facts) == ["signature-invalid"] and not facts.passed
     assert "bob" in facts.findings[0].message
 
 
@@ -85,7 +86,7 @@ def test_policy_signature_is_a_check_of_its_own(signed, keys):
     facts = verify_package(
         signed, policy=TrustPolicy(allow_code=True, require_signature_from=keys[1].values())
     )
-    assert facts.is_accepted
+    assert facts.passed
     assert rows(facts)["policy-signature"] == (2, True)
     assert "signature" not in rows(facts)
 
@@ -93,7 +94,7 @@ def test_policy_signature_is_a_check_of_its_own(signed, keys):
 def test_unrequested_signature_is_unchecked(signed):
     facts = verify_package(signed)
     assert codes(facts) == ["signature-unchecked"]
-    assert facts.is_accepted and facts.signatures == ()
+    assert facts.passed and facts.signatures == ()
 
 
 def test_invalid_embedded_signature_is_rejected(good, tmp_path):
@@ -108,7 +109,7 @@ def test_signature_file_of_another_tool_is_unchecked(good, tmp_path):
     shutil.copy(good, package)
     package.with_name("package.modpack.sig").write_bytes(b"\x88\x75 what another tool wrote")
     facts = verify_package(package)
-    assert codes(facts) == ["signature-unchecked"] and facts.is_accepted
+    assert codes(facts) == ["signature-unchecked"] and facts.passed
 
 
 def test_signed_package_with_changed_tensor_is_rejected(signed, keys, tmp_path):
@@ -117,7 +118,7 @@ def test_signed_package_with_changed_tensor_is_rejected(signed, keys, tmp_path):
         content[archive.data_range(".data/0.storage").offset] ^= 1
     signed.write_bytes(content)
     facts = verify_package(signed, keys=[keys[1]["ada"]])
-    assert codes(facts) == ["signature-invalid", "record-corrupt"] and not facts.is_accepted
+    assert codes(facts) == ["signature-invalid", "record-corrupt"] and not facts.passed
     assert "changed after it was signed" in facts.findings[0].message
     assert not facts.signatures
     assert [each.is_passed for each in facts.checks if each.name == "signature"] == [False]
@@ -129,7 +130,7 @@ def test_policy_violations_are_reported_with_hints(good):
     refused = {each.subject: each for each in facts.findings if each.code == "policy-violation"}
     assert {"pathlib", "forward"} <= set(refused)
     assert all("trust policy" in each.hint or "allow_" in each.hint for each in refused.values())
-    assert not facts.is_accepted
+    assert not facts.passed
 
 
 def test_sufficient_policy_accepts_the_package(signed, keys):
@@ -140,7 +141,7 @@ def test_sufficient_policy_accepts_the_package(signed, keys):
         require_signature_from=keys[1].values(),
     )
     facts = verify_package(signed, policy=policy)
-    assert facts.is_accepted, facts.findings
+    assert facts.passed, facts.findings
     assert rows(facts)["policy"] == (2, True)
 
 
@@ -151,7 +152,7 @@ def test_policy_that_allows_any_code_is_a_warning(good):
     with pytest.warns(ModpackWarning):
         policy = TrustPolicy(allow_code=True)
     facts = verify_package(good, policy=policy)
-    assert facts.is_accepted and codes(facts) == ["policy-allows-any-code"]
+    assert facts.passed and codes(facts) == ["policy-allows-any-code"]
 
 
 def test_default_policy_rejects_code_and_lists_it(good):
@@ -167,7 +168,7 @@ def test_default_policy_accepts_data(tmp_path):
 
     modpack.save({"weight": torch.ones(2), "steps": 3}, tmp_path / "data.modpack")
     facts = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
-    assert facts.is_accepted and facts.code.is_empty
+    assert facts.passed and facts.code.is_empty
 
 
 def test_allowed_pickle_global_is_not_code(tmp_path):
@@ -177,7 +178,7 @@ def test_allowed_pickle_global_is_not_code(tmp_path):
     refused = verify_package(tmp_path / "data.modpack", policy=TrustPolicy())
     assert "fractions.Fraction" in "".join(each.message for each in refused.findings)
     added = TrustPolicy(allow_pickle_globals="fractions.Fraction")
-    assert verify_package(tmp_path / "data.modpack", policy=added).is_accepted
+    assert verify_package(tmp_path / "data.modpack", policy=added).passed
 
 
 def test_policy_rejects_unreadable_pickles(good, tmp_path):
@@ -240,7 +241,7 @@ def test_changed_signed_package_is_called_changed_first(signed, keys, tmp_path, 
     facts = verify_package(package, keys=[keys[1][signer]] if signer else [])
     if not (change is changed_digests and signer == "bob"):  # whose signature there never was
         assert "the package was changed after it was signed" in facts.findings[0].message
-    assert not facts.signatures and not facts.is_accepted
+    assert not facts.signatures and not facts.passed
     assert not any(check.is_passed for check in facts.checks if check.name == "signature")
 
 

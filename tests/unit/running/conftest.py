@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from modpack.core.call_signature import CallSignature, ValueSpec
+from modpack.predicting.rows import BadRow, Layout, layout_of, merge
 from modpack.running.formats import open_source
 from modpack.running.inputs import resolve_inputs
-from modpack.running.rows import BadRow, Layout, layout_of, merge
 
 
 class Read(NamedTuple):

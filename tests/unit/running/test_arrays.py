@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import safetensors.torch
@@ -217,3 +222,13 @@ def test_named_arrays_form_one_call(calls):
     save("w.npy", w=np.ones(2, "float32"))
     found = calls.read(layout, "x=x.npy", "w=w.npy")
     assert [(len(batch["x"]), batch["w"]) for batch in found.batches] == [(3, [1, 1]), (2, [1, 1])]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists open files in /proc")
+@pytest.mark.parametrize("array", [ROWS, np.array([{"a": 1}])])
+def test_npz_file_is_closed_after_reading_and_after_a_failure(calls, array):
+    np.savez("a.npz", x=array)
+    with contextlib.suppress(DataError):
+        calls.read(calls.layout(), "a.npz")
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    assert os.path.realpath("a.npz") not in opened

@@ -9,7 +9,7 @@ import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.running.decoding import decode_value, encode_named, encode_value, parse_document
+from modpack.running.decoding import decode_value, encode_value, parse_document
 
 
 def tensor(dtype, shape=(2,)):
@@ -184,12 +184,3 @@ def test_parse_document_accepts_nesting_up_to_its_limit():
 def test_encode_value_returns_json(value, data):
     assert encode_value(value) == data
     json.dumps(encode_value(value), allow_nan=False)
-
-
-def test_encode_named_returns_a_json_object():
-    values = {"a": torch.tensor([1.5, float("nan")]), "b": torch.tensor([3e38, 3e38]), "c": None}
-    assert json.loads(encode_named(values)) == {
-        "a": [1.5, None],
-        "b": torch.tensor([3e38, 3e38]).tolist(),
-        "c": None,
-    }

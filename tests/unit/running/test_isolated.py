@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,9 @@ import pytest
 import torch
 
 import modpack
+from modpack.core.environment import RecordedDistribution
 from modpack.errors import IsolationError
+from modpack.report.requirements import RequirementFacts
 from modpack.running import isolated
 from modpack.running.isolated import (
     find_requirements,
@@ -87,7 +90,7 @@ def test_other_requirements_have_another_environment(package, installer):
 
 def test_environment_stays_while_this_process_runs(package, installer, tmp_path):
     python = isolated_python(package, find_requirements(package))
-    command = [sys.executable, "-m", "modpack", "cache", "prune", "--all"]
+    command = [sys.executable, "-m", "modpack", "cache", "clear"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "(environment of --isolated) was not removed, because a process uses it" in done.stderr
     assert python.parents[1].is_dir()
@@ -149,13 +152,8 @@ def test_distribution_that_pip_cannot_install_is_reported(package, monkeypatch):
 
     def changed(path):
         found = read(path)
-        needed = tuple(
-            each.__class__(each.distribution._replace(name="shop", editable=True))
-            if each.distribution.name == "torch"
-            else each
-            for each in found.needed
-        )
-        return found.__class__(found.path, found.environment, needed)
+        odd = RequirementFacts.of(RecordedDistribution("shop", "1.0", editable=True))
+        return replace(found, requirements=(odd,))
 
     monkeypatch.setattr(isolated, "requirements_of", changed)
     (omitted,) = find_requirements(package).omitted

@@ -11,8 +11,8 @@ import safetensors.torch
 import torch
 
 from modpack.errors import DataError, TargetError
+from modpack.predicting.rows import Outputs
 from modpack.running.outputs import OutputFile
-from modpack.running.rows import Outputs
 from modpack.running.summary import OutputSummary
 
 SCORE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])

@@ -9,7 +9,7 @@ from torch import nn
 
 import modpack
 from modpack.errors import InputMismatchError, ModpackError
-from modpack.running.predictor import Predictor
+from modpack.predicting.predictor import Predictor
 
 SOURCE = """
 import torch

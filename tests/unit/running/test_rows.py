@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from modpack.errors import DataError, ModpackWarning
+from modpack.predicting.rows import BadRow, Chunk, Outputs, Place
 from modpack.running.job import run_rows
-from modpack.running.rows import BadRow, Chunk, Outputs, Place
 
 
 def chunk(*numbers, first=1):

@@ -11,7 +11,7 @@ from torch import nn
 
 from modpack.core.call_signature import CallSignature, ContainerSpec, ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.running.values import check_inputs, flatten_result, signature_of
+from modpack.predicting.values import check_inputs, flatten_result, signature_of
 
 SIGNATURE = CallSignature(
     ("net", "model.pkl"),
@@ -89,6 +89,11 @@ def test_check_inputs_lists_all_problems_on_one_line_each():
         "input 'x': expected float32 (batch, 4), got float32 (3, 5)",
         "input 'weight': missing; expected float32 (batch,)",
     ]
+
+
+def test_check_inputs_finds_a_missing_part_next_to_an_unknown_name():
+    found = problems(**{"state.0": True, "a": 1, "b": 2})
+    assert found[-1] == "input 'state.1': missing; expected None"
 
 
 def test_check_inputs_limits_the_number_of_problems():

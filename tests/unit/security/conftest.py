@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from modpack.archive.writer import ArchiveWriter
 from modpack.core.policy import Signer
 from modpack.security.signing_keys import PrivateKey, generate
+from modpack.writing.writer import ArchiveWriter
 
 RECORDS = {
     ".data/version": b"6\n",

@@ -9,10 +9,10 @@ import pytest
 from modpack.archive.base import Archive
 from modpack.archive.manifest import package_digest
 from modpack.archive.reader import open_archive
-from modpack.archive.writer import ArchiveWriter
 from modpack.errors import ArchiveError, SignatureError
 from modpack.security.signing import check_signatures, find_signatures, sidecar_path, sign_package
 from modpack.security.signing_envelope import sign
+from modpack.writing.writer import ArchiveWriter
 
 EMBEDDED = ".data/modpack/signature.json"
 
@@ -122,7 +122,7 @@ def test_huge_embedded_signature_is_not_read(package, alice, trusted, monkeypatc
         writer.write(".data/version", b"6\n")
         writer.commit()
     with open_archive(package) as archive:
-        from modpack.archive.append import write_with_signature
+        from modpack.writing.append import write_with_signature
 
         write_with_signature(archive, str(package), b" " * (1 << 20) + b"x", package)
     monkeypatch.setattr(Archive, "read", lambda *_: pytest.fail("it was read"))

@@ -1,0 +1,113 @@
+"""Types and options that several commands have."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from modpack.errors import ModpackError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+FILE: Final = click.Path(readable=False)
+"""The type of an argument or option that shells complete as a file."""
+
+_SIZES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Size(click.ParamType):  # type: ignore[type-arg,unused-ignore]  # generic since click 8.2
+    """A size in bytes, with an optional unit: ``800M``.
+
+    Args:
+        least: The smallest size.
+    """
+
+    name = "size"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        found = re.fullmatch(r"(\d{1,15})([KMGT]?)(?:i?B)?", str(value).strip(), re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is not a size such as 5G or 800M.", param, ctx)
+        size = int(found[1]) * _SIZES[found[2].upper()]
+        if size < self._least:
+            self.fail(f"{value!r} is less than {self._least}.", param, ctx)
+        return size
+
+
+policy_option = click.option(
+    "--policy",
+    metavar="FILE",
+    type=FILE,
+    help="Reject a package that requires more than this trust policy allows (a TOML file).",
+)
+
+key_option = click.option(
+    "--key",
+    "keys",
+    metavar="PUB",
+    multiple=True,
+    type=FILE,
+    help="Require a valid signature of this public key (a PEM file). Repeatable: one valid "
+    "signature is enough.",
+)
+
+on_mismatch_option = click.option(
+    "--on-mismatch",
+    type=click.Choice(["warn", "error", "ignore"]),
+    default="warn",
+    show_default=True,
+    help="Warn, fail, or continue if installed versions differ from the recorded ones.",
+)
+
+verify_option = click.option(
+    "--verify",
+    type=click.Choice(["code", "full"]),
+    default="code",
+    show_default=True,
+    help="Verify the digests of all records (full), or of all but tensors (code).",
+)
+
+isolated_option = click.option(
+    "--isolated",
+    is_flag=True,
+    help="Run in a virtual environment that contains the package's requirements and nothing else.",
+)
+
+
+def complete_module(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete a module of the package that the command line names."""
+    from click.shell_completion import CompletionItem
+
+    from modpack.archive.layout import is_internal
+    from modpack.archive.reader import open_archive
+    from modpack.archive.records import read_externs
+
+    # While completing an option's value, click has not assigned the arguments to parameters yet.
+    file = ctx.params.get("file") or next(iter(ctx.args), "")
+    try:
+        with open_archive(file) as archive:
+            records = [name for name in archive.names() if name.endswith(".py")]
+            externs = read_externs(archive)
+    except (ModpackError, OSError):
+        return []  # an error message would garble the command line
+    names = {
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in records
+        if not is_internal(name)
+    }
+    names.update(externs)
+    return [
+        CompletionItem(name)
+        for name in sorted(names)
+        if name.isprintable() and name.startswith(incomplete)
+    ]

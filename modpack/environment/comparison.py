@@ -1,0 +1,198 @@
+"""Comparison of a package's export environment with this one.
+
+The comparison runs whenever a package is opened, so it must be fast: it reads the metadata of the
+recorded distributions only. Nothing is imported or executed.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from modpack.core.environment import (
+    EnvironmentComparison,
+    EnvironmentRow,
+    RecordedDistribution,
+    RecordedEnvironment,
+    RowStatus,
+    public_version,
+)
+from modpack.core.names import is_everywhere, parents
+from modpack.core.names import normalized_distribution as normalized
+
+
+def compare(
+    recorded: RecordedEnvironment, externs: Sequence[str], *, whole: bool = False
+) -> EnvironmentComparison:
+    """Compare a package's export environment with this one.
+
+    Args:
+        recorded: Recorded export environment.
+        externs: Extern modules of the package. Those of the standard library, torch, and modpack
+            are not searched for.
+        whole: Whether to compare all recorded distributions, including indirect requirements.
+    """
+    rows = [*_python_row(recorded), *_platform_row(recorded), *_torch_row(recorded)]
+    foreign = [module for module in externs if not is_everywhere(module)]
+    wanted = recorded.group_by_distribution(foreign)
+    if whole:
+        others = recorded.distributions.values()
+        wanted = {**{normalized(d.name): (d, ()) for d in others}, **wanted}
+    rows += [_distribution_row(*wanted[name]) for name in sorted(wanted) if name != "torch"]
+    loose = [module for module in foreign if recorded.provider_of(module) is None]
+    return EnvironmentComparison((*rows, *_unassigned_rows(loose)))
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed distribution; None if there is none.
+
+    Reads only the header of its metadata, because the description may be long.
+    """
+    if not name:  # an empty name would match all distributions
+        return None
+    for found in importlib.metadata.Distribution.discover(name=name):
+        try:
+            text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+        except (OSError, ValueError):  # a broken install
+            continue
+        for line in text.splitlines():
+            field, _, value = line.partition(":")
+            if field.lower() == "version" and value.strip():
+                return value.strip()
+            if not line.strip():
+                break
+    return None
+
+
+def _python_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+    if recorded.python is None:
+        return
+    installed, expected = platform.python_version(), recorded.python
+    implementation = platform.python_implementation()
+    if recorded.implementation not in (None, implementation):
+        installed = f"{implementation} {installed}"
+        expected = f"{recorded.implementation} {expected}"
+        status = RowStatus.DIFFERENT
+    elif installed == expected:
+        status = RowStatus.SAME
+    else:
+        is_close = installed.split(".")[:2] == expected.split(".")[:2]
+        status = RowStatus.SIMILAR if is_close else RowStatus.DIFFERENT
+    yield EnvironmentRow("Python", expected, installed, status)
+
+
+def _platform_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+    if recorded.platform_label is not None:
+        installed = RecordedEnvironment(
+            platform=sys.platform if recorded.platform else None,
+            machine=platform.machine() if recorded.machine else None,
+        ).platform_label
+        status = RowStatus.SAME if installed == recorded.platform_label else RowStatus.DIFFERENT
+        yield EnvironmentRow("platform", recorded.platform_label, installed, status)
+
+
+def _torch_row(recorded: RecordedEnvironment) -> Iterator[EnvironmentRow]:
+    known = recorded.torch_distribution
+    if known is None:
+        return
+    loaded = getattr(sys.modules.get("torch"), "__version__", None)
+    installed = str(loaded) if loaded is not None else installed_version("torch")
+    if installed is None and not _missing_modules(["torch"]):
+        yield EnvironmentRow("torch", known.version, None, RowStatus.UNKNOWN, ("torch",))
+        return
+    status = _version_status(known.version, installed)
+    requirement = _requirement(known, status)
+    yield EnvironmentRow("torch", known.version, installed, status, ("torch",), requirement)
+
+
+def _distribution_row(known: RecordedDistribution, modules: tuple[str, ...]) -> EnvironmentRow:
+    installed = installed_version(known.name)
+    status = _version_status(known.version, installed)
+    if status == RowStatus.MISSING and modules and not _missing_modules(modules):
+        status = RowStatus.UNKNOWN  # installed without metadata
+    requirement = _requirement(known, status)
+    return EnvironmentRow(known.name, known.version, installed, status, modules, requirement)
+
+
+def _unassigned_rows(modules: Iterable[str]) -> Iterator[EnvironmentRow]:
+    """Yield rows for modules without a recorded distribution, without submodules of each other."""
+    listed = sorted(modules)
+    missing = _missing_modules(listed)
+    for group in (RowStatus.MISSING, RowStatus.SAME):
+        mine = {m for m in listed if (m in missing) == (group == RowStatus.MISSING)}
+        for module in sorted(mine):
+            if not mine.intersection(parents(module)):
+                yield EnvironmentRow(module, None, None, group, (module,))
+
+
+def _missing_modules(modules: Sequence[str]) -> frozenset[str]:
+    """Return those modules that this environment lacks."""
+    if not modules:
+        return frozenset()
+    from modpack.environment.finder import HostEnvironment
+
+    host = HostEnvironment()
+    return frozenset(m for m in modules if m not in sys.modules and host.locate(m) is None)
+
+
+def _version_status(recorded: str, installed: str | None) -> str:
+    if installed is None:
+        return RowStatus.MISSING
+    if installed == recorded:
+        return RowStatus.SAME
+    if _is_same_version(public_version(installed), public_version(recorded)):
+        return RowStatus.SIMILAR if "+" in installed + recorded else RowStatus.SAME
+    return RowStatus.DIFFERENT
+
+
+def _is_same_version(one: str, other: str) -> bool:
+    """Return whether two versions are equal (PEP 440): ``1.0`` and ``1.0.0``."""
+    if one == other:
+        return True
+    # The library `packaging` would compare them, but the runtime needs only torch.
+    key = _version_key(one)
+    return key is not None and key == _version_key(other)
+
+
+_VERSION: Final = r"""
+    v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)
+    (?:[-_.]? (?P<pre>alpha|a|beta|b|preview|pre|c|rc) (?:[-_.]?(?P<pre_number>\d+))?)?
+    (?:-(?P<post_number>\d+) | [-_.]? (?P<post>post|rev|r) (?:[-_.]?(?P<post_count>\d+))?)?
+    (?:[-_.]? (?P<dev>dev) (?:[-_.]?(?P<dev_number>\d+))?)?
+"""
+"""A version without a local label (PEP 440), in all its spellings."""
+_PRE_RELEASES: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
+
+
+def _version_key(version: str) -> tuple[object, ...] | None:
+    """Return the same value for all spellings of a version, or None if it is not one (PEP 440).
+
+    >>> _version_key("1.0rc1") == _version_key("v1-C.1"), _version_key("latest")
+    (True, None)
+    """
+    found = re.fullmatch(_VERSION, version.strip().lower(), re.VERBOSE | re.ASCII)
+    if found is None:
+        return None
+    release = [int(part) for part in found["release"].split(".")]
+    while release and release[-1] == 0:
+        release.pop()
+    pre, post = found["pre"], found["post"] or found["post_number"]
+    return (
+        int(found["epoch"] or 0),
+        tuple(release),
+        pre and (_PRE_RELEASES.get(pre, pre), int(found["pre_number"] or 0)),
+        post and int(found["post_number"] or found["post_count"] or 0),
+        found["dev"] and int(found["dev_number"] or 0),
+    )
+
+
+def _requirement(known: RecordedDistribution, status: str) -> str | None:
+    """Return the requirement for pip, with the local version label if only that differs."""
+    requirement = known.requirement
+    if requirement is not None and status == RowStatus.SIMILAR and known.url is None:
+        return f"{known.name}=={known.version}"
+    return requirement

@@ -1,0 +1,57 @@
+"""Services of the authoring layers that a load offers where those layers are installed.
+
+The runtime, which loads packages, imports torch and the standard library only. Three things that
+it offers need more: signatures are verified by a cryptographic library, progress is shown by a
+terminal library, and notebooks show a report. The runtime asks for them here. ``modpack/__init__``
+installs them; a runtime without that module has the ones below.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from modpack.errors import ModpackError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from modpack.archive.base import Archive
+    from modpack.core.policy import Signer
+
+
+class Services:
+    """The services of a runtime without the authoring layers."""
+
+    def check_signatures(
+        self, archive: Archive, signers: Sequence[Signer], path: str | None
+    ) -> None:
+        """Check that one of the signers has signed a package.
+
+        Args:
+            archive: The open package.
+            signers: The signers.
+            path: The package's file or folder, which can have a detached signature next to it.
+
+        Raises:
+            ModpackError: Always: a package is not loaded if its signature cannot be verified.
+        """
+        raise ModpackError(
+            f"{archive.path}: the trust policy requires a signature, which this runtime cannot "
+            "verify",
+            hint="Install modpack: pip install 'modpack[sign]'.",
+        )
+
+    def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
+        """Return a context that shows the progress of a task; here, one that shows none."""
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+    def package_html(self, archive: Archive) -> str | None:
+        """Return the HTML that notebooks show for an open package, or None."""
+        return None
+
+
+installed = Services()
+"""The services in this process. The module ``modpack`` replaces them when it is imported."""
