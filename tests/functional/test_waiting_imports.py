@@ -135,3 +135,40 @@ def test_compiled_model_sees_all_names(save):
     assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(ONE), output)
     assert len(loaded_modules(model)) == COUNT + 3
     assert type(sys.modules[type(model).__module__]) is type(sys)
+
+
+MARKED = """
+import torch
+
+@torch.compiler.disable
+def outside(x): return x + 1
+
+@torch.compiler.disable(recursive=False)
+def shallow(x): return x + 1
+
+class Steps:
+    @torch.compiler.disable
+    def step(self, x): return x * 2
+
+def call(x): return outside(x) * 2
+"""
+
+
+def test_compiler_decorators_are_noted_until_the_compiler_is_imported(packaged, clean_python):
+    path = packaged({"marked.py": MARKED}).filename
+    run = clean_python(
+        """
+        import sys, torch, modpack
+        importer = modpack.PackageImporter(path, lazy=True)
+        marked = importer.import_module("marked")
+        print("torch._dynamo" in sys.modules, marked.call(1), marked.Steps().step(2))
+        print(marked.outside.__name__, marked.shallow(1))
+        graphs = []
+        def backend(graph, inputs):
+            graphs.append([node.op for node in graph.graph.nodes].count("call_function"))
+            return graph
+        print(torch.compile(marked.call, backend=backend)(torch.ones(1)).item(), graphs)
+        """,
+        path=path,
+    )
+    assert run.stdout.splitlines() == ["False 4 4", "outside 2", "4.0 [1]"]
