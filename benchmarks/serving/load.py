@@ -92,8 +92,8 @@ async def run(
         "requests": len(times),
         "answers": sum(client.answers for client in started),
         "rate": len(times) / seconds,
-        "p50": 1000 * times[len(times) // 2] if times else None,
-        "p99": 1000 * times[int(len(times) * 0.99)] if times else None,
+        "p50": 1000 * times[len(times) // 2] if times else float("nan"),
+        "p99": 1000 * times[int(len(times) * 0.99)] if times else float("nan"),
         "errors": errors,
     }
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.observations import MockEventKind, MockRisk
@@ -29,6 +28,7 @@ from modpack.report.audit_facts import (
 )
 from modpack.report.facts import ModuleFacts, UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
+from modpack.report.module_groups import ModuleGroup, grouped
 from modpack.report.text import STYLES, distinct, problems_report, relocated, size_of, summed
 from modpack.trust.code_listing import CodeListing
 
@@ -258,11 +258,8 @@ def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
         if chosen:
             yield ""
             yield title(f"{action.past}: {summed(chosen)}", STYLES[action])
-            groups: dict[tuple[int, str], list[ModuleFacts]] = {}
-            for facts in chosen:
-                groups.setdefault(_belongs_to(facts), []).append(facts)
-            for (_, label), members in sorted(groups.items()):
-                yield from _group(label, members, at_once)
+            for group, members in grouped(audit.modules, action):
+                yield from _group(group, members, at_once)
 
 
 def _not_at_once(
@@ -276,28 +273,15 @@ def _not_at_once(
     return [each for each in members if is_optional([each.module], at_once)]
 
 
-def _belongs_to(facts: ModuleFacts) -> tuple[int, str]:
-    """Return sort key and label of a module's origin; the standard library comes last."""
-    if facts.provided_by is Owner.STDLIB:
-        return 2, "the standard library"
-    if facts.distribution is not None:
-        return 1, facts.requirement or facts.distribution
-    if facts.module == RUNTIME_MODULE:
-        return 1, "modpack"
-    return 0, "without a known distribution"
-
-
 def _group(
-    label: str, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
+    group: ModuleGroup, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
 ) -> Iterator[RenderableType]:
     """Yield a distribution with its license and its modules, each with its rule."""
-    first, license = members[0], ""
-    if first.distribution is not None or first.license is not None:
-        license = printable(first.license or "license unknown")
-        license += ", an editable install" if first.editable else ""
-    parts = filter(None, (license, summed(members)))
-    head = Text.assemble((printable(label), "bold"), "  ", "  ".join(parts))
-    if first.provided_by in (Owner.STDLIB, Owner.RUNTIME):
+    license = group.license or ("" if group.version is None else "license unknown")
+    license += ", an editable install" if group.editable else ""
+    parts = filter(None, (printable(license), summed(members)))
+    head = Text.assemble((printable(group.label), "bold"), "  ", "  ".join(parts))
+    if members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME):
         roots = distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
         head.append(f"  ({roots})", "dim")
         yield indented(head, 2)

@@ -49,7 +49,8 @@ def compare_hooks(
             found = _difference(now, Change.CHANGED)
             yield found._replace(fields=fields, contents=Contents.DIFFERENT, text=text)
         elif fields:
-            yield _difference(now, Change.CHANGED)._replace(fields=fields)
+            found = _difference(now, Change.CHANGED)
+            yield found._replace(fields=fields, contents=Contents.SAME)
 
 
 def _difference(hook: HookFacts, change: Change) -> Difference:

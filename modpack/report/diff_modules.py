@@ -165,9 +165,10 @@ def compare_modules(
         fields = changed_fields(_module_fields(old), _module_fields(new))
         contents, about, is_wanted = None, "", sources is SourceChoice.ALL
         if old is not None and new is not None:
-            if record and other and not are_same(before, record, after, other):
-                contents = Contents.DIFFERENT
-            elif not fields:
+            if record and other:
+                is_same = are_same(before, record, after, other)
+                contents = Contents.SAME if is_same else Contents.DIFFERENT
+            if contents is not Contents.DIFFERENT and not fields:
                 continue
             is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
             is_wanted = is_wanted or (sources is SourceChoice.OWN and is_same_version)

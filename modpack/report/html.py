@@ -38,15 +38,14 @@ from modpack.report.facts import (
     hooks_by_callable,
 )
 from modpack.report.html_document import (
-    ModuleGroup,
     PackagedSources,
     drawn_graph,
-    grouped,
     is_self_test_input,
     packed,
     page_document,
     sources_document,
 )
+from modpack.report.module_groups import ModuleGroup, grouped
 
 _SHOWN_SOURCES: Final = 20
 _SHOWN_IMPORTERS: Final = 3

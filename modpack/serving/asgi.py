@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
 
 from modpack.serving.open_inference import HEADER_LENGTH_KEY, model_metadata, server_metadata
 from modpack.serving.openapi import openapi_document
@@ -31,6 +31,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 Headers: TypeAlias = dict[bytes, bytes]
+_Ended: TypeAlias = tuple[float, bytes, Scope, int, float, dict[str, Any]]
 _Action: TypeAlias = Literal["predict", "infer", "ready", "metadata", "page"]
 
 _GONE: Final = 499
@@ -62,17 +63,6 @@ class Metrics(Protocol):
 
 class _ClientGone(Exception):
     """The client has closed the connection."""
-
-
-class _Ended(NamedTuple):
-    """What is counted and logged of a request."""
-
-    at: float
-    identifier: bytes
-    scope: Scope
-    status: int
-    seconds: float
-    facts: dict[str, Any]
 
 
 class ServerApp:
@@ -130,7 +120,7 @@ class ServerApp:
             seconds = time.perf_counter() - started
             if not self._ended:
                 asyncio.get_running_loop().call_later(_RECORD_AFTER, self.record)
-            self._ended.append(_Ended(time.time(), identifier, scope, status, seconds, facts))
+            self._ended.append((time.time(), identifier, scope, status, seconds, facts))
 
     def record(self) -> None:
         """Count and log the requests that have ended since the last call."""

@@ -9,10 +9,12 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Literal
 
+import msgspec
+
 from modpack.core.text import printable
 from modpack.serving.tasks import Log
 
-_encode = json.JSONEncoder(default=str).encode  # json.dumps would create it for each line
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def make_log(log_format: Literal["json", "text"]) -> Log:
@@ -25,7 +27,7 @@ def make_log(log_format: Literal["json", "text"]) -> Log:
         now = datetime.now(timezone.utc) if at is None else datetime.fromtimestamp(at, timezone.utc)
         if log_format == "json":
             time = now.isoformat(timespec="milliseconds")
-            line = _encode({"time": time, "event": event, **fields})
+            line = _to_json({"time": time, "event": event, **fields})
         else:
             shown = " ".join(f"{name}={_show(value)}" for name, value in fields.items())
             line = f"{now.astimezone():%H:%M:%S} {event} {shown}"
@@ -34,11 +36,18 @@ def make_log(log_format: Literal["json", "text"]) -> Log:
     return write
 
 
+def _to_json(record: dict[str, object]) -> str:
+    with suppress(UnicodeError):  # a file's name with bytes that are not UTF-8
+        line = _encode(record).decode()
+        if line.isascii():
+            return line
+    return json.dumps(record, default=str)  # escapes all other characters
+
+
 def write_line(line: str) -> None:
     """Write a line to stderr. A server logs the lines of its workers."""
     with suppress(OSError, ValueError):  # the reader of the log has ended
         sys.stderr.write(f"{printable(line)}\n")
-        sys.stderr.flush()
 
 
 def _show(value: object) -> str:

@@ -772,12 +772,20 @@ def test_diff_of_package_with_itself_is_empty(first):
     assert told("diff", first, first)["identical"] is True
 
 
-def _changes(rows: list[dict], name: str) -> dict[str, str]:
-    return {each[name]: each["change"] for each in rows}
+def _of_part(document: dict, part: str) -> dict[str, dict]:
+    return {each["subject"]: each for each in document["differences"] if each["part"] == part}
+
+
+def _changes(document: dict, part: str) -> dict[str, str]:
+    return {subject: each["change"] for subject, each in _of_part(document, part).items()}
+
+
+def _fields(difference: dict) -> dict[str, tuple[str | None, str | None]]:
+    return {each["name"]: (each["before"], each["after"]) for each in difference["fields"]}
 
 
 def test_diff_lists_added_removed_and_changed_modules(differences):
-    assert _changes(differences["modules"], "module") == {
+    assert _changes(differences, "module") == {
         "mathbits": "changed",
         "plainbox": "removed",
         "scout.blocks": "changed",
@@ -786,8 +794,8 @@ def test_diff_lists_added_removed_and_changed_modules(differences):
 
 
 def test_diff_shows_changed_source_lines(differences):
-    modules = {each["module"]: each for each in differences["modules"]}
-    unified = modules["scout.blocks"]["source"]["unified"]
+    modules = _of_part(differences, "module")
+    unified = modules["scout.blocks"]["text"]["unified"]
     changed = [each for each in unified if each[:1] in "+-" and each[1:2] not in "+-"]
     assert changed == [
         "-import plainbox",
@@ -796,37 +804,36 @@ def test_diff_shows_changed_source_lines(differences):
         '+    """Calls what is interned and what is extern, twice."""',
         "+    return cell(x) * mathbits.ONE * 2",
     ]
-    assert modules["mathbits"]["source"] is None
+    assert modules["mathbits"]["text"] is None
 
 
 def test_diff_lists_changed_versions(first, second, differences):
-    distributions = _changes(differences["distributions"], "name")
+    distributions = _changes(differences, "distribution")
     assert distributions == {"mathbits": "changed", "plainbox": "removed"}
     text = asked("diff", first, second).output
     assert "1.4.0 -> 1.5.0" in text
 
 
 def test_diff_lists_added_hook(differences):
-    (hook,) = differences["hooks"]
-    assert hook["change"] == "added"
-    assert hook["after"]["kind"] == "forward"
-    assert hook["after"]["target"] == ["head"]
-    assert hook["after"]["callable"]["name"] == "scout.clipping.clip"
+    (hook,) = _of_part(differences, "hook").values()
+    assert (hook["subject"], hook["change"]) == ("head", "added")
+    fields = _fields(hook)
+    assert fields["kind"] == (None, "forward")
+    assert fields["calls"] == (None, "scout.clipping.clip")
 
 
 def test_diff_lists_changed_tensors_with_all_names(differences):
-    tensors = {each["name"]: each for each in differences["tensors"]}
-    assert _changes(differences["tensors"], "name") == {
+    assert _changes(differences, "tensor") == {
         "linear.weight": "changed",
         "head.weight": "changed",
         "history": "changed",
     }
-    assert tensors["history"]["before"]["shape"] == [2]
-    assert tensors["history"]["after"]["shape"] == [3]
+    history = _of_part(differences, "tensor")["history"]
+    assert _fields(history)["shape"] == ("[2]", "[3]")
 
 
 def test_diff_in_reverse_order_is_inverted(first, second):
-    modules = _changes(told("diff", second, first, status=1)["modules"], "module")
+    modules = _changes(told("diff", second, first, status=1), "module")
     assert modules["scout.clipping"] == "removed"
     assert modules["plainbox"] == "added"
 

@@ -115,7 +115,7 @@ def test_report_shows_a_shared_hint_once():
 def test_mock_runtime_belongs_to_modpack():
     runtime = ModuleFacts("_modpack_mock", Action.INTERN, "implicit", size_bytes=10)
     text = shown(AuditFacts("m", (runtime,)))
-    assert "modpack  1 module" in text and "without a known distribution" not in text
+    assert "mocks of modpack  1 module" in text
 
 
 def test_modules_are_grouped_by_distribution():
@@ -131,7 +131,7 @@ def test_modules_are_grouped_by_distribution():
     )
     lines = [line.strip() for line in shown(AuditFacts("m", modules)).splitlines()]
     assert "lib==2.0  MIT  2 modules, 2.0 kB  intern('lib.**')" in lines
-    assert "without a known distribution  2 modules, 2.0 kB" in lines
+    assert "own  2 modules, 2.0 kB" in lines
     assert any(line.startswith("own.b  1.0 kB  preset pinned") for line in lines)
 
 
@@ -141,7 +141,7 @@ def test_standard_library_is_one_line():
         for name in ("json", "json.decoder", "os")
     )
     text = shown(AuditFacts("m", modules))
-    assert "the standard library  PSF-2.0  3 modules  (json, os)" in text
+    assert "Python's standard library  PSF-2.0  3 modules  (json, os)" in text
 
 
 def test_editable_install_and_unknown_license_are_shown():

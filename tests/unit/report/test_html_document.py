@@ -13,17 +13,14 @@ from modpack.diagnostics import Diagnostic
 from modpack.report.audit_facts import AuditFacts, MockFacts
 from modpack.report.facts import ModuleFacts, UseFacts
 from modpack.report.html_document import (
-    GroupKind,
     PackagedSources,
-    group_of,
-    grouped,
-    groups_of,
     nearest_sources,
     packed,
     page_document,
     previous_on_chains,
     sources_document,
 )
+from modpack.report.module_groups import GroupKind, group_of, grouped, groups_of
 
 SAVED = "<model/net.pkl>"
 
