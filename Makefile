@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-serve screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,10 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest benchmarks/micro -p no:cacheprovider --benchmark-storage=build/micro \
 		--benchmark-autosave $(if $(wildcard build/micro/*/*.json),--benchmark-compare --benchmark-group-by=fullname) \
 		--benchmark-columns=min,median,iqr,rounds --benchmark-sort=fullname
+
+# make bench-start ONLY="transformers_bert timm_vit" chooses the recipes.
+bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imports up to the first output
+	@OMP_NUM_THREADS=1 $(CORPUS)/bin/python benchmarks/start.py $(if $(ONLY),$(ONLY),transformers_bert diffusers_unet timm_vit peft_lora)
 
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py

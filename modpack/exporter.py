@@ -88,6 +88,7 @@ def save(
     pickle_protocol: int = DEFAULT_PROTOCOL,
     self_test: SelfTestChoice | None = None,
     self_test_device: str | None = None,
+    lazy: bool | None = None,
     allow_secrets_in: GlobPattern = (),
     progress: bool | None = None,
     importer: Importer | Sequence[Importer] = sys_importer,
@@ -132,6 +133,9 @@ def save(
             By default, tensors are loaded to the devices that they were saved on. Numbers that
             another kind of device computed are compared with the tolerances of
             :func:`torch.testing.assert_close`.
+        lazy: Whether to find the imports that can wait until a name is looked up, which lets the
+            package start faster. This needs example inputs and a self-test that passes. None finds
+            none.
         allow_secrets_in: Locations that may contain possible secrets: patterns of module paths, or
             of records if they contain ``/``. A pattern with ``#`` and a fingerprint, as shown in
             the PackagingError, allows only that text.
@@ -179,6 +183,7 @@ def save(
             debug,
             self_test=self_test,
             self_test_device=self_test_device,
+            lazy=lazy,
             allow_secrets_in=allow_secrets_in,
         )
         stack.enter_context(exporter)
@@ -223,6 +228,7 @@ class PackageExporter:
             variable ``MODPACK_SELF_TEST`` is ``0``.
         self_test_device: Device on which the self-test runs the example inputs; see
             :func:`modpack.save`.
+        lazy: Whether to find the imports that can wait; see :func:`modpack.save`.
         allow_secrets_in: Locations that may contain possible secrets; see :func:`modpack.save`.
 
     Raises:
@@ -247,10 +253,12 @@ class PackageExporter:
         *,
         self_test: SelfTestChoice | None = None,
         self_test_device: str | None = None,
+        lazy: bool | None = None,
         allow_secrets_in: GlobPattern = (),
     ) -> None:
         require_target(f)
         require_options(debug=debug, self_test=self_test, self_test_device=self_test_device)
+        require_options(lazy=lazy)
         secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
@@ -266,6 +274,7 @@ class PackageExporter:
         )
         self._plans_only = f is None
         self._self_test_device = self_test_device
+        self._is_lazy = bool(lazy)
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -735,6 +744,7 @@ class PackageExporter:
             self._roots,
             self._namespace(plan),
             self._self_test_device,
+            self._is_lazy,
         )
         tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
         self._call_signatures.update({c.resource: c for c in self_test.call_signatures})

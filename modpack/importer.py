@@ -85,6 +85,7 @@ def load(
     verify: VerifyLevel = "code",
     on_mismatch: OnMismatch = "warn",
     namespace: NamespaceKind = "auto",
+    lazy: bool | None = None,
     progress: bool | None = None,
 ) -> Any:
     """Load a package's main object and re-register its hooks.
@@ -116,6 +117,10 @@ def load(
             a package named by the digest, so that packages never conflict; ``'process'`` uses their
             real names. ``'auto'`` uses the namespace in which the package passed its self-test, or
             ``'private'`` without a self-test.
+        lazy: Whether imports at module level of packaged code wait until a name is looked up, as in
+            PEP 810. None lets imports wait if the package's self-test found that they can. A policy
+            that restricts imports lets none wait. The environment variable ``MODPACK_LAZY`` changes
+            the default: ``0`` lets none wait, ``1`` all.
         progress: Whether to show progress on stderr once the work takes more than a second. None
             shows it in a terminal and in a notebook.
 
@@ -141,7 +146,12 @@ def load(
         # Packaged code is imported with garbage collection (benchmark row first-load).
         stack.enter_context(gc_paused())
         importer = PackageImporter(
-            path, policy=policy, verify=verify, on_mismatch=on_mismatch, namespace=namespace
+            path,
+            policy=policy,
+            verify=verify,
+            on_mismatch=on_mismatch,
+            namespace=namespace,
+            lazy=lazy,
         )
         try:
             if package is None or resource is None:
@@ -155,10 +165,10 @@ def load(
                 with_optimizer=with_optimizer,
             )
         except BaseException:
-            importer.close()
+            importer._discard()
             raise
         if not importer._namespace.is_used:  # the importer cannot be reached from the object
-            importer.close()
+            importer._discard()
         return loaded
 
 
@@ -190,6 +200,7 @@ class PackageImporter(Importer):
             ``'error'``, or ``'ignore'``; see :func:`modpack.load`.
         namespace: Names of the package's modules in ``sys.modules``: ``'private'``, ``'process'``,
             or ``'auto'``; see :func:`modpack.load`.
+        lazy: Whether imports of packaged code wait; see :func:`modpack.load`.
 
     Attributes:
         hook_handles: torch's handles of the hooks that the latest loads registered, by name.
@@ -217,15 +228,18 @@ class PackageImporter(Importer):
         verify: VerifyLevel = "code",
         on_mismatch: OnMismatch = "warn",
         namespace: NamespaceKind = "auto",
+        lazy: bool | None = None,
     ) -> None:
         _require_arguments(file_or_buffer, module_allowed)
         require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, namespace=namespace)
+        require_options(lazy=lazy)
         self._policy = policy
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
         self._archive = open_archive(file_or_buffer)
         try:
             self._open(file_or_buffer, module_allowed, namespace)
+            self._defer_imports(lazy)
         except BaseException:
             self._archive.close()
             raise
@@ -233,8 +247,14 @@ class PackageImporter(Importer):
     def close(self) -> None:
         """Close the file and remove the package's modules from ``sys.modules``.
 
-        Loaded objects keep working as long as they import no more modules.
+        Loaded objects keep working as long as they import no more modules. Imports that wait are
+        executed first.
         """
+        self._namespace.end_deferral(self)
+        self._discard()
+
+    def _discard(self) -> None:
+        """Close the package, whose objects nothing uses."""
         for key, (_, importer, _) in list(_LOADERS.items()):
             if importer is self:
                 _LOADERS.pop(key, None)
@@ -250,7 +270,10 @@ class PackageImporter(Importer):
         failure: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if failure is None:
+            self.close()
+        else:
+            self._discard()
 
     def __repr__(self) -> str:
         return f"PackageImporter({self.filename!r})"
@@ -614,6 +637,23 @@ class PackageImporter(Importer):
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
         self.hooks: dict[str, Any] = {}
+
+    def _defer_imports(self, is_lazy: bool | None) -> None:
+        """Let imports wait if the caller, the environment, or else the package chooses so."""
+        if is_lazy is None:
+            is_lazy = {"0": False, "1": True}.get(os.environ.get("MODPACK_LAZY", ""))
+        if is_lazy is None:
+            is_lazy = self._archive.has(layout.WAITING)
+        is_restricted = self._policy is not None and self._policy.restricts_imports
+        if not is_lazy or is_restricted or self._namespace.finder.imports is not None:
+            return
+        from modpack.loading.lazy import read_plan  # most packages record none
+
+        try:
+            self._namespace.defer_imports(read_plan(self._archive))
+        except ArchiveError:
+            self._namespace.close(self)
+            raise
 
     def _digest(self) -> str:
         return package_digest(self._archive)

@@ -118,6 +118,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "debug": bool,
     "global_hooks": bool,
     "intern_native": bool,
+    "lazy": bool | None,
     "namespace": NamespaceKind,
     "on_mismatch": OnMismatch,
     "package": str | None,

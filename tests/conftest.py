@@ -38,6 +38,7 @@ class Packaged(Protocol):
         objects: Mapping[str, object] | None = None,
         dependencies: bool = True,
         namespace: str = "private",
+        lazy: bool | None = None,
     ) -> PackageImporter: ...
 
 
@@ -90,6 +91,7 @@ def packaged(tmp_path: Path) -> Iterator[Packaged]:
         objects: Mapping[str, object] | None = None,
         dependencies: bool = True,
         namespace: str = "private",
+        lazy: bool | None = None,
     ) -> PackageImporter:
         path = tmp_path / f"package{len(opened)}.pt"
         with PackageExporter(path) as exporter:
@@ -101,7 +103,7 @@ def packaged(tmp_path: Path) -> Iterator[Packaged]:
             for name, obj in (objects or {}).items():
                 folder, _, resource = name.rpartition("/")
                 exporter.save_pickle(folder.replace("/", "."), resource, obj)
-        opened.append(PackageImporter(path, namespace=namespace))
+        opened.append(PackageImporter(path, namespace=namespace, lazy=lazy))
         return opened[-1]
 
     yield package
@@ -142,7 +144,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         return root
 
     yield write
-    for name in [n for n, module in sys.modules.items() if _lives_below(module, roots)]:
+    for name in [n for n, module in list(sys.modules.items()) if _lives_below(module, roots)]:
         del sys.modules[name]
     importlib.invalidate_caches()
 
@@ -186,7 +188,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Insta
         return site
 
     yield write
-    for name in [n for n, module in sys.modules.items() if _lives_below(module, [site])]:
+    for name in [n for n, module in list(sys.modules.items()) if _lives_below(module, [site])]:
         del sys.modules[name]
 
 

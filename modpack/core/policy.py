@@ -274,6 +274,11 @@ class TrustPolicy:
         is_standard = root_of(module) in sys.stdlib_module_names
         return _allows(self.allow_stdlib if is_standard else self.allow_externs, module)
 
+    @property
+    def restricts_imports(self) -> bool:
+        """Whether an import of a module of the loading environment can be refused."""
+        return self.allow_externs is not None or self.allow_stdlib is not None
+
     def allows_hook(self, kind: str) -> bool:
         """Return whether a package may have hooks of a kind."""
         return _allows(self.allow_hook_kinds, kind)

@@ -41,7 +41,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import CodeType
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from modpack.archive.module_index import (
     MODULES_NAME,
@@ -76,9 +76,30 @@ _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
+class CodeForm(NamedTuple):
+    """Properties of a module that its code depends on, apart from its source and its path.
+
+    Attributes:
+        is_lazy: Whether imports at module level may wait.
+        is_package: Whether the module is a Python package.
+    """
+
+    is_lazy: bool = False
+    is_package: bool = False
+
+
+EAGER: Final = CodeForm()
+"""The form of code in which all imports are executed where they are."""
+
+
 @gc_paused()
 def compile_module(
-    source: bytes, file: str, package: str, is_ours: Callable[[str], bool], optimize: int = -1
+    source: bytes,
+    file: str,
+    package: str,
+    is_ours: Callable[[str], bool] | None,
+    optimize: int = -1,
+    form: CodeForm = EAGER,
 ) -> CodeType:
     """Compile a packaged module's source.
 
@@ -87,22 +108,31 @@ def compile_module(
         file: The path that tracebacks show.
         package: The module's ``__package__``, without the namespace; empty for a module at the
             top level.
-        is_ours: Returns whether an absolute module path must not be imported from the host.
+        is_ours: Returns whether an absolute module path must not be imported from the host. None
+            in the process namespace.
         optimize: As for :func:`compile`.
+        form: What else the code depends on.
 
     Raises:
         SyntaxError: If the source is not valid Python.
         ValueError: If the source contains null bytes.
     """
     # Building a syntax tree takes twice as long as compiling the text; most sources need none.
-    looks_up = re.search(_SYS_MODULES, source) is not None
-    if looks_up or _may_import_ours(source, is_ours):
+    looks_up = is_ours is not None and re.search(_SYS_MODULES, source) is not None
+    imports_ours = is_ours is not None and _may_import_ours(source, is_ours)
+    if form.is_lazy or looks_up or imports_ours:
         try:
             tree = ast.parse(source, file)
-            changed = _make_relative(tree, package.count(".") + 2 if package else 1, is_ours)
+            changed = False
+            if is_ours is not None and imports_ours:
+                changed = _make_relative(tree, package.count(".") + 2 if package else 1, is_ours)
             transformer = _ModulesTransformer()
             if looks_up:
                 transformer.visit(tree)
+            if form.is_lazy:
+                from modpack.loading.waiting_imports import postpone_imports
+
+                changed |= postpone_imports(tree, source, form.is_package)
             if changed or transformer.changed:
                 code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
@@ -223,6 +253,8 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 _FORM = 1
 """Version of the files and of the code in them. Increase it with every change."""
+LAZY_FORM = "lazy1"
+"""Marks code whose imports may wait. Increase it when :func:`.postpone_imports` changes."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10
 """Size in bytes up to which reading a file is faster than mapping it."""
@@ -235,27 +267,31 @@ _Piece = tuple[memoryview, bytes]
 """Marshalled code in the content of a file, and its SHA-256."""
 
 
-def code_store(tree: Path, prefix: str, index: ModuleIndex) -> BytecodeCache | None:
+def code_store(
+    tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False
+) -> BytecodeCache | None:
     """Return the store of a package's compiled code; None if code is not stored.
 
     Args:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
         index: The package's modules.
+        is_lazy: Whether imports at module level may wait.
     """
     is_temporary = tree.name != FILES
     if is_temporary or sys.implementation.cache_tag is None:
         return None
-    return BytecodeCache(tree, prefix, index)
+    return BytecodeCache(tree, prefix, index, is_lazy)
 
 
 class BytecodeCache:
     """The compiled code of one tree, for one Python version and one kind of namespace."""
 
-    def __init__(self, tree: Path, prefix: str, index: ModuleIndex) -> None:
+    def __init__(self, tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
         kind = "private" if prefix else "process"
-        variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}"
+        lazy = f"-{LAZY_FORM}" if is_lazy else ""
+        variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}{lazy}"
         self._tree = tree
         self._index = index
         self._folder = tree.parent / CODE / variant
@@ -263,7 +299,7 @@ class BytecodeCache:
         self._kept: Mapping[_Key, _Piece] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
-        self._ahead = CompileAhead(tree, prefix, index)
+        self._ahead = CompileAhead(tree, prefix, index, is_lazy)
 
     def get(self, module: str, file: str) -> CodeType | None:
         """Return the code of a module; None if it is neither stored nor compiled ahead.
@@ -393,9 +429,9 @@ PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} {_
 
 Task = tuple[str, str, bool, int, str]
 """A module's path, its record, whether it is a package, and size and SHA-256 of its source."""
-Job = tuple[str, str, str, int, tuple[str, ...], tuple[str, ...], list[Task]]
-""":data:`PYTHON`, the tree, the namespace's prefix, the optimization level, the first components of
-the package's modules and of its extern modules, and the tasks."""
+Job = tuple[str, str, str, int, bool, tuple[str, ...], tuple[str, ...], list[Task]]
+""":data:`PYTHON`, the tree, the namespace's prefix, the optimization level, whether imports may
+wait, the first components of the package's modules and of its extern modules, and the tasks."""
 _START: Final = f"{FIND_MODPACK}; from modpack.loading.compile import main; main()"
 _MISSES: Final = 8
 """Number of modules that an import compiles itself before it starts a helper."""
@@ -410,10 +446,12 @@ class CompileAhead:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
         index: The package's modules.
+        is_lazy: Whether imports at module level may wait.
     """
 
-    def __init__(self, tree: Path, prefix: str, index: ModuleIndex) -> None:
+    def __init__(self, tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False) -> None:
         self._tree = tree
+        self._is_lazy = is_lazy
         self._prefix = prefix
         self._index = index
         self._helper: _Helper | None = None
@@ -448,7 +486,8 @@ class CompileAhead:
             return None
         roots, externs = tuple(self._index.roots), tuple(self._index.extern_roots)
         optimize = sys.flags.optimize
-        job = (PYTHON, str(self._tree), self._prefix, optimize, roots, externs, tasks)
+        kind = (self._prefix, optimize, self._is_lazy)
+        job = (PYTHON, str(self._tree), *kind, roots, externs, tasks)
         helper = start_if_possible(partial(_Helper, job), "compiling")
         if helper is None:
             self._is_off = True
@@ -579,14 +618,15 @@ def compile_all(
         is_wanted: Returns whether to continue; called before each task.
         answer: Called with the number of a task and its marshalled code.
     """
-    _, tree, prefix, optimize, roots, extern_roots, tasks = job
+    _, tree, prefix, optimize, is_lazy, roots, extern_roots, tasks = job
     stays = partial(is_package_import, roots=frozenset(roots), extern_roots=frozenset(extern_roots))
     for number in reversed(range(len(tasks))):
         if not is_wanted():
             return
         if not is_done[number]:
             try:
-                piece = _compiled_for(tasks[number], tree, prefix, optimize, stays)
+                is_ours = stays if prefix else None
+                piece = _compiled_for(tasks[number], tree, is_ours, optimize, is_lazy)
             except Exception:  # the importing process raises it
                 continue
             if piece is not None:
@@ -594,7 +634,7 @@ def compile_all(
 
 
 def _compiled_for(
-    task: Task, tree: str, prefix: str, optimize: int, stays: Callable[[str], bool]
+    task: Task, tree: str, is_ours: Callable[[str], bool] | None, optimize: int, is_lazy: bool
 ) -> bytes | None:
     """Return the marshalled code of a module; None if its source is not the package's."""
     module, record, is_package, size, sha256 = task
@@ -602,10 +642,9 @@ def _compiled_for(
     source = Path(file).read_bytes()
     if (len(source), hashlib.sha256(source).hexdigest()) != (size, sha256):
         return None
-    if not prefix:
-        return marshal.dumps(_compiled(source, file, optimize))
     package = module if is_package else module.rpartition(".")[0]
-    return marshal.dumps(compile_module(source, file, package, stays, optimize))
+    form = CodeForm(is_lazy, is_package)
+    return marshal.dumps(compile_module(source, file, package, is_ours, optimize, form))
 
 
 def _answer(number: int, piece: bytes) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from modpack.core.graph import Location
     from modpack.loading.compile import BytecodeCache
+    from modpack.loading.lazy import LazyImports
 
 if TYPE_CHECKING or sys.version_info < (3, 11):
     from importlib.abc import TraversableResources
@@ -56,6 +57,9 @@ class PackageFinder(MetaPathFinder):
         index: The package's modules.
         tree: The folder with the package's files.
         mark: Puts the namespace's globals into a module before its code runs.
+
+    Attributes:
+        imports: The imports that wait; None if all are executed where they are.
     """
 
     def __init__(
@@ -66,13 +70,14 @@ class PackageFinder(MetaPathFinder):
         self.index = index
         self.tree = tree
         self.mark = mark
+        self.imports: LazyImports | None = None
 
     @cached_property
     def code(self) -> BytecodeCache | None:
         """The store of compiled code; None if Python keeps it next to the sources."""
         from modpack.loading.compile import code_store  # many packages contain no code
 
-        return code_store(self.tree, self.prefix, self.index)
+        return code_store(self.tree, self.prefix, self.index, self.imports is not None)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
@@ -213,6 +218,15 @@ class _MarkingLoader(SourceFileLoader):
 class _PackagedLoader(_MarkingLoader):
     """The loader of a package's modules."""
 
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        imports = self._finder.imports
+        if imports is None:
+            return super().create_module(spec)
+        local, is_package = spec.name[len(self._finder.prefix) :], self.is_package(spec.name)
+        module = imports.make_module(spec.name, local, is_package)
+        self._finder.mark(module)
+        return module
+
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the module's stored code, or compile the source."""
         kept = self._finder.code
@@ -229,13 +243,16 @@ class _PackagedLoader(_MarkingLoader):
     def source_to_code(  # type: ignore[override]  # InspectLoader has it as a static method
         self, data: Any, path: Any, *, _optimize: int = -1
     ) -> CodeType:
-        if not self._finder.prefix:
+        finder = self._finder
+        if not finder.prefix and finder.imports is None:
             return super().source_to_code(data, path, _optimize=_optimize)
-        module = self.name[len(self._finder.prefix) :]
-        package = module if self.is_package(self.name) else module.rpartition(".")[0]
-        from modpack.loading.compile import compile_module
+        module, is_package = self.name[len(finder.prefix) :], self.is_package(self.name)
+        package = module if is_package else module.rpartition(".")[0]
+        from modpack.loading.compile import CodeForm, compile_module
 
-        return compile_module(data, path, package, self._finder.index.is_package_import, _optimize)
+        form = CodeForm(finder.imports is not None, is_package)
+        is_ours = finder.index.is_package_import if finder.prefix else None
+        return compile_module(data, path, package, is_ours, _optimize, form)
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))
@@ -245,9 +262,13 @@ class _PackagedLoader(_MarkingLoader):
 
     def _variant(self, path: str) -> str:
         """Return the path of bytecode; private and process namespaces need different files."""
-        stem, dot, suffix = path.rpartition(".")
-        is_private = self._finder.prefix and suffix == "pyc"
-        return f"{stem}.{_VARIANT}{dot}{suffix}" if is_private else path
+        stem, _, suffix = path.rpartition(".")
+        parts = [_VARIANT] if self._finder.prefix else []
+        if self._finder.imports is not None:
+            from modpack.loading.compile import LAZY_FORM
+
+            parts.append(LAZY_FORM)
+        return ".".join([stem, *parts, suffix]) if parts and suffix == "pyc" else path
 
 
 class CompiledLoader(ExtensionFileLoader):

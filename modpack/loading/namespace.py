@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from importlib.machinery import FileFinder, ModuleSpec
 from pathlib import Path
-from types import MappingProxyType, ModuleType
-from typing import Any
+from types import MappingProxyType, ModuleType, NoneType
+from typing import TYPE_CHECKING, Any
 
 from modpack.archive.module_index import (
     MODULES_NAME,
@@ -30,6 +30,9 @@ from modpack.core.names import PACKAGES, is_within, root_of
 from modpack.core.process import raise_gc_threshold, restore_gc_threshold
 from modpack.errors import NamespaceConflictError
 from modpack.loading.finder import FolderLoader, PackageFinder
+
+if TYPE_CHECKING:
+    from modpack.loading.lazy import LazyPlan
 
 NAMESPACES = ("private", "process")
 """The kinds of namespaces."""
@@ -236,6 +239,24 @@ class Namespace:
         fresh = vars(builtins).copy()
         fresh["__import__"], fresh[MODULES_NAME] = self.import_statement, self._modules
         self.builtins.update(fresh)
+
+    def defer_imports(self, plan: LazyPlan) -> None:
+        """Let imports of modules wait that are loaded from now on.
+
+        Args:
+            plan: Which of them may wait.
+        """
+        from modpack.loading.lazy import LazyImports, eager_names
+        from modpack.loading.lazy_compiler import end_before_tracing
+
+        self.builtins.update(eager_names())
+        self.finder.imports = LazyImports(self, plan)
+        end_before_tracing(self.finder.imports)
+
+    def end_deferral(self, importer: object) -> None:
+        """Execute the imports that wait, unless another importer has claimed the namespace."""
+        if self.finder.imports is not None and self._importer is importer:
+            self.finder.imports.end()
 
     def use(self, index: ModuleIndex) -> None:
         """Replace the index with one that has more modules."""
@@ -468,13 +489,16 @@ class Namespace:
         if self._is_importing and not self._is_large:
             self._is_large = True
             raise_gc_threshold(self)
-        vars(module).update(
-            __builtins__=self.builtins, __modpack__=self._importer, __torch_package__=True
-        )
+        names = vars(module)
+        if type(names.get("__builtins__")) in (dict, NoneType):  # no import in the module waits
+            names["__builtins__"] = self.builtins
+        names.update(__modpack__=self._importer, __torch_package__=True)
 
     def _end_of_import(self) -> None:
         """Finish an outermost import; one in another thread may still be running."""
         self._is_importing = False
+        if self.finder.imports is not None:
+            self.finder.imports.settle()
         if self._is_large:
             self._is_large = False
             restore_gc_threshold(self)

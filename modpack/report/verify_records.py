@@ -30,6 +30,7 @@ from modpack.archive.records import (
     read_self_test,
     read_specs,
     read_tensors,
+    read_waiting,
 )
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json
@@ -79,6 +80,7 @@ _OF_THE_FORMAT: Final = frozenset(
         *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
         *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
         *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
+        layout.WAITING,
     }
 )
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
@@ -170,6 +172,7 @@ def read_own_records(
     read_needed(layout.ENVIRONMENT, partial(read_environment, archive, manifest))
     own.objects = read_needed(layout.ENTRY, decode_objects)
     own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
+    read(layout.WAITING, partial(read_waiting, archive, manifest))
     own.call_signatures = read(
         layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest)
     )

@@ -56,6 +56,7 @@ from modpack.selftest.process import (
     ResourceRequest,
     RunResult,
     VariedCalls,
+    WaitingNames,
 )
 
 _OWN_FRAMES = 32
@@ -181,6 +182,7 @@ class _JobRunner:
         self._needs_settings = False
         self._modules: tuple[Row, ...] = ()
         self._copy_failure = ""
+        self._waiting = WaitingNames()
 
     def run(self) -> RunResult:
         """Run the job and catch everything that packaged code raises."""
@@ -206,6 +208,7 @@ class _JobRunner:
             self._needs_settings,
             self._modules,
             strip_namespaces(self._copy_failure),
+            waiting=self._waiting,
         )
 
     def vary_calls(self) -> VariedCalls:
@@ -237,7 +240,8 @@ class _JobRunner:
             _reference().declare_operators(job.operators)
         self._modules_before = frozenset(sys.modules)
         tree = Path(job.tree)
-        self._importer = IncrementalImporter(job.package, job.namespace, tree, job.policy)
+        chosen = job.policy, job.lazy, job.trial
+        self._importer = IncrementalImporter(job.package, job.namespace, tree, *chosen)
         watch_files(self._importer.tree, self._opened)
         if job.probe_level is not ProbeLevel.NOTHING:
             self._monitor = MissingResourceMonitor(self._importer, self._request, job.probe_level)
@@ -251,10 +255,19 @@ class _JobRunner:
             self._modules = self._importer.describe_modules(job.modules)
         for case in job.cases:
             started = time.monotonic()
-            self._needs_settings |= _depends_on_settings(self._importer, case, job.device)
+            if job.trial is None:
+                self._needs_settings |= _depends_on_settings(self._importer, case, job.device)
             for difference in _case_differences(self._importer, case, job.device):
                 yield case.number, difference
             self._seconds[case.number] = time.monotonic() - started
+        imports = self._importer.namespace.finder.imports
+        if job.trial is not None and imports is not None:
+            from modpack.selftest.import_effects import examine_waiting  # few runs are trials
+
+            self._waiting = examine_waiting(self._importer.namespace, imports)
+            for case in job.cases:  # again, with everything imported
+                for difference in _case_differences(self._importer, case, job.device):
+                    yield case.number, difference
 
     def _request(self, request: ResourceRequest) -> ResolvedResources:
         self._connection.send_bytes(_encode("request", request))

@@ -35,6 +35,7 @@ from modpack.loading.namespace import Namespace
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     HiddenModules,
+    LazyTrial,
     ProbeLevel,
     ResolvedResources,
     ResourceKind,
@@ -164,14 +165,35 @@ class IncrementalImporter(PackageImporter):
         tree: The folder for its code, used by this self-test only. Later rounds reuse the files and
             their bytecode, because most of them stay the same.
         policy: The trust policy. None allows everything.
+        lazy: Whether imports may wait; None for what the package records.
+        trial: What a trial of waiting imports depends on.
     """
 
     def __init__(
-        self, file: str, namespace: str, tree: Path, policy: TrustPolicy | None = None
+        self,
+        file: str,
+        namespace: str,
+        tree: Path,
+        policy: TrustPolicy | None = None,
+        lazy: bool | None = None,
+        trial: LazyTrial | None = None,
     ) -> None:
         self._folder = tree
         self._added: set[str] = set()
-        super().__init__(file, namespace=cast("NamespaceKind", namespace), policy=policy)
+        self._trial = trial
+        kind = cast("NamespaceKind", namespace)
+        super().__init__(file, namespace=kind, policy=policy, lazy=lazy)
+
+    def _defer_imports(self, is_lazy: bool | None) -> None:
+        if self._trial is None:
+            super()._defer_imports(is_lazy)
+            return
+        from modpack.loading.lazy import LazyPlan, group_companions  # few runs are trials
+
+        loaded, companions = self._trial
+        self._namespace.defer_imports(
+            LazyPlan(loaded=frozenset(loaded), companions=group_companions(companions))
+        )
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str

@@ -80,6 +80,18 @@ class ProbeLevel(str, Enum):
     """Also resources that are only tested for (``find_spec``, ``exists``), and folder contents."""
 
 
+class LazyTrial(NamedTuple):
+    """A run that finds the imports that may wait.
+
+    Attributes:
+        loaded: Packaged modules that the run without waiting imports has loaded.
+        companions: Pairs of a packaged module and another one that is imported with it.
+    """
+
+    loaded: tuple[str, ...]
+    companions: tuple[tuple[str, str], ...] = ()
+
+
 class Job(NamedTuple):
     """The task of a clean interpreter.
 
@@ -99,6 +111,8 @@ class Job(NamedTuple):
         modules: Names to describe by module; see :func:`.describe_modules`.
         in_new_interpreter: Whether no fork may run the job.
         device: The device for the examples. None for those of the saved tensors.
+        lazy: Whether imports may wait; None for what the package records.
+        trial: What a trial run of waiting imports depends on. None for other runs.
     """
 
     package: str
@@ -116,6 +130,8 @@ class Job(NamedTuple):
     modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     in_new_interpreter: bool = False
     device: str | None = None
+    lazy: bool | None = False
+    trial: LazyTrial | None = None
 
 
 ResourceKind: TypeAlias = Literal["module", "file", "folder", "metadata", "plugins"]
@@ -188,6 +204,21 @@ class Failure(NamedTuple):
     has_exited: bool = False
 
 
+class WaitingNames(NamedTuple):
+    """The result of a trial run in which imports could wait.
+
+    Attributes:
+        modules: The names that still waited after the examples, by loaded module.
+        effects: Pairs of a module and another one whose import changes it. The first is empty for
+            modules outside the package.
+        problem: Why no import may wait; empty if some may.
+    """
+
+    modules: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    effects: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+
+
 class VariedCalls(NamedTuple):
     """The result of calls with other sizes.
 
@@ -218,6 +249,7 @@ class RunResult(NamedTuple):
         changed: Parts of loaded objects that differ from those of the live ones.
         varied: The result of calls with other sizes. Empty if they were not wanted or the
             interpreter exited.
+        waiting: The result of a trial of waiting imports. Empty for other runs.
         log: The end of stdout and stderr.
         seconds: The duration in seconds.
     """
@@ -235,6 +267,7 @@ class RunResult(NamedTuple):
     copy_failure: str = ""
     changed: tuple[StateDifference, ...] = ()
     varied: VariedCalls = VariedCalls()
+    waiting: WaitingNames = WaitingNames()
     log: str = ""
     seconds: float = 0.0
 

@@ -15,6 +15,10 @@ from typing import NamedTuple
 import torch
 
 from modpack.archive import layout
+from modpack.archive.manifest import canonical_json
+from modpack.archive.records import WaitingImports
+from modpack.core.codec import record_to_json
+from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import UndeclaredImport
@@ -46,6 +50,7 @@ from modpack.selftest.process import (
     Difference,
     HiddenModules,
     Job,
+    LazyTrial,
     ProbeLevel,
     ResolvedResources,
     RunResult,
@@ -74,6 +79,9 @@ _MAX_SLOWDOWN = 30.0
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
 """The error of ``torch.ops.mylib.add`` if the operator is not declared."""
+_MAX_TRIALS = 4
+_WORTH_WAITING = 30
+"""The number of modules from which waiting imports save more than they cost to examine."""
 
 
 class Outcome(NamedTuple):
@@ -115,6 +123,7 @@ class SelfTest:
         roots: The saved objects themselves.
         namespace: The namespace that saved objects require.
         device: The device for the examples. None for those of the saved tensors.
+        is_lazy: Whether to find imports that may wait.
 
     Attributes:
         call_signatures: Those of the cases. A run that passes adds varying dimensions.
@@ -134,8 +143,10 @@ class SelfTest:
         roots: Sequence[object] = (),
         namespace: str = "private",
         device: str | None = None,
+        is_lazy: bool = True,
     ) -> None:
         self._plan = plan
+        self._is_lazy = is_lazy
         self._device = device
         self._objects = objects
         self._roots = roots
@@ -182,6 +193,7 @@ class SelfTest:
             outcome = self._run_namespaces()
             self._write(outcome.namespace)
             outcome = outcome._replace(modules=tuple(self._changed_modules(outcome)))
+            waiting = self._find_waiting(outcome)
         failure, result, why = None, outcome.result, outcome.failure
         are_equal = bool(self._cases) and why is None and not any(self._reruns.values())
         told = [d for d in outcome.modules if not (d.is_own or are_equal)]  # the outputs decide
@@ -200,6 +212,8 @@ class SelfTest:
             self._builder.write(self._plan, outcome.namespace)
         record = self._make_record(outcome, tuple(self._lasting_warnings(outcome, told)))
         write_record(self._writer, layout.SELF_TEST, record)
+        if waiting is not None:
+            self._writer.write(layout.WAITING, canonical_json(waiting), compress=True)
         runs = counted(record.rounds, "run")
         summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
@@ -426,6 +440,43 @@ class SelfTest:
                 return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
 
         return self._modules.compare(outcome.result.modules, describe_again)
+
+    def _find_waiting(self, outcome: Outcome) -> Mapping[str, Json] | None:
+        """Return the record of the imports that may wait; None if none should.
+
+        A trial run lets all of them wait. If it passes, those that still wait at its end may wait
+        in the package. A module whose import changes another one is imported with that one,
+        which is tried again.
+        """
+        seen = outcome.result.observations
+        loaded = (*seen.modules, *seen.example_modules)
+        count = len(loaded) + len(outcome.result.imported)
+        if not self._is_lazy or not self._cases or outcome.failure or count < _WORTH_WAITING:
+            return None
+        companions: set[tuple[str, str]] = set()
+        for _ in range(_MAX_TRIALS):
+            with phase("trying waiting imports"), self._builder.open_preview() as package:
+                job = self._make_job(outcome.namespace)._replace(
+                    package=package,
+                    call_signatures=(),
+                    objects=(),
+                    modules={},
+                    tables=(),
+                    in_new_interpreter=True,
+                    trial=LazyTrial(loaded, tuple(sorted(companions))),
+                )
+                result = run_job(job, lambda _: ResolvedResources(), self._timeout)
+            found = result.waiting
+            if result.failure is not None or self._unexplained(result) or found.problem:
+                why = result.failure.text if result.failure is not None else found.problem
+                _log.info("imports do not wait: %s", why or "the output differs if they do")
+                return None
+            if companions.issuperset(found.effects):
+                pairs = tuple(sorted(companions))
+                return record_to_json(WaitingImports(found.modules, tuple(sorted(loaded)), pairs))
+            companions.update(found.effects)
+        _log.info("imports do not wait: too many of them change other modules")
+        return None
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned

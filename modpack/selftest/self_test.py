@@ -110,6 +110,7 @@ def self_test(
         policy=policy,
         objects=recorded.objects,
         device=recorded.device,
+        lazy=None,
     )
     with phase("self-test"):
         result = run_job(job, lambda _: ResolvedResources(), timeout)

@@ -155,7 +155,8 @@ def test_unused_code_of_helper_is_not_stored(make, started, monkeypatch):
 def test_helper_starts_with_last_module_and_skips_taken_ones(make):
     package = make()
     tasks = package.store._waiting()
-    job = (compilehelper.PYTHON, str(package.tree), "x.", 0, ("app",), (), tasks)
+    kind = ("x.", 0, False)
+    job = (compilehelper.PYTHON, str(package.tree), *kind, ("app",), (), tasks)
     done, wanted, answers = bytearray(len(tasks)), iter([True] * 5 + [False]), []
     done[-2] = 1
     compilehelper.compile_all(job, done, lambda: next(wanted), lambda n, _: answers.append(n))
@@ -373,7 +374,8 @@ def test_threads_take_each_module_once_or_compile_it(make, started, monkeypatch)
 def test_helper_ends_with_its_parent(make, tmp_path):
     package = make()
     tasks = package.store._waiting()[:2]
-    job = (compilehelper.PYTHON, str(package.tree), "x.", 0, ("app",), (), tasks)
+    kind = ("x.", 0, False)
+    job = (compilehelper.PYTHON, str(package.tree), *kind, ("app",), (), tasks)
     for asker, python, says in (
         (os.getpid(), compilehelper.PYTHON, True),
         (os.getpid() + 1, compilehelper.PYTHON, False),

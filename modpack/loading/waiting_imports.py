@@ -1,0 +1,295 @@
+"""Compile imports at module level so that they can wait until a name is looked up.
+
+``from mylib.ops import fuse`` becomes ``if __modpack_defer__("fuse", ...): from mylib.ops import
+fuse``. At run time, :class:`.ModuleBuiltins` notes the import and skips the statement, or lets it
+run where it stands. No other code changes: what reads the name later is compiled as it is written.
+
+Statements stay where their effect is part of the module's control flow (``try``, ``with``, loops,
+class bodies), and where nothing in the module reads the name: such a module may be imported for its
+side effects. ``import a.b`` binds ``a`` and is left alone, too.
+
+Before Python 3.14, a ``def`` evaluates its annotations, most of which no code ever reads. Those
+that may name something that waits are evaluated when they are read for the first time.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+DEFER_NAME: Final = "__modpack_defer__"
+"""The builtin that notes an import; see :meth:`.ModuleBuiltins.defer`."""
+ANNOTATE_NAME: Final = "__modpack_annotate__"
+"""The builtin that sets postponed annotations; see :meth:`.ModuleBuiltins.annotate`."""
+COMPILER_NAME: Final = "__modpack_compiler__"
+"""The builtin that replaces decorators of torch's compiler; see :func:`.decorate`."""
+COMPILER_DECORATORS: Final = ("allow_in_graph", "assume_constant_result", "disable")
+"""Functions of ``torch.compiler`` that import the compiler only to mark a function."""
+
+_Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
+_DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
+_READS_ALL_NAMES: Final = re.compile(
+    rb"\b(?:f_globals|__globals__|__builtins__|_getframe)\b"
+    rb"|\.\s*__class__\s*=[^=]|\bjit\b[^\n]*\bscript"
+)
+"""Code that reads a module's names in other ways than by looking one up."""
+_LISTS_NAMES: Final = re.compile(rb"\b(?:dir|locals|vars)\s*\(\s*\)")
+"""Calls that list the names of the scope that they are in."""
+_TEXT: Final = re.compile(
+    rb"(?s)((?:[rR]?[fF][rR]?)(?:\"\"\"(?:\\.|.)*?\"\"\"|'''(?:\\.|.)*?'''))"
+    rb"|\"\"\"(?:\\.|.)*?\"\"\"|'''(?:\\.|.)*?'''|#[^\n]*"
+    rb"|(\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*')"
+)
+"""Text in triple quotes and comments, in which a word is no use of a name; and other strings, which
+are captured: ``__all__`` and quoted annotations are in them."""
+_WORD: Final = re.compile(rb"(?<![\w.])[A-Za-z_]\w*")
+_GLOBAL: Final = re.compile(rb"\bglobal[ \t]+([\w, \t]+)")
+
+
+def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
+    """Change a module's syntax tree in place so that its imports can wait.
+
+    Args:
+        tree: The syntax tree.
+        source: The source that it was parsed from.
+        is_package: Whether the module is a Python package. Its imports are names for others, so
+            they can wait although the module itself does not read them.
+
+    Returns:
+        Whether anything was changed.
+    """
+    if _DEFERRABLE.search(source) is None:
+        return False
+    text = _without_text(source)
+    if _READS_ALL_NAMES.search(text):
+        return False
+    if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
+        return False
+    has_hook = "__getattr__" in _bound_names(tree.body)
+    kept = {name.strip() for names in _GLOBAL.findall(text) for name in names.split(b",")}
+    kept |= {name.encode() for name in _deleted_names(tree.body)}
+    used = None if is_package else _used_words(tree, source)
+    names: set[str] = set()
+    for block in _blocks(tree.body):
+        block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
+    marks = _mark_compiler_decorators(tree.body)
+    if names and sys.version_info < (3, 14) and not _has_postponed_annotations(tree):
+        _postpone_annotations(tree.body, frozenset(), names)
+    return bool(names) or marks
+
+
+def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """Yield a module's statements and those in branches of ``if``, the inner ones first."""
+    for statement in list(body):
+        if isinstance(statement, ast.If):
+            yield from _blocks(statement.body)
+            yield from _blocks(statement.orelse)
+    yield body
+
+
+def _module_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield all statements that run in the module's own scope."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            continue
+        for child in ast.iter_child_nodes(statement):
+            if isinstance(child, ast.stmt):
+                yield from _module_statements([child])
+            elif isinstance(child, (ast.ExceptHandler, ast.match_case)):
+                yield from _module_statements(child.body)
+
+
+def _scope_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes in the module's own scope."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield node
+            yield from _scope_nodes(node)
+
+
+def _lists_names(node: ast.AST) -> bool:
+    is_call = isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Name)
+    return is_call and node.func.id in ("dir", "locals", "vars")  # type: ignore[attr-defined]
+
+
+def _bound_names(body: list[ast.stmt]) -> Iterator[str]:
+    for statement in _module_statements(body):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield statement.name
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name for alias in statement.names)
+        elif isinstance(statement, ast.Assign):
+            yield from _names_in(statement.targets)
+        elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+            yield from _names_in([statement.target])
+
+
+def _deleted_names(body: list[ast.stmt]) -> Iterator[str]:
+    for statement in _module_statements(body):
+        if isinstance(statement, ast.Delete):
+            yield from _names_in(statement.targets)
+
+
+def _names_in(targets: list[ast.expr]) -> Iterator[str]:
+    for target in targets:
+        yield from (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
+
+
+def _used_words(tree: ast.Module, source: bytes) -> set[bytes]:
+    """Return the words in a source outside of comments, docstrings, and the module's imports.
+
+    A word after a dot is an attribute: ``torch.ops`` is no use of ``from . import ops``.
+    """
+    lines = source.splitlines(keepends=True)
+    for statement in _module_statements(tree.body):
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for number in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
+                lines[number] = b"\n"
+    return set(_WORD.findall(_without_text(b"".join(lines))))
+
+
+def _without_text(source: bytes) -> bytes:
+    return _TEXT.sub(rb"\1\2", source)
+
+
+def _deferred(
+    statement: ast.stmt,
+    kept: set[bytes],
+    used: set[bytes] | None,
+    names: set[str],
+    has_hook: bool,
+) -> list[ast.stmt]:
+    """Return the statements that replace one, and add the names that may wait."""
+    if not isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return [statement]
+    result: list[ast.stmt] = []
+    for alias in statement.names:
+        own: ast.stmt
+        if isinstance(statement, ast.ImportFrom):
+            module, level, attribute = statement.module or "", statement.level, alias.name
+            own = ast.ImportFrom(statement.module, [alias], level)
+        else:
+            module, level, attribute = alias.name, 0, ""
+            own = ast.Import([alias])
+        own = ast.copy_location(own, statement)
+        name = alias.asname or alias.name
+        may_wait = (
+            "." not in name
+            and name != "*"
+            and not name.startswith("__")
+            and module != "__future__"
+            and name.encode() not in kept
+            and (used is None or name.encode() in used)
+        )
+        if may_wait:
+            names.add(name)
+            arguments = (name, module, level, attribute, statement.lineno)
+            test = _call(DEFER_NAME, [ast.Constant(each) for each in (*arguments, has_hook)])
+            own = ast.If(test, [own], [])
+        result.append(ast.fix_missing_locations(ast.copy_location(own, statement)))
+    return result
+
+
+def _call(name: str, arguments: list[ast.expr]) -> ast.expr:
+    return ast.Call(ast.Name(name, ast.Load()), arguments, [])
+
+
+def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
+    """Replace decorators such as ``@torch.compiler.disable`` of functions and methods."""
+    changed = False
+    for function, _ in _functions(body, frozenset()):
+        for number, decorator in enumerate(function.decorator_list):
+            call = decorator if isinstance(decorator, ast.Call) else None
+            named = decorator if call is None else call.func
+            attribute = named.attr if isinstance(named, ast.Attribute) else ""
+            if attribute not in COMPILER_DECORATORS:
+                continue
+            marked = ast.Call(ast.Name(COMPILER_NAME, ast.Load()), [named], [])
+            if call is not None:
+                marked.args += [ast.Constant(value=True), *call.args]
+                marked.keywords = call.keywords
+            function.decorator_list[number] = ast.copy_location(marked, decorator)
+            ast.fix_missing_locations(marked)
+            changed = True
+    return changed
+
+
+def _functions(
+    body: list[ast.stmt], in_classes: frozenset[str]
+) -> Iterator[tuple[_Function, frozenset[str]]]:
+    """Yield a module's functions and methods, with the names of the classes' scopes."""
+    for statement in _module_statements(body):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield statement, in_classes
+        elif isinstance(statement, ast.ClassDef):
+            bound = frozenset(_bound_names(statement.body)) | in_classes
+            yield from _functions(statement.body, bound)
+
+
+def _has_postponed_annotations(tree: ast.Module) -> bool:
+    return any(
+        isinstance(each, ast.ImportFrom)
+        and each.module == "__future__"
+        and any(alias.name == "annotations" for alias in each.names)
+        for each in tree.body
+    )
+
+
+def _postpone_annotations(
+    body: list[ast.stmt], in_classes: frozenset[str], waiting: set[str]
+) -> None:
+    """Postpone the annotations of functions that name something that may wait."""
+    for function, bound in _functions(body, in_classes):
+        if getattr(function, "type_params", None):
+            continue  # their names are in a scope of their own
+        order: list[str] = []
+        thunks: list[tuple[str, ast.expr]] = []
+        names: set[str] = set()
+        for key, holder, attribute in _annotations(function):
+            annotation: ast.expr = getattr(holder, attribute)
+            order.append(key)
+            read = {n.id for n in ast.walk(annotation) if isinstance(n, ast.Name)}
+            is_plain = not any(isinstance(n, _SCOPED) for n in ast.walk(annotation))
+            if read & waiting and not read & bound and is_plain and not _is_mangled(read):
+                setattr(holder, attribute, None)
+                thunks.append((key, annotation))
+                names |= read & waiting
+        if thunks:
+            arguments = ast.arguments([], [], None, [], [], None, [])
+            decorator = _call(
+                ANNOTATE_NAME,
+                [
+                    ast.Tuple([ast.Constant(each) for each in order], ast.Load()),
+                    ast.Dict(
+                        [ast.Constant(key) for key, _ in thunks],
+                        [ast.Lambda(arguments, annotation) for _, annotation in thunks],
+                    ),
+                    ast.Tuple([ast.Constant(each) for each in sorted(names)], ast.Load()),
+                ],
+            )
+            # On the line of the def, which stays the function's first line.
+            placed = ast.copy_location(decorator, function)
+            placed.end_lineno, placed.end_col_offset = placed.lineno, placed.col_offset
+            function.decorator_list.append(ast.fix_missing_locations(placed))
+
+
+_SCOPED: Final = (ast.NamedExpr, ast.Lambda, ast.Yield, ast.YieldFrom, ast.Await)
+
+
+def _is_mangled(names: set[str]) -> bool:
+    return any(name.startswith("__") for name in names)
+
+
+def _annotations(function: _Function) -> Iterator[tuple[str, ast.AST, str]]:
+    """Yield key, holder, and attribute of each annotation, in the order of ``__annotations__``."""
+    known = function.args
+    arguments = [*known.args, *known.posonlyargs, known.vararg, *known.kwonlyargs, known.kwarg]
+    for argument in arguments:
+        if argument is not None and argument.annotation is not None:
+            yield argument.arg, argument, "annotation"
+    if function.returns is not None:
+        yield "return", function, "returns"

@@ -1,0 +1,225 @@
+"""Effects of imports on other modules, which decide whether an import may wait.
+
+A module may register its classes in a table of another one, or replace functions there. If its
+import waits, lookups in that table fail until something else imports it, although no example shows
+it. The trial run therefore imports everything that waited, and searches what was loaded before for
+objects of the new modules.
+
+Objects under keys that only the new modules have, such as their classes, or names that contain the
+module's path, are harmless: without the module, no code looks them up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import FunctionType, ModuleType, NoneType
+from typing import Final
+
+from modpack.core.names import is_within
+from modpack.environment.importers import module_dict
+from modpack.loading.lazy import LazyImports
+from modpack.loading.namespace import Namespace
+from modpack.selftest.process import WaitingNames
+
+_MAX_DEPTH: Final = 4
+_INTERPRETER: Final = ("_warnings", "sys", "warnings")
+"""Modules whose finders and filters only serve the modules that have added them."""
+_ATOMS: Final = (str, bytes, int, float, complex, NoneType)
+_ELEMENTS: Final = (list, tuple, set, frozenset, deque)
+
+
+def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
+    """Return the names that wait, import all of them, and return the effects of these imports."""
+    loaded = _loaded(namespace)
+    waiting: dict[str, set[str]] = {name: set() for name in loaded}
+    for module, name, _ in imports.waiting():
+        waiting.setdefault(module, set()).add(name)
+    search = _Search(namespace)
+    recorder = _ChainRecorder(namespace)
+    sys.meta_path.insert(0, recorder)
+    failures = imports.end()
+    sys.meta_path.remove(recorder)
+    if failures:
+        return WaitingNames(problem=f"{type(failures[0]).__name__}: {failures[0]}")
+    new = {namespace.full_name(name): name for name in _loaded(namespace) - loaded}
+    effects = set(search.effects(new, recorder))
+    changed = None if effects else search.changed()
+    if changed is not None:
+        return WaitingNames(problem=f"importing what waits changes {changed}")
+    names = {module: tuple(sorted(each)) for module, each in sorted(waiting.items())}
+    return WaitingNames(names, tuple(sorted(effects)))
+
+
+def _loaded(namespace: Namespace) -> set[str]:
+    index = namespace.finder.index
+    names = (name for name, entry in index.entries.items() if entry.is_code)
+    return {name for name in names if namespace.full_name(name) in sys.modules}
+
+
+class _ChainRecorder(MetaPathFinder):
+    """Records which packaged modules are being imported when another one is.
+
+    Attributes:
+        chains: Those modules, by the path of the imported one.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self.chains: dict[str, tuple[str, ...]] = {}
+        self._namespace = namespace
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        index, local = self._namespace.finder.index, self._namespace.local_name(fullname)
+        if local in index.entries and fullname == self._namespace.full_name(local):
+            self.chains.pop(local, None)
+            self.chains[local] = tuple(filter(self._is_being_imported, index.entries))
+        return None
+
+    def completed(self) -> list[str]:
+        """Return the imported modules in the order in which their imports ended."""
+        ended: list[str] = []
+        running: list[str] = []
+        for module, chain in self.chains.items():
+            while running and running[-1] not in chain:
+                ended.append(running.pop())
+            running.append(module)
+        return [*ended, *reversed(running)]
+
+    def may_be_changed_by(self, module: str, other: str) -> bool:
+        """Return whether the other module has put its objects into a module.
+
+        Otherwise, the module has taken them: it imported the other one, or found it imported.
+        """
+        if module not in self.chains or other not in self.chains:
+            return False
+        order = list(self.chains)
+        was_first = order.index(other) < order.index(module) and other not in self.chains[module]
+        return not was_first and module not in self.chains[other]
+
+    def _is_being_imported(self, local: str) -> bool:
+        module = sys.modules.get(self._namespace.full_name(local))
+        return bool(getattr(module_dict(module).get("__spec__"), "_initializing", False))
+
+
+class _Search:
+    """Searches loaded modules for effects of modules that are loaded later.
+
+    Args:
+        namespace: The package's namespace.
+    """
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._new: Mapping[str, str] = {}
+        self._before = {name: dict(module_dict(each)) for name, each in list(sys.modules.items())}
+        self._own = {namespace.full_name(name) for name in _loaded(namespace)}
+        self._sizes = self._measure()
+
+    def effects(
+        self, new: Mapping[str, str], recorder: _ChainRecorder
+    ) -> Iterator[tuple[str, str]]:
+        """Yield pairs of a module and a new one that has put objects into it.
+
+        Args:
+            new: The paths of the new modules, by their names in ``sys.modules``.
+            recorder: The order in which they were imported.
+        """
+        self._new = new
+        seen: set[int] = set()
+        for local in recorder.completed():  # an object is found in the module that created it
+            module = sys.modules.get(self._namespace.full_name(local))
+            for value in list(module_dict(module).values()):
+                for inner, each in _walk(value, _MAX_DEPTH, seen):
+                    origin = self._origin(each)
+                    if origin not in (None, local) and not self._is_own_key(inner, str(origin)):
+                        if recorder.may_be_changed_by(local, str(origin)):
+                            yield local, str(origin)
+        seen.clear()
+        for name, known in self._before.items():
+            is_own = name in self._own
+            local = self._namespace.local_name(name) if is_own else ""
+            if name in _INTERPRETER or (is_within(name, "modpack") and not is_own):
+                continue
+            for key, value in list(module_dict(sys.modules.get(name)).items()):
+                if key in known:  # others were bound by the imports themselves
+                    origin = self._origin(value)
+                    if known[key] is not value and origin is not None:
+                        yield local, origin
+                    for inner, each in _walk(value, _MAX_DEPTH if is_own else 2, seen):
+                        origin = self._origin(each)
+                        if origin is not None and not self._is_own_key(inner, origin):
+                            yield local, origin
+
+    def changed(self) -> str | None:
+        """Return a packaged container or name that has changed otherwise, or None."""
+        for name in self._own:
+            names = module_dict(sys.modules.get(name))
+            for key, value in self._before[name].items():
+                if names.get(key) is not value and key not in ("__builtins__", "__class__"):
+                    return f"{self._namespace.local_name(name)}.{key}"
+        sizes = self._measure()
+        changed = (path for path, size in self._sizes.items() if sizes.get(path, size) != size)
+        return next(changed, None)
+
+    def _measure(self) -> dict[str, int]:
+        """Return the sizes of containers in packaged modules, by path."""
+        sizes: dict[str, int] = {}
+        for name in self._own:
+            for key, value in self._before[name].items():
+                if not key.startswith("__"):
+                    path = f"{self._namespace.local_name(name)}.{key}"
+                    sizes[path] = sum(1 for _ in _walk(value, _MAX_DEPTH, set(), False))
+        return sizes
+
+    def _origin(self, value: object) -> str | None:
+        """Return the new module that defines a class or function, or the class of an object."""
+        kind = value if isinstance(value, (type, FunctionType)) else type(value)
+        return self._new.get(str(getattr(kind, "__module__", "")))
+
+    def _is_own_key(self, key: object, origin: str) -> bool:
+        if isinstance(key, str):
+            return origin in key
+        return key is not None and self._origin(key) is not None
+
+
+def _walk(
+    value: object, depth: int, seen: set[int], enters_all: bool = True
+) -> Iterator[tuple[object, object]]:
+    """Yield keys and values of containers and attributes inside a value, without repetition.
+
+    Args:
+        value: The value.
+        depth: The number of containers inside each other.
+        seen: Ids of the containers that were entered before.
+        enters_all: Whether to enter objects of the standard library, which have caches, and
+            classes, which have more references than entries of their own.
+    """
+    if depth == 0 or id(value) in seen or isinstance(value, (*_ATOMS, FunctionType, ModuleType)):
+        return
+    is_foreign = str(type(value).__module__).partition(".")[0] in sys.stdlib_module_names
+    seen.add(id(value))
+    if isinstance(value, dict):
+        contents = list(dict.items(value))
+    elif isinstance(value, _ELEMENTS):
+        contents = [(None, each) for each in value]
+    elif enters_all or not is_foreign:
+        contents = list(_attributes(value).items())
+    else:
+        return
+    is_object = not isinstance(value, (dict, *_ELEMENTS))
+    for key, each in contents:
+        yield None if is_object else key, each
+        yield from _walk(each, depth - 1, seen, enters_all)
+
+
+def _attributes(value: object) -> Mapping[str, object]:
+    """Return the attributes that are stored in an object or a class."""
+    try:
+        return dict(object.__getattribute__(value, "__dict__"))
+    except (AttributeError, TypeError, ValueError):
+        return {}

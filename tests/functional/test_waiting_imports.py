@@ -1,0 +1,174 @@
+"""Imports that wait in saved packages: the trial run of a save, and loading what it recorded."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+
+import modpack
+from modpack.archive import layout
+from modpack.archive.reader import open_archive
+
+ONE = torch.ones(1, 3)
+COUNT = 32
+NET = """
+import torch
+from torch import nn
+from shop.tools import scale
+{imports}
+
+def unused(): return {names}
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+    def forward(self, x):
+        return scale(self.layer(x))
+"""
+
+
+def library(more=None):
+    """A library of a model and of many modules that its forward does not use."""
+    names = [f"m{number}" for number in range(COUNT)]
+    imports = "\n".join(f"from shop.{name} import value as {name}" for name in names)
+    return {
+        "shop/__init__.py": "",
+        "shop/tools.py": "def scale(x): return x * 2\n",
+        "shop/tables.py": "TABLE, NAMES = {}, []\n",
+        "shop/net.py": NET.format(imports=imports, names=", ".join(names)),
+        **{f"shop/{name}.py": "value = 1\n" for name in names},
+        **(more or {}),
+    }
+
+
+@pytest.fixture
+def save(project, tmp_path):
+    """Write a project, save its model, and return the package and the live output."""
+
+    def package(files, **options):
+        project(files)
+        from shop.net import Net
+
+        torch.manual_seed(0)
+        model = Net().eval()
+        path = tmp_path / "net.modpack"
+        options = {"lazy": True, **options}
+        modpack.save(model, path, intern="shop.**", example_inputs=(ONE,), **options)
+        return path, model(ONE)
+
+    return package
+
+
+def recorded(path):
+    with open_archive(path) as archive:
+        if not archive.has(layout.WAITING):
+            return None
+        return json.loads(archive.read(layout.WAITING))
+
+
+def loaded_modules(model):
+    prefix = modpack.importer_of(model).id() + "."
+    return {name.removeprefix(prefix) for name in sys.modules if name.startswith(prefix)}
+
+
+def test_save_records_names_that_can_wait(save):
+    path, output = save(library())
+    record = recorded(path)
+    assert record["modules"]["shop.net"] == sorted(f"m{number}" for number in range(COUNT))
+    assert record["modules"]["shop.tools"] == [] == record["companions"]
+    model = modpack.load(path)
+    assert torch.equal(model(ONE), output)
+    assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
+    assert modpack.self_test(path).passed
+
+
+def test_load_executes_all_imports_on_request(save):
+    path, output = save(library())
+    model = modpack.load(path, lazy=False)
+    assert torch.equal(model(ONE), output)
+    assert len(loaded_modules(model)) == COUNT + 3
+
+
+def test_module_that_registers_a_class_is_loaded_with_the_table(save):
+    entry = "from shop.tables import TABLE\nvalue = 1\nclass Entry: ...\nTABLE['entry'] = Entry\n"
+    inner = "from shop.entry import value\n"
+    path, output = save(library({"shop/m7.py": inner, "shop/entry.py": entry}))
+    assert recorded(path)["companions"] == [["shop.tables", "shop.entry"]]
+    model = modpack.load(path)
+    assert torch.equal(model(ONE), output)
+    assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
+    tables = modpack.importer_of(model).import_module("shop.tables")
+    assert tables.TABLE["entry"].__name__ == "Entry"
+    assert "shop.m8" not in loaded_modules(model)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "import shop.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
+        "import shop.tools\nvalue = 1\nshop.tools.scale.__defaults__\nshop.tools.level = 1\n",
+    ],
+)
+def test_import_that_changes_plain_data_lets_none_wait(save, change):
+    files = library({"shop/m7.py": change})
+    files["shop/net.py"] = "from shop.tables import NAMES\n" + files["shop/net.py"]
+    files["shop/net.py"] = files["shop/net.py"].replace(
+        "return scale", "NAMES\n        return scale"
+    )
+    files["shop/tools.py"] += "level = 0\n"
+    assert recorded(save(files)[0]) is None
+
+
+@pytest.mark.parametrize(("count", "options"), [(COUNT, {"lazy": False}), (2, {})])
+def test_save_records_nothing_if_it_is_off_or_saves_nothing(save, count, options, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "COUNT", count)
+    assert recorded(save(library(), **options)[0]) is None
+
+
+def test_compiled_model_sees_all_names(save):
+    path, output = save(library())
+    model = modpack.load(path)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(ONE), output)
+    assert len(loaded_modules(model)) == COUNT + 3
+    assert type(sys.modules[type(model).__module__]) is type(sys)
+
+
+MARKED = """
+import torch
+
+@torch.compiler.disable
+def outside(x): return x + 1
+
+@torch.compiler.disable(recursive=False)
+def shallow(x): return x + 1
+
+class Steps:
+    @torch.compiler.disable
+    def step(self, x): return x * 2
+
+def call(x): return outside(x) * 2
+"""
+
+
+def test_compiler_decorators_are_noted_until_the_compiler_is_imported(packaged, clean_python):
+    path = packaged({"marked.py": MARKED}).filename
+    run = clean_python(
+        """
+        import sys, torch, modpack
+        importer = modpack.PackageImporter(path, lazy=True)
+        marked = importer.import_module("marked")
+        print("torch._dynamo" in sys.modules, marked.call(1), marked.Steps().step(2))
+        print(marked.outside.__name__, marked.shallow(1))
+        graphs = []
+        def backend(graph, inputs):
+            graphs.append([node.op for node in graph.graph.nodes].count("call_function"))
+            return graph
+        print(torch.compile(marked.call, backend=backend)(torch.ones(1)).item(), graphs)
+        """,
+        path=path,
+    )
+    assert run.stdout.splitlines() == ["False 4 4", "outside 2", "4.0 [1]"]
