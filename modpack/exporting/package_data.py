@@ -261,9 +261,21 @@ class _Collector:
                                 self._add_named_file(location, file, name.line)
             else:
                 places = [Path(os.path.normpath(folder / name.text)) for folder in folders]
-                folders += [p for p in places if p.is_dir() and p not in folders]
+                folders += [p for p in places if p not in folders and self._may_have_data(p)]
                 for file in [place for place in places if place.is_file()][:1]:
                     self._add_named_file(location, file, name.line)
+
+    def _may_have_data(self, folder: Path) -> bool:
+        """Return whether a path is a folder that is not a module of its own.
+
+        With files but without its code, such a folder would be a namespace package after loading,
+        and an import that should fail would succeed.
+        """
+        if not folder.is_dir():
+            return False
+        record = _record_in(self._folders, folder) or ""
+        is_inside = record.partition("/")[0] in self.locations
+        return is_inside or not (folder / "__init__.py").is_file()
 
     def _add_named_file(self, location: _ModuleLocation, file: Path, line: int) -> None:
         module, record = location.module, _record_in(self._folders, file)

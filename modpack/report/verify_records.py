@@ -226,8 +226,13 @@ def check_consistency(
         yield _inconsistent(record, f"{described!r:.80} is not a saved object")
     for record in own.saved:
         if archive.has(record) and not damaged & {record, *hook_records(record)}:
+            specs, pickle = hook_records(record)
+            if any(s.kind != PARAMETRIZATION for s in own.specs.get(record, ())):
+                if not archive.has(pickle):
+                    yield _inconsistent(specs, f"the pickle {pickle!r} of these hooks is missing")
+                    continue
             for text in _compare_hooks(archive, record, own.specs.get(record, ())):
-                yield _inconsistent(hook_records(record)[0], text)
+                yield _inconsistent(specs if archive.has(specs) else pickle, text)
     yield from _check_unexplained(archive, own, damaged)
 
 

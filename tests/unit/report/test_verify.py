@@ -308,7 +308,7 @@ def test_all_invalid_records_are_reported(forge):
             "verifytools comes with a file, but record 'verifytools/words.txt' is missing",
         ),
         ({MODEL: None}, f"an object is saved, but record {MODEL!r} is missing"),
-        ({HOOKS: None}, "the pickle does not contain this hook"),
+        ({HOOKS: None}, "of these hooks is missing"),
         ({SPECS: None}, "the hook has no spec"),
         ({OUTPUT: None}, f"the self-test has an example, but record {OUTPUT!r} is missing"),
         ({layout.SELF_TEST: None}, "this example belongs to no self-test"),
