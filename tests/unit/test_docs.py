@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -223,6 +224,15 @@ def run_steps(page: str, folder: Path, warm: WarmPython, background: ExitStack) 
                     f"{step}\n--- shown:\n{text}\n--- printed:\n{printed}\n"
                     f"--- logs:\n{logs}\n--- processes:\n{running}"
                 )
+            if log := re.search(r"modpack serve .* 2> (\S+\.log)", rest):
+                wait_until_listening(folder / log[1])
+
+
+def wait_until_listening(log: Path) -> None:
+    """Wait for a server in the background, which may be slow on a busy machine."""
+    deadline = time.monotonic() + 180
+    while '"listening"' not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 @contextmanager
