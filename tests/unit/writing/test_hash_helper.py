@@ -249,7 +249,7 @@ def test_dead_helper_raises_no_sigpipe(tmp_path):
     from modpack.writing import writer
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     writer._MIN_HELPER_BYTES, hash_helper.usable_cores = 1, lambda: 2
-    from tests.unit.archive import test_hash_helper
+    from tests.unit.writing import test_hash_helper
     class Dead(hash_helper.HashHelper):
         def __init__(self):
             super().__init__()
