@@ -160,9 +160,9 @@ def _is_same_version(one: str, other: str) -> bool:
 
 _VERSION: Final = r"""
     v? (?:(?P<epoch>\d+)!)? (?P<release>\d+(?:\.\d+)*)
-    (?:[-_.]? (?P<pre>alpha|a|beta|b|preview|pre|c|rc) (?:[-_.]?(?P<pre_number>\d+))?)?
-    (?:-(?P<post_number>\d+) | [-_.]? (?P<post>post|rev|r) (?:[-_.]?(?P<post_count>\d+))?)?
-    (?:[-_.]? (?P<dev>dev) (?:[-_.]?(?P<dev_number>\d+))?)?
+    (?:[-_.]? (?P<pre>alpha|a|beta|b|preview|pre|c|rc) [-_.]? (?P<pre_number>\d+)?)?
+    (?:-(?P<post_number>\d+) | [-_.]? (?P<post>post|rev|r) [-_.]? (?P<post_count>\d+)?)?
+    (?:[-_.]? (?P<dev>dev) [-_.]? (?P<dev_number>\d+)?)?
 """
 """A version without a local label (PEP 440), in all its spellings."""
 _PRE_RELEASES: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc"}
