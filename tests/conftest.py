@@ -14,9 +14,20 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from modpack import PackageExporter, PackageImporter
 from tests.warm_python import WarmPython, warm
+
+# Property tests try the same examples in each run, and new ones in `make torture`. A machine that
+# runs tests is busy, so their time says nothing.
+settings.register_profile(
+    "tests",
+    derandomize="EXAMPLES_FACTOR" not in os.environ,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 Project = Callable[[Mapping[str, str]], Path]
 

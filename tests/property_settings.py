@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 FACTOR = int(os.environ.get("EXAMPLES_FACTOR", "1"))
 
 
 def examples(count: int) -> settings:
     """Return settings for a number of examples, which ``make torture`` multiplies."""
-    return settings(
-        max_examples=count * FACTOR,
-        deadline=None,  # machines that run tests are busy
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    return settings(max_examples=count * FACTOR)
