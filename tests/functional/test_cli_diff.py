@@ -176,7 +176,7 @@ def test_inspect_notes_shows_all_notes(noted):
     assert "--notes lists them" in run("inspect", noted).stdout
     shown = run("inspect", noted, "--notes").stdout
     assert all(f"diffabsent{n}" in shown for n in range(9))
-    listed = json.loads(run("inspect", noted, "--notes", "--json").stdout)["notes"]
+    listed = json.loads(run("inspect", noted, "--json").stdout)["notes"]
     assert len(listed) == 9
 
 
