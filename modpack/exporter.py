@@ -39,7 +39,7 @@ from modpack.core.process import (
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.scan_cache import cached_scan
-from modpack.environment.importers import Importer, importer_of, sys_importer
+from modpack.environment.importers import Importer, OrderedImporter, importer_of, sys_importer
 from modpack.errors import ModpackError, ModpackWarning, SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
@@ -142,7 +142,8 @@ def save(
             the PackagingError, allows only that text.
         progress: Whether to show progress on stderr once the work takes more than a second. None
             shows it in a terminal and in a notebook.
-        importer: Importers of objects and modules, in order.
+        importer: Importers of objects and modules, in order. The importer of a loaded package is
+            added before ``sys_importer`` when an object of that package is saved.
         debug: Whether a PackagingError shows the import chain of each module.
         optimizer: The model's optimizer, which is saved with its own hooks.
 
@@ -221,8 +222,8 @@ class PackageExporter:
 
     Args:
         f: Target: a path, or a binary file object open for writing. None only plans.
-        importer: Importers of objects and modules: one, or several in order
-            (``[old_package, sys_importer]`` to re-export a loaded model).
+        importer: Importers of objects and modules: one, or several in order; see
+            :func:`modpack.save`.
         debug: Whether a :class:`PackagingError` shows the import chain of each module.
         self_test: Whether to test the package before it replaces the target; see
             :func:`modpack.save`. None tests packages with example inputs, unless the environment
@@ -406,8 +407,6 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
-                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_module(self._own_name(module_name), dependencies)
@@ -422,8 +421,6 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
-                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_dependency(self._own_name(module_name), dependencies)
@@ -736,9 +733,9 @@ class PackageExporter:
         from modpack.selftest.judge import Judge
 
         judge = Judge(self._cases, self._objects_saved, self._roots, self._self_test_device)
-        namespace = self._namespace(plan)
+        importer, namespace = OrderedImporter(*self._origins.importers), self._namespace(plan)
         collector = Collector(
-            self._builder, plan, judge, self._roots, self.importer, namespace, self._is_lazy
+            self._builder, plan, judge, self._roots, importer, namespace, self._is_lazy
         )
         tested, warnings = collector.run(write_anyway=self._self_test == "warn")
         self._call_signatures.update({c.resource: c for c in judge.call_signatures})
