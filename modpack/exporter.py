@@ -566,15 +566,19 @@ class PackageExporter:
             ExampleError: If the live model fails on the example inputs.
         """
         require_options(global_hooks=global_hooks, dynamic=dynamic, pickle_protocol=pickle_protocol)
+        extras = {}
+        if optimizer is not None:
+            from torch.optim import Optimizer
+
+            require_type(optimizer, Optimizer, "optimizer", "a torch.optim.Optimizer")
+            extras["optimizer"] = optimizer
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
-            from modpack.hooks.model_parts import extra_roots, require_optimizer
 
-        require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
         target = (package, resource)
         described = self._describe_call(target, model, example, dynamic)
-        chosen = HookOptions(hooks, global_hooks, extra_roots(optimizer), reset_hook_state)
+        chosen = HookOptions(hooks, global_hooks, extras, reset_hook_state)
         restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
         self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)
