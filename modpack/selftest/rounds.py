@@ -16,7 +16,6 @@ import torch
 
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
-from modpack.archive.records import WaitingImports
 from modpack.core.codec import record_to_json
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within, root_of
@@ -25,7 +24,7 @@ from modpack.core.observations import UndeclaredImport
 from modpack.core.plan import Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestCase, SelfTestRecord
+from modpack.core.selftest import SelfTestCase, SelfTestRecord, WaitingImports
 from modpack.core.text import counted, local_folders, portable_text
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError
