@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from itertools import count
 from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
@@ -289,105 +290,77 @@ def simple_paths(
     >>> simple_paths(graph, "c", ["a"]).paths
     (('a', 'c'), ('a', 'b', 'c'))
     """
-    search = _PathSearch(graph, target, max_steps)
+    distances = graph.distances_to(target)
+    heap: list[tuple[int, int, int, _Link | None, int, Sequence[str]]] = []
+    ties = count()
+
+    def push(link: _Link | None, nodes: Sequence[str], position: int) -> None:
+        """Queue a chain's extension by the node at a position. Popping it queues the next one."""
+        if position < len(nodes):
+            depth = 0 if link is None else link.depth + 1
+            length = depth + distances[nodes[position]]
+            heapq.heappush(heap, (length, -depth, next(ties), link, position, nodes))
+
+    @cache
+    def successors(node: str) -> Sequence[str]:
+        known = (each for each in graph.successors(node) if each in distances)
+        needed = [each for each in known if graph.depends(node, each)]
+        return sorted(needed, key=distances.__getitem__)
+
+    starts = [node for node in dict.fromkeys(sources) if node in distances]
+    push(None, sorted(starts, key=distances.__getitem__), 0)
     paths: list[tuple[str, ...]] = []
     more = 0
     room = sys.maxsize if max_nodes is None else max_nodes
-    for link in search.run(sources):
-        if len(paths) < max_paths and link.depth < room:
-            paths.append(link.path())
+    # The chain with the shortest possible total length is extended first. As all distances to the
+    # target are known, only a chain's own nodes can block its way.
+    while heap and max_steps > 0:
+        max_steps -= 1
+        *_, link, position, nodes = heapq.heappop(heap)
+        push(link, nodes, position + 1)
+        node = nodes[position]
+        distance = lowest = distances[node]
+        if link is not None:
+            lowest = min(lowest, link.lowest)
+            if distance >= link.lowest:  # otherwise it is nearer to the target than each of them
+                known = enumerate(_nodes_back_from(link))
+                steps_back = next((steps for steps, each in known if each == node), None)
+                checks = link.depth if steps_back is None else steps_back
+                max_steps -= checks // _CHECKS_PER_STEP
+                if steps_back is not None:
+                    continue
+        following = _Link(node, link, 0 if link is None else link.depth + 1, lowest)
+        if node != target:
+            push(following, successors(node), 0)
+        elif len(paths) < max_paths and following.depth < room:
+            paths.append(tuple(_nodes_back_from(following))[::-1])
             room -= len(paths[-1])
         else:
             more += 1
-    return FoundPaths(tuple(paths), more, search.steps_left > 0)
+    return FoundPaths(tuple(paths), more, max_steps > 0)
 
 
-class _PathNode:
-    """The last node of a partial chain, linked to the nodes before it."""
+class _Link(NamedTuple):
+    """The last node of a partial chain.
 
-    __slots__ = ("depth", "lowest", "node", "previous")
-
-    def __init__(self, node: str, previous: _PathNode | None, distance: int) -> None:
-        self.node = node
-        self.previous = previous
-        self.depth: int = 0 if previous is None else previous.depth + 1
-        self.lowest: int = distance if previous is None else min(previous.lowest, distance)
-
-    def reversed_path(self) -> Iterator[str]:
-        link: _PathNode | None = self
-        while link is not None:
-            yield link.node
-            link = link.previous
-
-    def path(self) -> tuple[str, ...]:
-        return tuple(self.reversed_path())[::-1]
-
-
-class _PathSearch:
-    """A best-first search that extends the partial chain with the shortest possible total length.
-
-    The distances to the target are computed first, so the search never extends a partial chain that
-    cannot reach it, unless the chain's own nodes block the way. A node's successors are visited one
-    at a time, so a hub costs only the successors that are needed.
+    Attributes:
+        node: The node.
+        previous: The node before it.
+        depth: Number of nodes before it.
+        lowest: The least distance to the target of all nodes of the chain.
     """
 
-    def __init__(self, graph: DependencyGraph, target: str, max_steps: int) -> None:
-        self.steps_left = max_steps
-        self._graph = graph
-        self._target = target
-        self._distances: Mapping[str, int] = graph.distances_to(target)
-        self._successors: dict[str, list[str]] = {}
-        self._heap: list[tuple[int, int, int, _PathNode | None, int, Sequence[str]]] = []
-        self._tie = count()
+    node: str
+    previous: _Link | None
+    depth: int
+    lowest: int
 
-    def run(self, sources: Sequence[str]) -> Iterator[_PathNode]:
-        """Yield the last nodes of the chains, shortest chain first, while steps are left."""
-        starts = [node for node in dict.fromkeys(sources) if node in self._distances]
-        self._push(None, sorted(starts, key=self._distances.__getitem__), 0)
-        while self._heap and self.steps_left > 0:
-            self.steps_left -= 1
-            *_, link, position, nodes = heapq.heappop(self._heap)
-            self._push(link, nodes, position + 1)
-            node = nodes[position]
-            distance = self._distances[node]
-            if link is not None and self._is_in_path(link, node, distance):
-                continue
-            following = _PathNode(node, link, distance)
-            if node == self._target:
-                yield following
-            else:
-                self._push(following, self._sorted_successors(node), 0)
 
-    def _push(self, link: _PathNode | None, nodes: Sequence[str], position: int) -> None:
-        """Queue a chain's extension by the node at a position, and by those after it."""
-        if position < len(nodes):
-            depth = 0 if link is None else link.depth + 1
-            length = depth + self._distances[nodes[position]]
-            heapq.heappush(self._heap, (length, -depth, next(self._tie), link, position, nodes))
-
-    def _sorted_successors(self, node: str) -> Sequence[str]:
-        """Return the dependencies of a node that lead to the target, nearest first."""
-        if node not in self._successors:
-            depends = self._graph.depends
-            self._successors[node] = sorted(
-                (
-                    following
-                    for following in self._graph.successors(node)
-                    if following in self._distances and depends(node, following)
-                ),
-                key=self._distances.__getitem__,
-            )
-        return self._successors[node]
-
-    def _is_in_path(self, link: _PathNode, node: str, distance: int) -> bool:
-        """Return whether a chain already contains a node."""
-        if distance < link.lowest:  # nearer to the target than every node of the chain
-            return False
-        known = enumerate(link.reversed_path())
-        steps_back = next((steps for steps, each in known if each == node), None)
-        checks = link.depth if steps_back is None else steps_back
-        self.steps_left -= checks // _CHECKS_PER_STEP
-        return steps_back is not None
+def _nodes_back_from(last: _Link) -> Iterator[str]:
+    link: _Link | None = last
+    while link is not None:
+        yield link.node
+        link = link.previous
 
 
 class CodeKind(str, Enum):
