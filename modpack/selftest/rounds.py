@@ -462,7 +462,6 @@ class SelfTest:
                     objects=(),
                     modules={},
                     tables=(),
-                    in_new_interpreter=True,
                     trial=LazyTrial(loaded, tuple(sorted(companions))),
                 )
                 result = run_job(job, lambda _: ResolvedResources(), self._timeout)
