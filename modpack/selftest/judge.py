@@ -197,7 +197,6 @@ class Judge:
                 objects=(),
                 modules={},
                 tables=(),
-                in_new_interpreter=True,
                 trial=LazyTrial(loaded, tuple(sorted(companions))),
             )
             with phase("trying waiting imports"):
