@@ -23,7 +23,7 @@ from modpack.predicting.rows import Layout, Place, row_spec
 from modpack.predicting.values import convert
 from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import reading, require_library
-from modpack.running.row_files import ROWS_READ, RowSource, count_lines
+from modpack.running.row_files import ROWS_READ, RowSource
 
 
 class Assignment(NamedTuple):
@@ -155,7 +155,7 @@ class CsvSource(RowSource[list[str]]):
     """
 
     def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, max(count_lines(file) - 1, 0))
+        super().__init__(file, layout)
         with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
             header = next(csv.reader(stream), None)
         if not header:
