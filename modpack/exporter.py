@@ -38,7 +38,7 @@ from modpack.core.process import (
 from modpack.core.rules import Action, Rule
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.scan_cache import cached_scan
-from modpack.environment.importers import Importer, importer_of, sys_importer
+from modpack.environment.importers import Importer, OrderedImporter, importer_of, sys_importer
 from modpack.errors import ModpackError, ModpackWarning, SelfTestError, with_hint
 from modpack.exporting.builder import PackageBuilder
 from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
@@ -141,7 +141,8 @@ def save(
             the PackagingError, allows only that text.
         progress: Whether to show progress on stderr once the work takes more than a second. None
             shows it in a terminal and in a notebook.
-        importer: Importers of objects and modules, in order.
+        importer: Importers of objects and modules, in order. The importer of a loaded package is
+            added before ``sys_importer`` when an object of that package is saved.
         debug: Whether a PackagingError shows the import chain of each module.
         optimizer: The model's optimizer, which is saved with its own hooks.
 
@@ -220,8 +221,8 @@ class PackageExporter:
 
     Args:
         f: Target: a path, or a binary file object open for writing. None only plans.
-        importer: Importers of objects and modules: one, or several in order
-            (``[old_package, sys_importer]`` to re-export a loaded model).
+        importer: Importers of objects and modules: one, or several in order; see
+            :func:`modpack.save`.
         debug: Whether a :class:`PackagingError` shows the import chain of each module.
         self_test: Whether to test the package before it replaces the target; see
             :func:`modpack.save`. None tests packages with example inputs, unless the environment
@@ -404,8 +405,6 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
-                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_module(self._own_name(module_name), dependencies)
@@ -420,8 +419,6 @@ class PackageExporter:
         Raises:
             TypeError: If an argument has the wrong type.
             ValueError: If ``module_name`` is not a module path.
-            ObjNotFoundError: If the module was loaded from a package whose importer this exporter
-                does not have.
         """
         self._check_module(module_name, dependencies)
         self._planner.add_dependency(self._own_name(module_name), dependencies)
@@ -738,7 +735,13 @@ class PackageExporter:
             self._builder,
             planner,
             installed,
-            LiveModules(self._roots, self.importer, planner.walker, installed, names),
+            LiveModules(
+                self._roots,
+                OrderedImporter(*self._origins.importers),
+                planner.walker,
+                installed,
+                names,
+            ),
             scripts,
             self._objects_saved,
             self._roots,
