@@ -299,7 +299,7 @@ class Planner:
             loaded = list(loaded_edges(self.walker, decisions, self._installed))
             if self.walker.add_new_edges(loaded):
                 return True
-        listed = listed_edges(self.walker, decisions, self._is_own, self._installed)
+        listed = listed_edges(self.walker, decisions, self._is_own)
         return self.walker.add_new_edges(list(listed))
 
     def _reconsider(self) -> None:
