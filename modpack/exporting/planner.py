@@ -143,30 +143,6 @@ class Planner:
         decision = self._ask_hooks(module, rule)
         return decision if decision.overridden_by else as_saved
 
-    def add_file(self, record: str, why: str) -> bool:
-        """Add the file, or the files of the folder, that packaged code looked for.
-
-        Args:
-            record: The path below the package's root, with ``/``.
-            why: The reason.
-
-        Returns:
-            Whether the plan has changed. See :meth:`.PackageDataPlanner.add_file`.
-        """
-        return self.package_data.add_file(self.decisions(), record, why)
-
-    def add_metadata(self, name: str, why: str) -> bool:
-        """Add a distribution's metadata that packaged code looked for, without its code.
-
-        Args:
-            name: The distribution.
-            why: The reason.
-
-        Returns:
-            Whether the plan has changed.
-        """
-        return self.package_data.add_metadata(self.decisions(), name, why)
-
     def add_folder(self, record: str) -> None:
         """Make the parent folders of a saved resource importable, as they are after loading.
 
@@ -375,10 +351,10 @@ class Planner:
     def _ask_hooks(self, module: str, rule: Rule) -> Decision:
         self._matched[module] = rule
         match = RuleMatch(module, rule, rule.action, self.walker.graph.edges_to(module))
-        outcome = self.hooks.run(self._exporter, match)
-        if outcome.veto is not None:
-            self._vetoes[module] = outcome.veto
-        return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
+        decision, veto = self.hooks.run(self._exporter, match)
+        if veto is not None:
+            self._vetoes[module] = veto
+        return decision
 
     def interns(self, module: str) -> bool:
         """Return whether the rules so far intern a module, unless a match hook overrides that."""

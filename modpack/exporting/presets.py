@@ -15,7 +15,7 @@ from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.options import Preset, require_options
+from modpack.options import Preset
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
@@ -40,18 +40,7 @@ PRESETS: dict[Preset, tuple[Rule, ...]] = {
         _preset(Action.INTERN, Owner.LOCAL, "preset hermetic: your own code is interned"),
     ),
 }
-"""The rules of each preset, in order."""
-
-
-def preset_rules(preset: Preset) -> tuple[Rule, ...]:
-    """Return the rules of a preset. They apply after the user's rules.
-
-    Raises:
-        TypeError: If it is not a string.
-        ValueError: If there is no such preset.
-    """
-    require_options(preset=preset)
-    return PRESETS[preset]
+"""The rules of each preset, in order. They apply after the user's rules."""
 
 
 class Portability:
