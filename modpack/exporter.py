@@ -135,8 +135,8 @@ def save(
             another kind of device computed are compared with the tolerances of
             :func:`torch.testing.assert_close`.
         lazy: Whether to find the imports that can wait until a name is looked up, which lets the
-            package start faster. This needs example inputs and a self-test that passes. None finds
-            none.
+            package start faster. This needs example inputs, a self-test that passes, and at least
+            30 modules. None finds them.
         allow_secrets_in: Locations that may contain possible secrets: patterns of module paths, or
             of records if they contain ``/``. A pattern with ``#`` and a fingerprint, as shown in
             the PackagingError, allows only that text.
@@ -276,7 +276,7 @@ class PackageExporter:
         )
         self._plans_only = f is None
         self._self_test_device = self_test_device
-        self._is_lazy = bool(lazy)
+        self._is_lazy = lazy is not False
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -566,15 +566,19 @@ class PackageExporter:
             ExampleError: If the live model fails on the example inputs.
         """
         require_options(global_hooks=global_hooks, dynamic=dynamic, pickle_protocol=pickle_protocol)
+        extras = {}
+        if optimizer is not None:
+            from torch.optim import Optimizer
+
+            require_type(optimizer, Optimizer, "optimizer", "a torch.optim.Optimizer")
+            extras["optimizer"] = optimizer
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
-            from modpack.hooks.model_parts import extra_roots, require_optimizer
 
-        require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
         target = (package, resource)
         described = self._describe_call(target, model, example, dynamic)
-        chosen = HookOptions(hooks, global_hooks, extra_roots(optimizer), reset_hook_state)
+        chosen = HookOptions(hooks, global_hooks, extras, reset_hook_state)
         restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
         self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from modpack.archive.base import RecordDigest
-from modpack.archive.records import WaitingImports
 from modpack.core.process import phase
-from modpack.core.selftest import SelfTestCase
+from modpack.core.selftest import SelfTestCase, WaitingImports
 from modpack.saving.copies import why_not_copyable
 from modpack.selftest.explanations import Explanation, explain_failure
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
@@ -198,7 +197,6 @@ class Judge:
                 objects=(),
                 modules={},
                 tables=(),
-                in_new_interpreter=True,
                 trial=LazyTrial(loaded, tuple(sorted(companions))),
             )
             with phase("trying waiting imports"):
