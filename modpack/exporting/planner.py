@@ -28,7 +28,7 @@ from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_e
 from modpack.exporting.match_hooks import MatchHooks, RuleMatch
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
-from modpack.exporting.problems import MissingModules, find_notes, find_problems, why_not_interned
+from modpack.exporting.problems import MissingModules, find_notes, find_problems, folder_problem
 
 _ADDED_BY_NAME = "<add_dependency>"
 """The graph node with edges to modules that the user added by name."""
@@ -106,7 +106,7 @@ class Planner:
 
     def add_module(self, module: str, follow: bool) -> None:
         """Intern a module of this process, unless a match hook overrides that."""
-        problem = why_not_interned(self.walker, module, self.package_data.native)
+        problem = folder_problem(self.walker, module)
         if problem is not None:
             self._reported[problem] = None
         elif self._decide_saved(module, "saved explicitly by name"):

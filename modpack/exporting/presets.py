@@ -85,10 +85,6 @@ class Portability:
                 self._mark_requirements(found)
         return len(self._reasons) > before
 
-    def is_optional(self, module: Location, importer: Location) -> bool:
-        """Return whether the importer's distribution is known not to require the module's."""
-        return requires(self._index, importer, module) is False
-
     def _mark_requirements(self, distribution: InstalledDistribution) -> None:
         self._visited.add(distribution.name)
         for name in sorted(self._index.required_closure(distribution)):
