@@ -720,15 +720,10 @@ def _remember(loaded: object, importer: PackageImporter, record: str) -> None:
     _LOADERS[key] = weakref.ref(loaded, lambda _: _LOADERS.pop(key, None)), importer, record
 
 
-def loader_of(obj: object) -> PackageImporter | None:
-    """Return the open importer that loaded a model or an optimizer, or None."""
-    return _find_load(obj)[0]
-
-
-def _find_load(obj: object) -> tuple[PackageImporter | None, str]:
-    """Return the open importer of a loaded model or optimizer, and its record, or None and ""."""
-    known, importer, record = _LOADERS.get(id(obj), (None, None, ""))
-    return (importer, record) if known is not None and known() is obj else (None, "")
+def find_load(obj: object) -> tuple[PackageImporter, str] | None:
+    """Return the open importer that loaded a model or an optimizer, and its record, or None."""
+    known = _LOADERS.get(id(obj))
+    return known[1:] if known is not None and known[0]() is obj else None
 
 
 def call_signature_of(model: object) -> CallSignature | None:
@@ -737,8 +732,8 @@ def call_signature_of(model: object) -> CallSignature | None:
     Raises:
         ArchiveError: If the record of call signatures is damaged.
     """
-    importer, record = _find_load(model)
-    return find_call_signature(importer._archive, record) if importer is not None else None
+    load = find_load(model)
+    return None if load is None else find_call_signature(load[0]._archive, load[1])
 
 
 def find_call_signature(archive: Archive, record: str) -> CallSignature | None:
