@@ -239,6 +239,7 @@ class PackageImporter(Importer):
         self._policy = policy
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
+        self._lazy = lazy
         self._archive = open_archive(file_or_buffer)
         try:
             self._open(file_or_buffer, module_allowed, namespace)
@@ -639,7 +640,7 @@ class PackageImporter(Importer):
         )
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
-            sent = self._verify, self._on_mismatch, self._policy
+            sent = self._verify, self._on_mismatch, self._policy, self._lazy
             leave_record(name, PackageRecord(digest, path, *sent))
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}

@@ -49,6 +49,7 @@ class PackageRecord(NamedTuple):
         verify: The option of that load.
         on_mismatch: The option of that load.
         policy: The trust policy.
+        lazy: The option of that load.
     """
 
     digest: str
@@ -56,6 +57,7 @@ class PackageRecord(NamedTuple):
     verify: VerifyLevel
     on_mismatch: OnMismatch
     policy: TrustPolicy | None
+    lazy: bool | None = None
 
 
 def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = False) -> str:
@@ -153,6 +155,7 @@ def read_record(name: str) -> PackageRecord:
             cast("VerifyLevel", document["verify"]),
             cast("OnMismatch", document["on_mismatch"]),
             policy,
+            cast("bool | None", document.get("lazy")),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as failure:
         raise ValueError(f"the record {file} is invalid: {failure}") from failure
