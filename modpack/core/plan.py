@@ -347,18 +347,16 @@ def html_list(texts: Iterable[str], color: str = "") -> str:
     return f"<ul{style}>{items}</ul>" if items else ""
 
 
-def html_details(summary: str, content: str, color: str = "", *, is_open: bool = False) -> str:
+def html_details(summary: str, content: str, color: str = "") -> str:
     """Return a section that unfolds with a click.
 
     Args:
         summary: The visible text.
         content: The folded HTML.
         color: The color of the summary.
-        is_open: Whether the section is initially unfolded.
     """
     style = f' style="color:{color}"' if color else ""
-    state = " open" if is_open else ""
-    return f"<details{state}><summary{style}>{_text(summary)}</summary>{content}</details>"
+    return f"<details><summary{style}>{_text(summary)}</summary>{content}</details>"
 
 
 def plan_html(plan: Plan) -> str:

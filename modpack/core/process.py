@@ -385,7 +385,7 @@ def usable_cores() -> int:
 
 
 def start_helper(
-    code: str, arguments: Sequence[str], stdin: IO[Any], stdout: IO[Any] | None = None
+    code: str, arguments: Sequence[str], stdin: IO[Any], stdout: IO[Any]
 ) -> subprocess.Popen[bytes]:
     """Start a helper. Its input is a file, because a pipe would have to be fed.
 
@@ -393,7 +393,7 @@ def start_helper(
         code: Code to run. ``sys.argv`` contains modpack's folder and the arguments.
         arguments: Arguments of the helper.
         stdin: File with the helper's input.
-        stdout: File for the helper's output, if it has any.
+        stdout: File for the helper's output.
 
     Raises:
         OSError: If the operating system cannot start a process.
@@ -409,7 +409,7 @@ def start_helper(
     return subprocess.Popen(
         [python, "-I", "-S", "-c", code, _MODPACK_PARENT, *arguments],
         stdin=stdin,
-        stdout=subprocess.DEVNULL if stdout is None else stdout,
+        stdout=stdout,
         stderr=subprocess.DEVNULL,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     )
