@@ -16,8 +16,6 @@ from modpack.cli._planning import RulesCommand, plan_target, planning_options, r
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from modpack.report.audit import Gate
     from modpack.report.audit_facts import AuditFacts
 
@@ -38,36 +36,17 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         raise click.BadParameter(str(failure), ctx, parameter) from failure
 
 
-def _complete_code(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete the codes of findings, also after a comma."""
-    from click.shell_completion import CompletionItem
-
-    from modpack.diagnostics import Severity, diagnostic_codes
-
-    before, comma, prefix = incomplete.rpartition(",")
-    severities = (severity.value for severity in Severity)
-    words = [*diagnostic_codes("audit"), *severities, "license:"]
-    matching = [word for word in dict.fromkeys(words) if word.startswith(prefix)]
-    return [CompletionItem(f"{before}{comma}{word}") for word in matching]
-
-
 def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
     """Print the codes of findings and exit, if ``--list-codes`` is given."""
     if not is_given or ctx.resilient_parsing:
         return
-    from rich import box
-    from rich.table import Table
-
     from modpack.diagnostics import diagnostic_codes
+    from modpack.report.format import table
 
-    table = Table(
-        "code", "severity", "meaning", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
-    )
+    rows = table(("bold", "left"), ("", "left"), ("", "left"))
     for code in diagnostic_codes("audit").values():
-        table.add_row(code.code, code.severity.value, code.meaning)
-    show(table)
+        rows.add_row(code.code, code.severity.value, code.meaning)
+    show(rows)
     ctx.exit()
 
 
@@ -84,7 +63,6 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     metavar="CODE",
     multiple=True,
     callback=_gates,
-    shell_complete=_complete_code,
     help="Fail on findings with this code, severity, or license. Repeatable; accepts a "
     "comma-separated list.",
 )

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modpack.loading.cache_maintenance import CacheEntry, Scans
-    from modpack.report.json_output import CachedEntry
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -37,16 +36,12 @@ def cache_command() -> None:
 @command("list", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be read.")
 def _list(as_json: bool) -> None:
     """List cached packages and environments, most recently used first."""
-    from modpack.loading.cache_maintenance import list_entries, list_scans
+    from modpack.loading.cache_maintenance import CacheContents, list_entries, list_scans
 
     folder = _cache_folder()
     entries, scans = list_entries(folder), list_scans(folder)
     if as_json:
-        from modpack.report.json_output import CachedScans, CacheListDocument
-
-        listed = tuple(map(_cached_entry, entries))
-        cached_scans = CachedScans(scans.files, scans.size_bytes)
-        write_json(CacheListDocument(str(folder), listed, cached_scans))
+        write_json(CacheContents(str(folder), entries, scans))
     else:
         _show_list(folder, entries, scans)
 
@@ -81,21 +76,9 @@ def _clear(older_than: float | None, as_json: bool) -> None:
     from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import clear
 
-    folder = _cache_folder()
-    cleared = clear(folder, older_than)
+    cleared = clear(_cache_folder(), older_than)
     if as_json:
-        from modpack.report.json_output import CacheClearDocument, CachedScans
-
-        write_json(
-            CacheClearDocument(
-                str(folder),
-                tuple(map(_cached_entry, cleared.removed)),
-                tuple(map(_cached_entry, cleared.kept)),
-                CachedScans(cleared.scans.files, cleared.scans.size_bytes),
-                cleared.leftovers,
-                cleared.freed_bytes,
-            )
-        )
+        write_json(cleared)
         return
     for entry in cleared.kept:
         warn(f"{entry.digest[:16]} ({_name(entry)}) was not removed, because a process uses it.")
@@ -127,17 +110,6 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _cached_entry(entry: CacheEntry) -> CachedEntry:
-    from datetime import datetime, timezone
-
-    from modpack.report.json_output import CachedEntry
-
-    last_used = datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
-    return CachedEntry(
-        entry.kind, entry.digest, entry.name, entry.files, entry.size_bytes, last_used
-    )
-
-
 def _name(entry: CacheEntry) -> str:
     from modpack.core.text import printable
 
@@ -158,22 +130,17 @@ def _count(entries: tuple[CacheEntry, ...]) -> str:
 def _show_list(folder: Path, entries: tuple[CacheEntry, ...], scans: Scans) -> None:
     from datetime import datetime
 
-    from rich import box
-    from rich.table import Table
-
     from modpack.core.text import counted, human_size
+    from modpack.report.format import table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in ("digest", "package", "last used"):
-        table.add_column(column)
-    for column in ("files", "size"):
-        table.add_column(column, justify="right")
+    rows = table(("", "left"), ("", "left"), ("", "left"), ("", "right"), ("", "right"))
+    rows.add_row("digest", "package", "last used", "files", "size")
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
         size = human_size(entry.size_bytes)
-        table.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
+        rows.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
     if entries:
-        show(table)
+        show(rows)
     total = sum(entry.size_bytes for entry in entries) + scans.size_bytes
     kept = f"; {counted(scans.files, 'scan')} of sources" if scans.files else ""
     write(f"{_count(entries)}{kept}; {human_size(total)} in {folder}\n")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
-from itertools import count
 from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
 from modpack.core.codec import Line
@@ -238,129 +234,6 @@ def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_MAX_STEPS = 40_000
-_CHECKS_PER_STEP = 16
-"""Nodes of a chain that can be compared in the time of one search step."""
-
-
-@dataclass(frozen=True)
-class FoundPaths:
-    """Chains without repeated nodes, shortest first.
-
-    Attributes:
-        paths: The first chains, each including both ends.
-        more: Number of further chains found.
-        is_complete: Whether the search found all chains. If not, there may be many more.
-    """
-
-    paths: tuple[tuple[str, ...], ...]
-    more: int = 0
-    is_complete: bool = True
-
-
-def simple_paths(
-    graph: DependencyGraph,
-    target: str,
-    sources: Sequence[str],
-    max_paths: int = 100,
-    max_steps: int = _MAX_STEPS,
-    max_nodes: int | None = None,
-) -> FoundPaths:
-    """Find import chains between nodes, shortest first.
-
-    A graph of a few dozen modules may have millions of chains, so the search stops after a number
-    of steps. The chains found until then are correct.
-
-    Args:
-        graph: Dependency graph, which may have cycles.
-        target: Last node of the chains.
-        sources: First nodes of the chains.
-        max_paths: Limit for the number of returned chains. Further chains are only counted.
-        max_steps: Limit for the number of search steps.
-        max_nodes: Limit for the total number of nodes in the returned chains. Chains beyond it are
-            only counted. Default: no limit.
-
-    >>> from modpack.core.graph import Edge
-    >>> from modpack.core.scan import ImportKind
-    >>> graph = DependencyGraph()
-    >>> for edge in ("ab", "bc", "ca", "ac"):
-    ...     _ = graph.add_edge(Edge(*edge, ImportKind.REQUIRED))
-    >>> simple_paths(graph, "c", ["a"]).paths
-    (('a', 'c'), ('a', 'b', 'c'))
-    """
-    distances = graph.distances_to(target)
-    heap: list[tuple[int, int, int, _Link | None, int, Sequence[str]]] = []
-    ties = count()
-
-    def push(link: _Link | None, nodes: Sequence[str], position: int) -> None:
-        """Queue a chain's extension by the node at a position. Popping it queues the next one."""
-        if position < len(nodes):
-            depth = 0 if link is None else link.depth + 1
-            length = depth + distances[nodes[position]]
-            heapq.heappush(heap, (length, -depth, next(ties), link, position, nodes))
-
-    @cache
-    def successors(node: str) -> Sequence[str]:
-        known = (each for each in graph.successors(node) if each in distances)
-        needed = [each for each in known if graph.depends(node, each)]
-        return sorted(needed, key=distances.__getitem__)
-
-    starts = [node for node in dict.fromkeys(sources) if node in distances]
-    push(None, sorted(starts, key=distances.__getitem__), 0)
-    paths: list[tuple[str, ...]] = []
-    more = 0
-    room = sys.maxsize if max_nodes is None else max_nodes
-    # The chain with the shortest possible total length is extended first. As all distances to the
-    # target are known, only a chain's own nodes can block its way.
-    while heap and max_steps > 0:
-        max_steps -= 1
-        *_, link, position, nodes = heapq.heappop(heap)
-        push(link, nodes, position + 1)
-        node = nodes[position]
-        distance = lowest = distances[node]
-        if link is not None:
-            lowest = min(lowest, link.lowest)
-            if distance >= link.lowest:  # otherwise it is nearer to the target than each of them
-                known = enumerate(_nodes_back_from(link))
-                steps_back = next((steps for steps, each in known if each == node), None)
-                checks = link.depth if steps_back is None else steps_back
-                max_steps -= checks // _CHECKS_PER_STEP
-                if steps_back is not None:
-                    continue
-        following = _Link(node, link, 0 if link is None else link.depth + 1, lowest)
-        if node != target:
-            push(following, successors(node), 0)
-        elif len(paths) < max_paths and following.depth < room:
-            paths.append(tuple(_nodes_back_from(following))[::-1])
-            room -= len(paths[-1])
-        else:
-            more += 1
-    return FoundPaths(tuple(paths), more, max_steps > 0)
-
-
-class _Link(NamedTuple):
-    """The last node of a partial chain.
-
-    Attributes:
-        node: The node.
-        previous: The node before it.
-        depth: Number of nodes before it.
-        lowest: The least distance to the target of all nodes of the chain.
-    """
-
-    node: str
-    previous: _Link | None
-    depth: int
-    lowest: int
-
-
-def _nodes_back_from(last: _Link) -> Iterator[str]:
-    link: _Link | None = last
-    while link is not None:
-        yield link.node
-        link = link.previous
 
 
 class CodeKind(str, Enum):

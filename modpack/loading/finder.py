@@ -77,7 +77,7 @@ class PackageFinder(MetaPathFinder):
         """The store of compiled code; None if Python keeps it next to the sources."""
         from modpack.loading.compile import code_store  # many packages contain no code
 
-        return code_store(self.tree, self.prefix, self.index, self.imports is not None)
+        return code_store(self.tree, self.prefix, self.imports is not None)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""
@@ -248,11 +248,13 @@ class _PackagedLoader(_MarkingLoader):
             return super().source_to_code(data, path, _optimize=_optimize)
         module, is_package = self.name[len(finder.prefix) :], self.is_package(self.name)
         package = module if is_package else module.rpartition(".")[0]
-        from modpack.loading.compile import CodeForm, compile_module
+        from modpack.loading.compile import compile_module
 
-        form = CodeForm(finder.imports is not None, is_package)
         is_ours = finder.index.is_package_import if finder.prefix else None
-        return compile_module(data, path, package, is_ours, _optimize, form)
+        is_lazy = finder.imports is not None
+        return compile_module(
+            data, path, package, is_ours, _optimize, is_lazy=is_lazy, is_package=is_package
+        )
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))

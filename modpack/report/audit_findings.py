@@ -26,9 +26,14 @@ from modpack.report.audit_facts import (
     MockFacts,
     files_of,
     importers_by_name,
-    location_in,
 )
-from modpack.report.facts import ImporterFacts, ModuleFacts, ResourceKind, used_name
+from modpack.report.facts import (
+    ImporterFacts,
+    ModuleFacts,
+    ResourceKind,
+    location_of,
+    used_name,
+)
 from modpack.trust.code_listing import CodeListing
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
@@ -64,7 +69,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
         *_licenses(audit.distributions),
     ]
     order = list(diagnostic_codes())
-    found.sort(key=lambda d: (d.severity.rank, audit.is_settled(d), order.index(d.code)))
+    found.sort(key=lambda d: (d.severity.rank, order.index(d.code)))
     return tuple(found)
 
 
@@ -158,15 +163,19 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         ]
         if not edges or any(is_within(each, module) for each in known):
             continue  # a namespace package, which has no code
-        location = location_in(files, edges[0].importer, edges[0].line)
+        first = edges[0]
+        location = location_of(first.importer, files.get(first.importer), first.line)
         by = _list_names(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
         yield Diagnostic.from_code(code, module, text, location)
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
+    self_test = audit.package.self_test if audit.package is not None else None
     for note in audit.notes:
-        yield replace(note, hint="") if audit.is_settled(note) else note
+        # A passed self-test is what the hint of this note asks for.
+        is_settled = note.code == "dynamic-import-library" and self_test and self_test.passed
+        yield replace(note, hint="") if is_settled else note
 
 
 def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:

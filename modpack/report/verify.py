@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import BinaryIO, Final
 
 from modpack.archive import layout
@@ -177,7 +176,6 @@ def verify_package(
     *,
     policy: TrustPolicy | None = None,
     keys: Sequence[Signer] = (),
-    workers: int | None = None,
 ) -> VerifyFacts:
     """Verify a package without executing or unpickling its contents.
 
@@ -191,29 +189,25 @@ def verify_package(
             modpack or torch.package.
         policy: The trust policy.
         keys: The trusted signers. If any are given, a valid signature of one of them is required.
-        workers: The number of threads that compute digests. One per core by default.
 
     Returns:
         The checks and findings. A rejected package does not raise an exception.
 
     Raises:
         TypeError: If ``source`` is none of these.
-        ValueError: If ``workers`` is not a positive number.
         NotAPackageError: If the file does not exist, or is not a package.
         UnsupportedVersionError: If a newer version of modpack wrote the package.
         ModpackError: If signatures must be checked, but the required library is not installed.
     """
-    if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise ValueError(f"workers must be a positive number, not {workers!r}")
     try:
         archive = open_archive(source)
     except NotAPackageError:
         raise
     except ArchiveError as failure:
-        return _refused_at_once(failure, source)
+        return _refused_at_once(failure)
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
-        return _Verification(archive, path, policy, keys, workers or usable_cores()).facts()
+        return _Verification(archive, path, policy, keys).facts()
 
 
 def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError) -> Diagnostic:
@@ -222,25 +216,12 @@ def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError)
     return Diagnostic.from_code(code, subject, failure.reason, hint=hint)
 
 
-def _refused_at_once(
-    failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
-) -> VerifyFacts:
+def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
     """Return the result for an archive that cannot be opened."""
     subject = failure.record or failure.path
     finding = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
-    size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.path, None, None, size, (check,), (finding,))
-
-
-def _bytes_at(path: str | os.PathLike[str]) -> int:
-    """Return the size of a file, or of all files in a folder; 0 if it cannot be read."""
-    target = Path(path)
-    try:
-        files = [target] if target.is_file() else [f for f in target.rglob("*") if f.is_file()]
-        return sum(file.lstat().st_size for file in files)
-    except OSError:  # deleted in the meantime
-        return 0
+    return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
 
 
 def _damaged(reasons: Mapping[str, str]) -> Iterator[Diagnostic]:
@@ -261,7 +242,6 @@ class _Verification:
     path: str | os.PathLike[str] | None
     policy: TrustPolicy | None
     keys: Sequence[Signer]
-    workers: int
     checks: list[CheckFacts] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
     signatures: dict[ValidSignature, None] = field(default_factory=dict)
@@ -302,7 +282,7 @@ class _Verification:
         archive = self.archive
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
-        damage = find_damage(archive, manifest, archive.names(), self.workers)
+        damage = find_damage(archive, manifest, archive.names(), usable_cores())
         self.is_changed = bool(damage)
         self._add_check("digests", len(manifest.records), "records", _damaged(damage))
         damaged = frozenset(damage)
@@ -338,7 +318,7 @@ class _Verification:
     def _check_readable(self) -> frozenset[str]:
         """Return the records that cannot be read, or do not match their CRC-32."""
         names = self.archive.names()
-        damage = find_unreadable(self.archive, names, self.workers)
+        damage = find_unreadable(self.archive, names, usable_cores())
         self._add_check("crc32", len(names), "records", _damaged(damage))
         return frozenset(damage)
 
