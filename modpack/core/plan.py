@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from modpack.core.codec import Line, ModulePath
 from modpack.core.graph import DependencyGraph, Location
@@ -74,8 +75,7 @@ class FileKind(str, Enum):
     """A native extension, or a native library that one needs."""
 
 
-@dataclass(frozen=True)
-class PlannedFile:
+class PlannedFile(NamedTuple):
     """A file that a package includes with its code, other than Python source.
 
     Attributes:
@@ -93,8 +93,7 @@ class PlannedFile:
     kind: FileKind = FileKind.DATA
 
 
-@dataclass(frozen=True)
-class PlannedDistribution:
+class PlannedDistribution(NamedTuple):
     """An installed distribution whose metadata a package includes.
 
     Attributes:
@@ -257,8 +256,7 @@ class UseKind(str, Enum):
         return self not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK)
 
 
-@dataclass(frozen=True)
-class MockUse:
+class MockUse(NamedTuple):
     """One use of a name of a mocked module in packaged code.
 
     Attributes:
