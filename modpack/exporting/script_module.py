@@ -9,7 +9,7 @@ import __future__
 import linecache
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -279,7 +279,7 @@ class ScriptDefinitions:
         if early:
             pieces.append(ModulePiece(-1, "import torch_package_importer", IMPORTS))
         for position, piece in enumerate(_sort_pieces(units, needs)):
-            pieces.append(replace(piece, number=position))
+            pieces.append(piece._replace(number=position))
         postponed = any(
             (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED_ANNOTATIONS
             for name, statement in statements.items()
