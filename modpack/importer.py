@@ -20,7 +20,7 @@ from modpack import services
 from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
-from modpack.archive.reader import RecordReader, open_archive
+from modpack.archive.reader import RecordReader, local_source, open_archive
 from modpack.archive.records import (
     load_environment,
     read_call_signatures,
@@ -31,6 +31,7 @@ from modpack.archive.records import (
 from modpack.core.names import (
     Directory,
     GlobPattern,
+    file_name,
     join_record,
     package_folder,
     require_module_name,
@@ -96,7 +97,7 @@ def load(
     renaming another one, and never write to it.
 
     Args:
-        path: Package file, binary file object, or folder of an unzipped package.
+        path: Package file, binary file object, folder of an unzipped package, or URL.
         package: Package of the saved object. Pass it together with ``resource``. The default is the
             main resource, or the only saved object.
         resource: Name of the saved object in ``package``.
@@ -190,8 +191,8 @@ class PackageImporter(Importer):
     looks itself up by name. Interned modules are never imported from the loading environment.
 
     Args:
-        file_or_buffer: Package file, binary file object, folder of an unzipped package, or open
-            ``torch._C.PyTorchFileReader``.
+        file_or_buffer: Package file, binary file object, folder of an unzipped package, URL, or
+            open ``torch._C.PyTorchFileReader``.
         module_allowed: Called with each extern module; returns whether the package may use it.
         policy: Trust policy; see :func:`modpack.load`. None allows everything.
         verify: Records to compare with their digests first: ``'code'`` for all records except
@@ -236,9 +237,11 @@ class PackageImporter(Importer):
         self._policy = policy
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
-        self._archive = open_archive(file_or_buffer)
+        file = local_source(file_or_buffer)
+        label = None if file is file_or_buffer else str(file_or_buffer)
+        self._archive = open_archive(file, label=label)
         try:
-            self._open(file_or_buffer, module_allowed, namespace)
+            self._open(file, module_allowed, namespace)
             self._defer_imports(lazy)
         except BaseException:
             self._archive.close()
@@ -664,7 +667,7 @@ class PackageImporter(Importer):
     def _unpack(self, sizes: dict[str, int]) -> Path:
         """Unpack the package's files, and return their folder."""
         digest = contents_digest(self._archive, sizes)
-        return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
+        return unpack(digest, sizes, self._archive.read, file_name(self.filename))
 
     def _check_environment(
         self, recorded: RecordedEnvironment, digest: str

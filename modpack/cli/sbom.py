@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from modpack.cli._command import command, require_extra
-from modpack.cli._options import FILE
+from modpack.cli._options import FILE, PACKAGE
 from modpack.cli._output import require_other_file, write, write_file
 from modpack.report.progress import working
 
@@ -24,7 +24,7 @@ Format = Literal["json", "xml"]
     epilog="Exit status: 0 if the SBOM was written, 2 if not.",
     json_help=None,
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="Write to FILE instead of stdout.")
 @click.option(
     "--format",
@@ -85,12 +85,12 @@ def _sbom(file: str, file_format: Format, timestamp: datetime | None) -> str:
 
 
 def _sha256(file: Path) -> str | None:
-    """Return the SHA-256 digest of a file in hex; None for a folder."""
+    """Return the SHA-256 digest of a file in hex; None for a folder or a URL."""
     import hashlib
 
     from modpack.core.process import ProgressUnit, phase
 
-    if file.is_dir():
+    if not file.is_file():
         return None
     digest, size = hashlib.sha256(), file.stat().st_size
     with (

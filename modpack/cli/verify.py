@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE, key_option
+from modpack.cli._options import FILE, PACKAGE, key_option
 from modpack.cli._output import show, write_json
 from modpack.report.progress import working
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 if the package passes, 1 if it fails, 2 if FILE is not a package or "
     "cannot be read.",
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @key_option
 @click.option(
     "--policy",
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     type=FILE,
     help="Require that the package conforms to this trust policy (a TOML file).",
+)
+@click.option(
+    "--code",
+    "only_code",
+    is_flag=True,
+    help="Do not read tensors: check the digests of all other records.",
 )
 @click.option(
     "--workers",
@@ -40,13 +46,15 @@ def verify_command(
     file: str,
     keys: tuple[str, ...],
     policy: str | None,
+    only_code: bool,
     workers: int | None,
     as_json: bool,
 ) -> bool:
     """Verify a package's structure, digests, and signatures.
 
     FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
-    modpack reads all of it without executing or unpickling anything in it.
+    modpack reads all of it without executing or unpickling anything in it; with --code, all but the
+    tensors.
 
     modpack checks the structure of the archive, the digest of every record (including tensors), the
     consistency of the format's records, and the globals in pickles. --key checks signatures, and
@@ -63,7 +71,9 @@ def verify_command(
 
     signers, trusted = tuple(map(read_public, keys)), _read_policy(policy)
     with working(f"Verifying {file}"):
-        facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
+        facts = verify_package(
+            file, policy=trusted, keys=signers, workers=workers, only_code=only_code
+        )
     if as_json:
         write_json(facts)
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE, complete_module
+from modpack.cli._options import PACKAGE, complete_module
 from modpack.cli._output import show, write_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "why",
     epilog="Exit status: 0 if the package mentions MODULE, 2 if not or if it cannot be read.",
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.argument("module", metavar="MODULE", shell_complete=complete_module)
 @click.option("--all", "every_chain", is_flag=True, help="Show all import chains, shortest first.")
 def why_command(file: str, module: str, every_chain: bool, as_json: bool) -> None:

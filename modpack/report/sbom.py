@@ -41,8 +41,8 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.archive.manifest import read_manifest
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
+from modpack.core.names import file_name, root_of
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.names import root_of
 from modpack.core.observations import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
@@ -348,7 +348,7 @@ def sbom_of(
         audit: Audit of a package file.
         digests: SHA-256 in hex of all records with code, by record.
         form: JSON or XML.
-        file_sha256: SHA-256 of the package file in hex. None for a directory.
+        file_sha256: SHA-256 of the package file in hex. None for a directory or URL.
         timestamp: Time of the document. None to omit it.
 
     Raises:
@@ -366,7 +366,7 @@ def sbom_of(
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
-        name=printable(PurePath(package.path).stem),
+        name=printable(PurePath(file_name(package.path)).stem),
         version=f"sha256:{package.digest}",
         hashes=_hashes({"sha256": file_sha256} if file_sha256 is not None else {}),
         properties=_properties(_package_facts(package).items()),
