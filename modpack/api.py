@@ -21,9 +21,6 @@ __all__ = ["call_signature", "current_importer", "importer_of", "is_from_package
 def importer_of(obj: object) -> PackageImporter | None:
     """Return the importer of the package that an object was loaded from.
 
-    To re-export a model that was loaded with :func:`modpack.load`, save it with
-    ``importer=[modpack.importer_of(model), modpack.sys_importer]``.
-
     Args:
         obj: A loaded model, one of its submodules, or its optimizer; a module, class, or function;
             or an object of a packaged class.

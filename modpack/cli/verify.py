@@ -36,18 +36,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Do not read tensors: check the digests of all other records.",
 )
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Compute digests in N threads.  [default: one for each core]",
-)
 def verify_command(
     file: str,
     keys: tuple[str, ...],
     policy: str | None,
     only_code: bool,
-    workers: int | None,
     as_json: bool,
 ) -> bool:
     """Verify a package's structure, digests, and signatures.
@@ -71,9 +64,7 @@ def verify_command(
 
     signers, trusted = tuple(map(read_public, keys)), _read_policy(policy)
     with working(f"Verifying {file}"):
-        facts = verify_package(
-            file, policy=trusted, keys=signers, workers=workers, only_code=only_code
-        )
+        facts = verify_package(file, policy=trusted, keys=signers, only_code=only_code)
     if as_json:
         write_json(facts)
     else:

@@ -53,7 +53,7 @@ class Walker:
         self, environments: Sequence[ModuleSource], decide: Decide, scan: Scan = scan_source
     ) -> None:
         self.scans: dict[str, ModuleScan] = {}
-        self._environments = tuple(environments)
+        self._environments = environments  # a list may grow while objects are saved
         self._scan_source = scan
         self._provided: dict[str, tuple[bytes, Location]] = {}
         self._folders: dict[str, Location] = {}

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import cast
 
+from modpack.core.names import namespace_of
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 _MISSING = object()
@@ -273,6 +274,8 @@ def local_path(module_name: str) -> str:
 
 
 def _hint_for_missing_module(obj: object, module: str) -> str:
+    if namespace_of(module):
+        return "The package that it was loaded from is closed. Save its objects before closing it."
     if not isinstance(obj, type) or module in sys.modules:
         return ""
     methods = [each for each in vars(obj).values() if isinstance(each, FunctionType)]

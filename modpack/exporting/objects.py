@@ -251,14 +251,12 @@ class ObjectSaver:
         """Return the path by which packaged code imports a live module.
 
         Raises:
-            ObjNotFoundError: If the module's package has an importer that is not listed.
             ObjMismatchError: If the library's other modules come from another importer.
         """
         owner = importer_of(module) or sys_importer
         name = module.__name__
         local = local_path(name)
-        if local != name:
-            self._origins.require_listed(owner, module)
+        self._origins.add_owner(name)
         self._remember_origin(owner, local, module)
         return local
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from modpack.core.graph import ModuleSource
 from modpack.core.names import root_of
 from modpack.discovery.walk import Walker
 from modpack.environment.finder import HostEnvironment, ImportedEnvironment
-from modpack.environment.importers import PASS_BOTH, Importer, OrderedImporter, sys_importer
+from modpack.environment.importers import Importer, OrderedImporter, importer_of, sys_importer
 from modpack.errors import ObjMismatchError, ObjNotFoundError
 
 
@@ -45,25 +46,47 @@ _SPLIT = "Save the objects in separate packages."
 class ObjectOrigins:
     """The importers of an exporter, and the origins of the classes and functions that it saves.
 
+    The importer of a loaded package joins the others, before :data:`modpack.sys_importer`, once an
+    object of that package is saved.
+
     Args:
         importer: One importer, or an ordered one. Ordered importers may nest.
 
     Attributes:
         importers: The importers, in order of preference.
-        environments: Their module sources. The host's is last, for modules that packages extern.
+        environments: Their module sources. If the host is no importer, its source is last, for
+            modules that packages extern.
     """
 
     def __init__(self, importer: Importer) -> None:
-        self.importers = tuple(_flatten(importer))
-        self._environments = {id(each): _module_source(each) for each in self.importers}
-        self._environments.setdefault(id(sys_importer), HostEnvironment())
-        self.environments = tuple(self._environments.values())
+        self._host = HostEnvironment()
+        self.importers = list(_flatten(importer))
+        self.environments = [self._module_source(each) for each in self.importers]
+        if sys_importer not in self.importers:
+            self.environments.append(self._host)
         self._origins: dict[str, tuple[Importer, object]] = {}
+
+    def _module_source(self, importer: Importer) -> ModuleSource:
+        if importer is sys_importer:
+            return self._host
+        own = getattr(importer, "_environment", None)
+        return own if own is not None else ImportedEnvironment(importer)
 
     def _environment_of(self, importer: Importer) -> ModuleSource:
         """Return the module source of an importer, or the host's."""
-        known = self._environments
-        return known.get(id(importer), known[id(sys_importer)])
+        listed = zip(self.importers, self.environments, strict=False)
+        return next((source for each, source in listed if each is importer), self._host)
+
+    def add_owner(self, module_name: str) -> None:
+        """Add the importer of the package that a live module was loaded from, if it is from one."""
+        owner = importer_of(sys.modules.get(module_name))
+        if owner is None or any(owner is each for each in self.importers):
+            return
+        # Before the interpreter, which may have another version of the packaged modules.
+        has_host = sys_importer in self.importers
+        place = self.importers.index(sys_importer) if has_host else len(self.importers)
+        self.importers.insert(place, owner)
+        self.environments.insert(place, self._module_source(owner))
 
     def find(self, obj: object, name: str) -> tuple[Importer, str, str]:
         """Return the first importer that has an object, with the object's module path and name.
@@ -76,6 +99,7 @@ class ObjectOrigins:
             ObjNotFoundError: If no importer has it.
             ObjMismatchError: If an importer has a different object under that name.
         """
+        self.add_owner(str(getattr(obj, "__module__", None)))
         failures: list[ObjNotFoundError | ObjMismatchError] = []
         for importer in self.importers:
             try:
@@ -84,18 +108,6 @@ class ObjectOrigins:
                 failures.append(failure)
         mismatches = [f for f in failures if isinstance(f, ObjMismatchError)]
         raise (mismatches or failures)[0]
-
-    def require_listed(self, importer: Importer, obj: object) -> None:
-        """Check that an object's importer is one of the exporter's.
-
-        Raises:
-            ObjNotFoundError: If it is not.
-        """
-        if not any(importer is each for each in self.importers):
-            raise ObjNotFoundError(
-                f"{obj!r} was loaded from {importer!r}, which is not an importer of this exporter",
-                hint=f"Pass that importer too: {PASS_BOTH}.",
-            )
 
     def remember(self, importer: Importer, module: str, obj: object) -> None:
         """Record that an object of a module is saved.
@@ -142,13 +154,6 @@ def _flatten(importer: Importer) -> Iterator[Importer]:
             yield from _flatten(each)
     else:
         yield importer
-
-
-def _module_source(importer: Importer) -> ModuleSource:
-    if importer is sys_importer:
-        return HostEnvironment()
-    own = getattr(importer, "_environment", None)
-    return own if own is not None else ImportedEnvironment(importer)
 
 
 def encode_source(source: str) -> bytes:

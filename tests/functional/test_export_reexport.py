@@ -141,9 +141,21 @@ def test_object_of_host_includes_host_source(old, host_net, tmp_path, order):
         assert importer.load_pickle("m", "net.pkl").which() == "TWO"
 
 
-def test_without_its_importer_a_packages_object_is_not_found(old):
+@pytest.mark.parametrize("importer", [sys_importer, OrderedImporter(sys_importer)])
+def test_importer_of_a_loaded_package_is_added(old, host_net, importer):
+    target = io.BytesIO()
+    with PackageExporter(target, importer=importer) as exporter:
+        exporter.intern("relib.**")
+        exporter.save_pickle("m", "net.pkl", {"nets": [old.load_pickle("m", "net.pkl")]})
+    target.seek(0)
+    nets = PackageImporter(target).load_pickle("m", "net.pkl")["nets"]
+    assert nets[0].which() == old.load_pickle("m", "net.pkl").which() != host_net.which()
+
+
+def test_importer_of_a_closed_package_is_not_added(old):
     net = old.load_pickle("m", "net.pkl")
-    with pytest.raises(ObjNotFoundError, match="importer="), PackageExporter(None) as exporter:
+    old.close()
+    with pytest.raises(ObjNotFoundError, match="is closed"), PackageExporter(None) as exporter:
         exporter.save_pickle("m", "net.pkl", net)
 
 

@@ -31,9 +31,8 @@ and modpack are installed. `passed` means:
 - The outputs of a `copy.deepcopy` are bit-identical to those of a copy of the original.
 - `inspect.getsource` of the class returns the original source, and `torch.save` works, if they do
   for the original.
-- The loaded model was packaged again with the same call and `importer=[importer_of(model),
-  sys_importer]`. A third process, also without the libraries, loaded that package, and its outputs
-  are the same.
+- The loaded model was packaged again with the same call. A third process, also without the
+  libraries, loaded that package, and its outputs are the same.
 - `modpack audit` finds no errors. The extern distributions that it lists are those that own the
   files of extern modules.
 

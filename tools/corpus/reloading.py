@@ -66,9 +66,7 @@ def _use(model: Any, case: dict[str, Any], steps: Steps, folder: Path, torch_sav
 def _save_again(model: Any, path: Path) -> None:
     import modpack
 
-    owner = _owner(model)
-    origins = [modpack.sys_importer] if owner is None else [owner, modpack.sys_importer]
-    modpack.save(model, path, preset="hermetic", importer=origins)
+    modpack.save(model, path, preset="hermetic")
 
 
 def _owner(model: Any) -> Any:
