@@ -37,6 +37,7 @@ from modpack.core.names import (
     require_module_name,
     resource_record,
     root_of,
+    url_of,
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
 from modpack.environment.importers import Importer, sys_importer
@@ -238,7 +239,7 @@ class PackageImporter(Importer):
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
         file = local_source(file_or_buffer)
-        label = None if file is file_or_buffer else str(file_or_buffer)
+        label = None if file is file_or_buffer else url_of(str(file_or_buffer))
         self._archive = open_archive(file, label=label)
         try:
             self._open(file, module_allowed, namespace)

@@ -77,9 +77,14 @@ class RemoteBytes(ByteSource):
             raise ArchiveError(url, reason, hint="Download the file and pass its path.")
 
     def read_at(self, offset: int, length: int) -> bytes:
-        with self._reading, self._errors_explained():
-            self._file.seek(offset)
-            content: bytes = self._file.read(length)
+        with self._errors_explained():
+            if length < _BLOCK_BYTES:
+                with self._reading:
+                    self._file.seek(offset)
+                    content: bytes = self._file.read(length)
+            else:
+                # One request instead of one per block, and at the same time as other threads.
+                content = self._files.cat_file(self._path, start=offset, end=offset + length)
         self._require_length(content, length)
         return content
 

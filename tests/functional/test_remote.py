@@ -19,6 +19,7 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 import modpack
+from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.cli import cli
 from modpack.core.cache_dir import cache_folder
 from modpack.core.policy import Signer, TrustPolicy
@@ -32,6 +33,7 @@ from modpack.errors import (
 from modpack.loading.cache_maintenance import clear, list_entries
 from modpack.security.signing import sign_package
 from modpack.security.signing_keys import PrivateKey, generate
+from modpack.services import Services
 from tests.range_server import RangeServer, serve_folder
 from tests.rezipped import rezipped
 
@@ -176,6 +178,7 @@ def test_package_is_downloaded_once(url: str, server: RangeServer) -> None:
     loaded = modpack.load(url)
     importer = modpack.importer_of(loaded)
     assert importer is not None and importer.filename == url
+    assert modpack.PackageImporter(Path(url)).filename == url
     assert SIZE < server.sent < SIZE * 1.1
     modpack.load(url)
     assert list(modpack.load_weights(url)) == ["weight"]
@@ -314,6 +317,13 @@ def test_url_without_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "fsspec", None)
     for use in (modpack.load, modpack.call_signature):
         with pytest.raises(ModpackError, match=r"Run: pip install 'modpack\[remote\]'"):
+            use("s3://bucket/net.modpack")
+
+
+def test_runtime_without_other_layers_names_the_extra() -> None:
+    runtime = Services()
+    for use in (runtime.downloaded, lambda url: runtime.open_remote(url, DEFAULT_LIMITS)):
+        with pytest.raises(ArchiveError, match=r"this is a URL. Install modpack: .*\[remote\]"):
             use("s3://bucket/net.modpack")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import fsspec
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from modpack import save
 from modpack.cli import cli
+from modpack.running import isolated
 
 ADDRESS = "s3://bucket/net.modpack"
 COMMANDS = [
@@ -58,6 +60,19 @@ def test_commands_open_package_at_address(tmp_path: Path, monkeypatch: pytest.Mo
             failed[" ".join(arguments)] = result.output
     assert failed == {}
     assert (tmp_path / "net.html").is_file()
+
+
+def test_isolated_command_gets_the_downloaded_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Sequence[str]] = []
+    monkeypatch.setattr(isolated, "isolated_python", lambda package, found: Path("python"))
+    monkeypatch.setattr(isolated, "run_isolated", lambda python, line: lines.append(line) or 0)
+    save(torch.nn.Linear(1, 1), tmp_path / "net.modpack", example_inputs=torch.ones(2, 1))
+    url = "memory://bucket/isolated.modpack"
+    fsspec.filesystem("memory").pipe(url, (tmp_path / "net.modpack").read_bytes())
+    assert CliRunner().invoke(cli, ["self-test", url, "--isolated"]).exit_code == 0
+    assert Path(lines[0][-1]).read_bytes() == (tmp_path / "net.modpack").read_bytes()
 
 
 OUTPUTS = [
