@@ -154,9 +154,9 @@ class _Services(services.Services):
         check_signatures(archive, signers, path)
 
     def open_remote(self, url: str, limits: Limits) -> Archive:
-        from modpack.remote import open_remote
+        from modpack.remote import RemoteArchive
 
-        return open_remote(url, limits)
+        return RemoteArchive(url, limits)
 
     def downloaded(self, url: str) -> str:
         from modpack.remote import downloaded

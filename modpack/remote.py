@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,13 +24,9 @@ from typing import TYPE_CHECKING, Final
 from modpack.archive import layout
 from modpack.archive.base import Archive, ByteSource
 from modpack.archive.layout import Limits
-from modpack.archive.manifest import (
-    find_unreadable,
-    package_digest,
-    read_manifest,
-    verify_records,
-)
-from modpack.archive.reader import ZipArchive, open_archive, open_content
+from modpack.archive.manifest import find_unreadable, package_digest, read_manifest, verify_records
+from modpack.archive.reader import ZipArchive, open_archive
+from modpack.core.names import file_name
 from modpack.core.process import ProgressUnit, phase, usable_cores
 from modpack.errors import ArchiveError, ModpackError, PackageNotFoundError
 from modpack.loading.cache import keep_file
@@ -44,9 +41,12 @@ are in two or three such blocks at its end."""
 _PART_BYTES: Final = 8 << 20
 _PARTS: Final = 4
 """Ranges to download at the same time, where the file system can do that."""
-_CONTENT_KEYS: Final = {"size", "etag", "contentmd5", "digest", "versionid", "generation", "blobid"}
-_TIME_KEYS: Final = {"lastmodified", "modified", "updated", "mtime", "created"}
-"""Keys of what changes when an object is replaced, in the plain spelling of many file systems."""
+_VERSION_KEYS: Final = re.compile(
+    "size|etag|content.?md5|digest|version.?id|generation|blob.?id|last.?modified|modified|updated|"
+    "mtime|created",
+    re.IGNORECASE,
+)
+"""Keys of what changes when an object is replaced, in the spellings of many file systems."""
 _INSTALL: Final = "Run: pip install 'modpack[remote]', which reads s3, gs, https, and hf URLs."
 
 
@@ -72,8 +72,8 @@ class RemoteBytes(ByteSource):
             self._file = self._files.open(
                 self._path, "rb", block_size=_BLOCK_BYTES, cache_type="blockcache"
             )
-        if not (self.size and self._file.seekable()):
-            reason = "the server does not state the size of the file, or does not send ranges of it"
+        if not self.size:
+            reason = "the server does not state the size of the object"
             raise ArchiveError(url, reason, hint="Download the file and pass its path.")
 
     def read_at(self, offset: int, length: int) -> bytes:
@@ -96,9 +96,8 @@ class RemoteBytes(ByteSource):
         ):
             downloading.advance(out.tell())
             while out.tell() < self.size:
-                end = min(out.tell() + _PARTS * _PART_BYTES, self.size)
-                starts = list(range(out.tell(), end, _PART_BYTES))
-                ends = [min(start + _PART_BYTES, end) for start in starts]
+                starts = list(range(out.tell(), self.size, _PART_BYTES)[:_PARTS])
+                ends = [min(start + _PART_BYTES, self.size) for start in starts]
                 paths = [self._path] * len(starts)
                 with self._errors_explained():
                     parts = self._files.cat_ranges(paths, starts, ends, on_error="raise")
@@ -108,8 +107,6 @@ class RemoteBytes(ByteSource):
                     downloading.advance(len(part))
             out.flush()
             os.fsync(out.fileno())
-        if self.has_changed():
-            raise self._replaced()
 
     def has_changed(self) -> bool:
         with self._errors_explained():
@@ -121,8 +118,7 @@ class RemoteBytes(ByteSource):
     def _find_version(self) -> Mapping[str, object]:
         self._files.invalidate_cache(self._path)
         info: Mapping[str, object] = self._files.info(self._path)
-        spelled = {key.lower().replace("-", "").replace("_", ""): info[key] for key in info}
-        return {key: spelled[key] for key in (_CONTENT_KEYS | _TIME_KEYS) & spelled.keys()}
+        return {key: info[key] for key in info if _VERSION_KEYS.fullmatch(key)}
 
     @contextmanager
     def _errors_explained(self, is_open: bool = True) -> Iterator[None]:
@@ -136,8 +132,6 @@ class RemoteBytes(ByteSource):
                 raise ArchiveError(self.label, reason) from error
             reason = f"the object was not found{cause}"
             raise PackageNotFoundError(self.label, reason) from error
-        except ImportError as error:
-            raise ModpackError(f"{self.label}: {error}", hint=_INSTALL) from error
         except Exception as error:  # file systems raise the exceptions of their libraries
             reason = f"the object cannot be read ({type(error).__name__}: {error})"
             raise ArchiveError(self.label, reason) from error
@@ -145,15 +139,45 @@ class RemoteBytes(ByteSource):
     def _require_length(self, content: bytes, length: int) -> None:
         if len(content) != length:
             reason = f"the object ends too early: {len(content)} bytes of {length} were received"
-            raise self._replaced() if self.has_changed() else ArchiveError(self.label, reason)
-
-    def _replaced(self) -> ArchiveError:
-        reason = "the object was replaced while modpack read it"
-        return ArchiveError(self.label, reason, hint="Try again.")
+            raise ArchiveError(self.label, reason)
 
 
 class RemoteArchive(ZipArchive):
-    """A package at a URL. Its path is the pinned URL, once the digest is known."""
+    """A package at a URL. Its path is the pinned URL, once the digest is known.
+
+    Args:
+        url: The URL, with or without a pin.
+        limits: Limits on the archive's sizes.
+
+    Raises:
+        PackageNotFoundError: If the object does not exist.
+        ArchiveError: If it cannot be read, is not a package, or is not the pinned one.
+        ModpackError: If a library is missing, or the pin is malformed.
+    """
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        address, pinned = _split_pin(url)
+        self.content = RemoteBytes(address)
+        try:
+            super().__init__(self.content, limits)
+            self._require_pinned(pinned)
+        except BaseException:
+            self.content.close()
+            raise
+
+    def _require_pinned(self, pinned: str | None) -> None:
+        manifest = read_manifest(self)
+        if manifest is not None:
+            digest = package_digest(self)
+            if pinned not in (None, digest):
+                reason = f"the package's digest is {digest}, and the URL pins {pinned}"
+                hint = "Inspect the new package before using it."
+                raise ArchiveError(self.path, reason, hint=hint)
+            self.verify_with(manifest)
+            self.path += _PIN + digest
+        elif pinned is not None:
+            reason = "torch.package wrote the package, without digests, so it cannot be pinned"
+            raise ArchiveError(self.path, reason)
 
     def __exit__(
         self,
@@ -170,45 +194,6 @@ class RemoteArchive(ZipArchive):
             self.close()
 
 
-def open_remote(url: str, limits: Limits) -> Archive:
-    """Open the package at a URL for reading in ranges.
-
-    Args:
-        url: The URL, with or without a pin.
-        limits: Limits on the archive's sizes.
-
-    Raises:
-        PackageNotFoundError: If the object does not exist.
-        ArchiveError: If it cannot be read, is not a package, or is not the pinned one.
-        ModpackError: If a library is missing.
-    """
-    address, _, pinned = url.partition(_PIN)
-    content = RemoteBytes(address)
-    archive = open_content(content, limits, RemoteArchive)
-    try:
-        _require_pinned(archive, pinned)
-    except BaseException:
-        archive.close()
-        raise
-    return archive
-
-
-def _require_pinned(archive: Archive, pinned: str) -> None:
-    """Compare the digest with the pinned one, and name the archive by its pinned URL."""
-    manifest = read_manifest(archive)
-    if manifest is None:
-        if pinned:
-            reason = "torch.package wrote the package, without digests, so it cannot be pinned"
-            raise ArchiveError(archive.path, reason)
-        return
-    digest = package_digest(archive)
-    if pinned not in ("", digest):
-        reason = f"the package's digest is {digest}, and the URL pins {pinned}"
-        raise ArchiveError(archive.path, reason, hint="Inspect the new package before using it.")
-    archive.verify_with(manifest)
-    archive.path += _PIN + digest
-
-
 def downloaded(url: str) -> str:
     """Return the path of a package in the cache, and download it first if it is not there.
 
@@ -222,13 +207,11 @@ def downloaded(url: str) -> str:
         PackageNotFoundError: If the object does not exist.
         ArchiveError: If it cannot be read, is not a package, is damaged, or is not the pinned one.
         CacheError: If the cache cannot be used.
-        ModpackError: If a library is missing.
+        ModpackError: If a library is missing, or the pin is malformed.
     """
-    address, _, pinned = url.partition(_PIN)
-    content = RemoteBytes(address)
-    with open_content(content, layout.DEFAULT_LIMITS, RemoteArchive) as archive:
-        _require_pinned(archive, pinned)
-        key = _key_of(archive, content)
+    with open_archive(url) as archive:
+        assert isinstance(archive, RemoteArchive)
+        content, key = archive.content, _key_of(archive, archive.content)
 
         def check(file: Path) -> None:
             with open_archive(file) as found:
@@ -237,8 +220,7 @@ def downloaded(url: str) -> str:
                     raise ArchiveError(archive.path, "the downloaded file has another digest")
                 _require_intact(found)
 
-        name = address.partition("?")[0].rpartition("/")[2]
-        return str(keep_file(key, name, content.size, content.download, check))
+        return str(keep_file(key, file_name(url), content.size, content.download, check))
 
 
 def _require_intact(archive: Archive) -> None:
@@ -257,6 +239,17 @@ def _key_of(archive: Archive, content: RemoteBytes) -> str:
     if read_manifest(archive) is None:  # its digest covers tensors by CRC-32 only
         parts.append(repr((content.label, sorted(content.version.items()))).encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def _split_pin(url: str) -> tuple[str, str | None]:
+    """Return a URL without its pin, and the pinned digest. A misspelled pin is never ignored."""
+    found = re.search("#sha.*", url, re.IGNORECASE | re.DOTALL)
+    if found is None:
+        return url, None
+    if not re.fullmatch(_PIN + "[0-9a-f]{64}", found[0]):
+        reason = f"{url}: the pin {found[0]!r} does not consist of {_PIN!r} and 64 hex digits"
+        raise ModpackError(reason, hint="Copy it from the output of modpack inspect.")
+    return url[: found.start()], found[0].removeprefix(_PIN)
 
 
 def _file_system(url: str) -> tuple[AbstractFileSystem, str]:

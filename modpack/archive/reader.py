@@ -372,18 +372,18 @@ def open_archive(
     b'hello'
     """
     if not isinstance(source, (str, os.PathLike)):
-        return open_content(BufferBytes(_read_buffer(source)), limits)
+        return _open_content(BufferBytes(_read_buffer(source)), limits)
     path = os.fspath(source)
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
     url = url_of(path)
     if url is not None:
-        return services.installed.open_remote(url, limits)
+        return _reject_other_formats(services.installed.open_remote(url, limits))
     if os.path.isdir(path):
         from modpack.archive.folder_reader import FolderArchive  # rarely needed
 
         return _reject_other_formats(FolderArchive(path, limits))
-    return open_content(FileBytes(path, label or path), limits)
+    return _open_content(FileBytes(path, label or path), limits)
 
 
 def local_source(source: Source) -> Source | str:
@@ -410,22 +410,9 @@ def _reject_other_formats(archive: Archive) -> Archive:
     return archive
 
 
-def open_content(
-    content: ByteSource, limits: Limits, kind: type[ZipArchive] = ZipArchive
-) -> Archive:
-    """Open the zip archive in a byte source, which is closed if that fails.
-
-    Args:
-        content: The archive's bytes.
-        limits: Limits on the archive's sizes.
-        kind: The class of the archive.
-
-    Raises:
-        NotAPackageError: If it is not a package.
-        ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
-    """
+def _open_content(content: FileBytes | BufferBytes, limits: Limits) -> Archive:
     try:
-        return _reject_other_formats(kind(content, limits))
+        return _reject_other_formats(ZipArchive(content, limits))
     except BaseException:
         content.close()
         raise

@@ -485,7 +485,23 @@ def keep_file(
         # The file of this lock stays: who removed it could remove the one that another process has.
         with _locked(cache, f"{digest}.lock"):
             if not (tree.exists() and _is_kept(cache, tree, check)):
-                _fill(part, name, size, fill, check)
+                file = part / FILES / _KEPT
+                make_private(file.parent)
+                require_trusted_folder(part)
+                fill(file)
+                try:
+                    check(file)
+                except ArchiveError:
+                    file.unlink()  # continuing it would end here again
+                    raise
+                made = {
+                    "version": 1,
+                    "name": name,
+                    "made": time.time(),
+                    "files": {_KEPT: (size, "")},
+                }
+                (part / _RECORD).write_text(json.dumps(made), encoding="utf-8")
+                (part / USED).touch()
                 put_stamp(part, digest, (_KEPT,))
                 part.rename(tree)
         os.utime(tree / USED)
@@ -512,27 +528,6 @@ def _is_kept(cache: Path, tree: Path, check: Callable[[Path], None]) -> bool:
     tree.rename(aside)
     shutil.rmtree(aside, ignore_errors=True)
     return False
-
-
-def _fill(
-    part: Path,
-    name: str,
-    size: int,
-    fill: Callable[[Path], None],
-    check: Callable[[Path], None],
-) -> None:
-    file = part / FILES / _KEPT
-    make_private(file.parent)
-    require_trusted_folder(part)
-    fill(file)
-    try:
-        check(file)
-    except ArchiveError:
-        file.unlink()  # continuing it would end here again
-        raise
-    document = {"version": 1, "name": name, "made": time.time(), "files": {_KEPT: (size, "")}}
-    (part / _RECORD).write_text(json.dumps(document), encoding="utf-8")
-    (part / USED).touch()
 
 
 def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why: Exception) -> Path:

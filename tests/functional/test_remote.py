@@ -26,6 +26,7 @@ from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import (
     ArchiveError,
     ModpackError,
+    NotAPackageError,
     PackageNotFoundError,
     SignatureError,
     TrustError,
@@ -163,6 +164,20 @@ def test_other_digest_than_the_pinned_one_is_refused(url: str, server: RangeServ
         with pytest.raises(ArchiveError, match="the URL pins 000"):
             use(pinned)
     assert server.sent < SIZE / 25
+
+
+@pytest.mark.parametrize("pin", ["#sha256=", "#sha256=abc", "#SHA256=" + "0" * 64, "#sha512=0"])
+def test_malformed_pin_is_refused(pin: str) -> None:
+    for use in (modpack.load, modpack.call_signature):
+        with pytest.raises(ModpackError, match="does not consist of '#sha256=' and 64 hex digits"):
+            use(f"memory://bucket/net.modpack{pin}")
+
+
+def test_other_format_is_named_before_a_download(folder: Path, server: RangeServer) -> None:
+    torch.save(torch.zeros(1 << 20), folder / "net.pt")
+    with pytest.raises(NotAPackageError, match=r"a file from torch\.save.* torch\.load"):
+        modpack.load(server.url("net.pt"))
+    assert server.sent < 1 << 20
 
 
 def test_archive_of_torch_package_cannot_be_pinned(folder: Path, server: RangeServer) -> None:
