@@ -122,6 +122,19 @@ def test_module_that_registers_a_class_is_loaded_with_the_table(save):
     assert "market.m8" not in loaded_modules(model)
 
 
+def test_submodule_of_a_library_is_an_attribute_as_if_nothing_waited(save, clean_python):
+    files = library({"market/m7.py": "from xml.dom.minidom import parseString\nvalue = 1\n"})
+    read = "def parse(text): return xml.dom.minidom.parseString(text).documentElement.tagName\n"
+    files["market/tools.py"] += f"import xml\n{read}"
+    path, _ = save(files)
+    code = """
+        import modpack
+        model = modpack.load(path)
+        print(modpack.importer_of(model).import_module("market.tools").parse("<pen/>"))
+        """
+    assert clean_python(code, path=path).stdout == "pen\n"
+
+
 @pytest.mark.parametrize(
     "change",
     [
