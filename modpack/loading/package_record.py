@@ -72,17 +72,10 @@ def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = 
     """
     name = f"{PACKAGES}.p{digest[:32]}"
     if policy is not None:
-        name += f"_{_policy_hash(policy)}"
-        is_filtered = is_filtered or not _is_plain(policy)
+        name += f"_{hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]}"
+        # An object of a derived class may judge by more than its fields.
+        is_filtered = is_filtered or type(policy).__module__ != "modpack.core.policy"
     return name + LOCAL if is_filtered else name
-
-
-def _policy_hash(policy: TrustPolicy) -> str:
-    return hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]
-
-
-def _is_plain(policy: TrustPolicy) -> bool:
-    return type(policy).__module__ == "modpack.core.policy"
 
 
 def record_file(name: str) -> Path:

@@ -6,7 +6,6 @@ classes that are part of the package. Their contents are compared.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 import struct
@@ -19,10 +18,10 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
 from modpack.core.names import strip_namespaces
+from modpack.selftest.object_state import TEXTUAL, attributes_of
 from modpack.selftest.process import Difference
 
 _MAX_DEPTH = 100
-_TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _ELEMENTS = {
     "?": torch.bool,
@@ -96,7 +95,7 @@ class _OutputFlattener:
             yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._flatten_tensor(value, path, depth)
-        elif isinstance(value, _TEXTUAL):
+        elif isinstance(value, TEXTUAL):
             yield PytreeLeaf(path, _type_name(value), str(value))
         elif isinstance(value, _NAMED):
             yield PytreeLeaf(
@@ -190,36 +189,16 @@ def _iter_parts(
     """Return the parts of a container with their path steps, or None if it exposes none."""
     if isinstance(value, Mapping):
         return [(f"[{_format_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
-    fields = getattr(type(value), "_fields", None)
+    fields = getattr(type(value), "_fields", None)  # of a named tuple
     if isinstance(value, tuple) and fields is not None:
         return [(f".{name}", part) for name, part in zip(fields, value, strict=False)]
     if isinstance(value, (list, tuple)):
         return [(f"[{i}]", part) for i, part in enumerate(value)]
     if isinstance(value, Set):
         return [(f"{{{i}}}", part) for i, part in enumerate(sorted(value, key=order))]
-    return _attributes(value)
-
-
-def _attributes(value: object) -> Iterable[tuple[str, object]] | None:
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
-    contents = getattr(value, "__dict__", None)
-    slots = [
-        name
-        for kind in type(value).__mro__
-        for name in _slots_of(kind)
-        if name not in ("__dict__", "__weakref__") and hasattr(value, name)
-    ]
-    if not isinstance(contents, Mapping) and not slots:
-        return None
-    held = {**dict(contents or {}), **{name: getattr(value, name) for name in slots}}
-    return [(f".{name}", part) for name, part in held.items()]
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    held = attributes_of(value)
+    has_attributes = bool(held) or hasattr(value, "__dict__")
+    return [(f".{name}", part) for name, part in held.items()] if has_attributes else None
 
 
 def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:

@@ -180,9 +180,11 @@ class Describer:
         return parts
 
     def _describe_tensor(self, tensor: torch.Tensor, path: str) -> Sequence[tuple[str, object]]:
-        facts = [dtype_name(tensor.dtype), str(list(tensor.shape)) if _has_shape(tensor) else ""]
-        if tensor.layout is torch.strided and not tensor.is_nested and not is_lazy(tensor):
-            facts.append(f"strides {list(tensor.stride())} from {tensor.storage_offset()}")
+        facts = [dtype_name(tensor.dtype)]
+        if not tensor.is_nested and not is_lazy(tensor):
+            facts.append(str(list(tensor.shape)))
+            if tensor.layout is torch.strided:
+                facts.append(f"strides {list(tensor.stride())} from {tensor.storage_offset()}")
         facts += ["requires_grad"] if tensor.requires_grad else []
         facts += [str(tensor.layout)] if tensor.layout is not torch.strided else []
         facts += [self._storage_of(tensor, path)]
@@ -192,9 +194,7 @@ class Describer:
             self._add_hooks(tensor, path, "accumulator")
         state: dict[str, object] = getattr(tensor, "__dict__", None) or {}
         attributes = ((name, part) for name, part in state.items() if name != COMPILE_MARK[0])
-        is_wrapper = _is_wrapper(
-            tensor
-        )  # of its attributes, only the tensors have a general meaning
+        is_wrapper = _is_wrapper(tensor)  # only the tensors in its attributes have a meaning
         parts = ((n, part) for n, part in attributes if not is_wrapper or is_a(part, torch.Tensor))
         return [(dotted(path, name), part) for name, part in parts]
 
@@ -290,10 +290,6 @@ def shortened(text: str) -> str:
     if len(text) <= _MAX_TEXT:
         return text
     return f"{text[:_MAX_TEXT]}... (checksum {zlib.crc32(text.encode(errors='replace')):08x})"
-
-
-def _has_shape(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_nested or is_lazy(tensor))
 
 
 def _has_own_reduction(kind: type) -> bool:
