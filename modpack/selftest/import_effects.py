@@ -68,6 +68,18 @@ def _source(file: str) -> bytes:
         return b""
 
 
+def _is_memo(name: str, names: Mapping[str, object]) -> bool:
+    """Return whether a module's functions assign a name only if it is None.
+
+    They would compute the value without the imports, too.
+    """
+    source = without_text(_source(str(names.get("__file__")))).decode("utf-8", "replace")
+    assigned = rf"[ \t]+{re.escape(name)}[ \t]*=(?!=)"
+    guarded = rf"\bif {re.escape(name)} is None:\s*\n{assigned}"
+    count = len(re.findall(rf"(?m)^{assigned}", source))
+    return 0 < count == len(re.findall(guarded, source))
+
+
 def _loaded(namespace: Namespace) -> set[str]:
     index = namespace.finder.index
     names = (name for name, entry in index.entries.items() if entry.is_code)
@@ -198,7 +210,8 @@ class _Search:
             names = module_dict(sys.modules.get(name))
             for key, value in self._before[name].items():
                 if names.get(key) is not value and key not in ("__builtins__", "__class__"):
-                    return f"{self._namespace.local_name(name)}.{key}"
+                    if value is not None or not _is_memo(key, names):
+                        return f"{self._namespace.local_name(name)}.{key}"
         sizes = self._measure()
         changed = (path for path, size in self._sizes.items() if sizes.get(path, size) != size)
         return next(changed, None)

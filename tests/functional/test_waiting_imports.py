@@ -135,11 +135,27 @@ def test_submodule_of_a_library_is_an_attribute_as_if_nothing_waited(save, clean
     assert clean_python(code, path=path).stdout == "pen\n"
 
 
+def test_import_that_fills_a_memo_of_another_module_may_wait(save):
+    memo = """
+        _ratio = None
+        def ratio():
+            global _ratio
+            if _ratio is None:
+                _ratio = 2
+            return _ratio
+        def scale(x): return x * 2
+        """
+    files = library({"market/m7.py": "from market.tools import ratio\nvalue = ratio()\n"})
+    record = recorded(save({**files, "market/tools.py": memo})[0])
+    assert "m7" in record["modules"]["market.net"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         "import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
         "import market.tools\nvalue = 1\nmarket.tools.scale.__defaults__\nmarket.tools.level = 1\n",
+        "import market.tools\nvalue = 1\nmarket.tools.choose(7)\n",
     ],
 )
 def test_import_that_changes_plain_data_lets_none_wait(save, change):
@@ -148,7 +164,8 @@ def test_import_that_changes_plain_data_lets_none_wait(save, change):
     files["market/net.py"] = files["market/net.py"].replace(
         "return scale", "NAMES\n        return scale"
     )
-    files["market/tools.py"] += "level = 0\n"
+    files["market/tools.py"] += "level = 0\nchosen = None\n"
+    files["market/tools.py"] += "def choose(x):\n    global chosen\n    chosen = x\n"
     assert recorded(save(files)[0]) is None
 
 
