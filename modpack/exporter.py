@@ -59,10 +59,11 @@ from modpack.writing.writer import ArchiveWriter
 if TYPE_CHECKING:
     from modpack.capturing.report import HookReport
     from modpack.core.call_signature import CallSignature
+    from modpack.examples.recorded import Example
     from modpack.exporting.hook_saver import HookOptions
     from modpack.hooks.choice import HookChoice
     from modpack.selftest.object_rows import Row
-    from modpack.selftest.reference import Case, Example, ExampleSaver
+    from modpack.selftest.reference import Case, ExampleSaver
 
 _TESTED = ("dynamic-import", "nested-pickle")
 """Warnings that a passed self-test makes unnecessary."""

@@ -25,7 +25,7 @@ from modpack.core.observations import UndeclaredImport
 from modpack.core.plan import Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestCase, SelfTestRecord
+from modpack.core.selftest import Difference, SelfTestCase, SelfTestRecord
 from modpack.core.text import counted, local_folders, portable_text
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.errors import SelfTestError
@@ -47,7 +47,6 @@ from modpack.selftest.explanations import (
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, StateDifference, compare_objects
 from modpack.selftest.process import (
-    Difference,
     HiddenModules,
     Job,
     LazyTrial,

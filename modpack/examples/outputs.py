@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
 from modpack.core.names import strip_namespaces
-from modpack.selftest.process import Difference
+from modpack.core.selftest import Difference
 
 _MAX_DEPTH = 100
 _TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
@@ -277,7 +277,7 @@ def compare(
         any_device: Whether tensors may be on another kind of device. Their numbers are then
             compared with the tolerances of :func:`torch.testing.assert_close`.
 
-    >>> from modpack.selftest.compare import flatten_output
+    >>> from modpack.examples.outputs import flatten_output
     >>> [str(each) for each in compare(flatten_output([1, 2]), flatten_output([1, 3]))]
     ['output[1]: expected 2, found 3']
     """
