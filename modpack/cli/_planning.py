@@ -191,6 +191,7 @@ def open_exporter(
     output: str | None = None,
     self_test: SelfTest = False,
     self_test_device: str | None = None,
+    bundle_loader: bool = False,
 ) -> Iterator[PackageExporter]:
     """Open an exporter that has the rules and the preset.
 
@@ -199,6 +200,7 @@ def open_exporter(
         output: The path of the package. None writes no file.
         self_test: Whether the exporter runs the self-test.
         self_test_device: The device on which the self-test runs the example inputs.
+        bundle_loader: Whether the package contains a loader.
     """
     from modpack.exporter import PackageExporter
 
@@ -208,6 +210,7 @@ def open_exporter(
         self_test=self_test,
         self_test_device=self_test_device,
         allow_secrets_in=options.allow_secrets_in,
+        bundle_loader=bundle_loader,
     ) as exporter:
         for rule in options.rules:
             add = getattr(exporter, rule.action.value)

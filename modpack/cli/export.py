@@ -91,6 +91,12 @@ def _read_dynamic(
     show_default=True,
     help="Set the second part of the object's name, PACKAGE/RESOURCE.",
 )
+@click.option(
+    "--bundle-loader",
+    is_flag=True,
+    help="Include a loader: python FILE then shows, runs, and tests the package where torch is "
+    "installed and modpack is not.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
@@ -105,6 +111,7 @@ def export_command(
     self_test_device: str | None,
     package: str,
     resource: str,
+    bundle_loader: bool,
     dry_run: bool,
     debug: bool,
     quiet: bool,
@@ -162,7 +169,7 @@ def export_command(
     with (
         collect_warnings() as collected,
         importable(source.folder),
-        open_exporter(options, output, self_test, self_test_device) as exporter,
+        open_exporter(options, output, self_test, self_test_device, bundle_loader) as exporter,
     ):
         model = build(source, debug)
         inputs = None if example is None else _build_inputs(example, model, debug)

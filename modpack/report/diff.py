@@ -268,6 +268,9 @@ def _others(
         return
     covered = {*_DERIVED, *_explained(old, new, found)}
     covered.update(*map(_compared_records, (old, new)))
+    records = old.records | new.records
+    if dict(_changed({layout.LOADER} & records, old, new)):  # another loader has other files
+        covered.update(each for each in records if each.startswith(layout.LOADER_FILES))
     if layout.NOTICE in old.records ^ new.records:  # which also changes this record
         covered.add(layout.EXTERN_MODULES)
     for record, change in _changed((old.records | new.records) - covered, old, new):
