@@ -34,7 +34,6 @@ COMMANDS: Mapping[str, Arguments] = {
     "audit FILE": lambda package: ["audit", str(package.first)],
     "audit FILE --json": lambda package: ["audit", str(package.first), "--json"],
     "why FILE MODULE": lambda package: ["why", str(package.first), package.deepest],
-    "why FILE MODULE --all": lambda package: ["why", str(package.first), package.deepest, "--all"],
     "diff A B": lambda package: ["diff", str(package.first), str(package.second)],
     "requirements FILE": lambda package: ["requirements", str(package.first)],
     "sbom FILE": lambda package: ["sbom", str(package.first)],

@@ -11,11 +11,12 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from modpack.archive.layout import CALL_SIGNATURE, is_internal
+from modpack.archive.layout import CALL_SIGNATURE, ExampleRecords, is_internal
 from modpack.archive.manifest import canonical_json
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
     from modpack.exporting.hook_saver import HookOptions
     from modpack.hooks.choice import HookChoice
     from modpack.selftest.object_rows import Row
-    from modpack.selftest.reference import Case, ExampleSaver
+    from modpack.selftest.reference import Case
 
 _TESTED = ("dynamic-import", "nested-pickle")
 """Warnings that a passed self-test makes unnecessary."""
@@ -136,8 +137,8 @@ def save(
             another kind of device computed are compared with the tolerances of
             :func:`torch.testing.assert_close`.
         lazy: Whether to find the imports that can wait until a name is looked up, which lets the
-            package start faster. This needs example inputs and a self-test that passes. None finds
-            none.
+            package start faster. This needs example inputs, a self-test that passes, and at least
+            30 modules. None finds them.
         allow_secrets_in: Locations that may contain possible secrets: patterns of module paths, or
             of records if they contain ``/``. A pattern with ``#`` and a fingerprint, as shown in
             the PackagingError, allows only that text.
@@ -284,13 +285,14 @@ class PackageExporter:
         )
         self._plans_only = f is None
         self._self_test_device = self_test_device
-        self._is_lazy = bool(lazy)
+        self._is_lazy = lazy is not False
         self._has_loader = bundle_loader
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
         self._roots: list[object] = []
-        self._examples: ExampleSaver | None = None
+        self._cases: list[Case] = []
+        self._example_count = 0
         self._call_signatures: dict[tuple[str, str], CallSignature] = {}
         self._unique_ids = 0
         self._closed = False
@@ -574,16 +576,20 @@ class PackageExporter:
             ExampleError: If the live model fails on the example inputs.
         """
         require_options(global_hooks=global_hooks, dynamic=dynamic, pickle_protocol=pickle_protocol)
+        extras = {}
+        if optimizer is not None:
+            from torch.optim import Optimizer
+
+            require_type(optimizer, Optimizer, "optimizer", "a torch.optim.Optimizer")
+            extras["optimizer"] = optimizer
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
-            from modpack.hooks.model_parts import extra_roots, require_optimizer
 
-        require_optimizer(optimizer)
         example = self._example(model, example_inputs, example_kwargs)
         target = (package, resource)
         described = self._describe_call(target, model, example, dynamic)
-        chosen = HookOptions(hooks, global_hooks, extra_roots(optimizer), reset_hook_state)
-        since = self._objects.generation
+        chosen = HookOptions(hooks, global_hooks, extras, reset_hook_state)
+        restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
         self._save(package, resource, model, dependencies, pickle_protocol, chosen, compares)
         if described is None or example is None:
@@ -591,13 +597,18 @@ class PackageExporter:
         self._call_signatures[target] = described
         if not self._self_test:
             return
-        if self._examples is None:
-            from modpack.selftest.reference import ExampleSaver
-
-            self._examples = ExampleSaver(self._objects, self._writer, self._planner)
-        records = self._examples.save_arguments(example, pickle_protocol)
+        records = ExampleRecords(self._example_count)
+        self._example_count += 1
+        # The classes of the arguments are included like the model's.
+        edges = self._objects.save(records.inputs, (example.args, example.kwargs), pickle_protocol)
+        self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
         if not self._plans_only:
-            self._examples.record(records, target, model, example, since, global_hooks, described)
+            from modpack.selftest.reference import record_case
+
+            case = record_case(
+                self._writer, records, target, model, example, restore, global_hooks, described
+            )
+            self._cases.append(case)
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text in UTF-8 as a resource of a Python package.
@@ -704,17 +715,16 @@ class PackageExporter:
         self._check_open()
         self._closed = True
         try:
-            cases = self._examples.cases if self._examples is not None else ()
             self._builder.set_checkpoint()
             plan = self._builder.plan()
             # A passed self-test shows that dynamically imported modules are available.
-            tested = _TESTED if cases and not self._plans_only else ()
+            tested = _TESTED if self._cases else ()
             _warn(note for note in plan.warnings() if note.code not in tested)
             if self._plans_only:
                 return plan
-            if cases or self._objects_saved:
+            if self._cases or self._objects_saved:
                 try:
-                    plan = self._write_tested(plan, cases)
+                    plan = self._write_tested(plan)
                 except SelfTestError:
                     _warn(note for note in plan.warnings() if note.code in tested)
                     raise
@@ -735,36 +745,18 @@ class PackageExporter:
         finally:
             self._writer.discard()
 
-    def _write_tested(self, plan: Plan, cases: Sequence[Case]) -> Plan:
+    def _write_tested(self, plan: Plan) -> Plan:
         """Write the package, run the self-test, and return the plan with its additions."""
-        from modpack.selftest.module_compare import LiveModules
-        from modpack.selftest.rounds import SelfTest
+        from modpack.exporting.collecting import Collector
+        from modpack.selftest.judge import Judge
 
-        planner, installed, scripts = self._planner, self._installed, self._objects.scripts.files
-        names = self._objects.scripts.names
-        self_test = SelfTest(
-            self._writer,
-            plan,
-            cases,
-            self._builder,
-            planner,
-            installed,
-            LiveModules(
-                self._roots,
-                OrderedImporter(*self._origins.importers),
-                planner.walker,
-                installed,
-                names,
-            ),
-            scripts,
-            self._objects_saved,
-            self._roots,
-            self._namespace(plan),
-            self._self_test_device,
-            self._is_lazy,
+        judge = Judge(self._cases, self._objects_saved, self._roots, self._self_test_device)
+        importer, namespace = OrderedImporter(*self._origins.importers), self._namespace(plan)
+        collector = Collector(
+            self._builder, plan, judge, self._roots, importer, namespace, self._is_lazy
         )
-        tested, warnings = self_test.run(write_anyway=self._self_test == "warn")
-        self._call_signatures.update({c.resource: c for c in self_test.call_signatures})
+        tested, warnings = collector.run(write_anyway=self._self_test == "warn")
+        self._call_signatures.update({c.resource: c for c in judge.call_signatures})
         new = (note for note in tested.warnings() if note not in plan.notes)
         _warn(note for note in new if note.code not in _TESTED)
         _warn(warnings)

@@ -23,39 +23,35 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from modpack.core.codec import Line, written_keys
+from modpack.loading.cache_maintenance import CacheContents, Cleared
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.diff_facts import PackageDifferences
 from modpack.report.json_output import (
     SCHEMA,
-    CacheClearDocument,
-    CacheListDocument,
     ErrorDocument,
-    InspectDocument,
     KeygenDocument,
     PackageDocument,
-    ReportDocument,
     RunDocument,
-    SelfTestDocument,
-    SignDocument,
 )
 from modpack.report.requirements import Requirements
 from modpack.report.verify import VerifyFacts
 from modpack.report.why import Why
+from modpack.security.signing import SignedPackage
+from modpack.selftest.self_test import SelfTestResult
 
 DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "audit": AuditFacts,
-    "cache-clear": CacheClearDocument,
-    "cache-list": CacheListDocument,
+    "cache-clear": Cleared,
+    "cache-list": CacheContents,
     "diff": PackageDifferences,
     "error": ErrorDocument,
     "export": PackageDocument,
-    "inspect": InspectDocument,
+    "inspect": PackageDocument,
     "keygen": KeygenDocument,
-    "report": ReportDocument,
     "requirements": Requirements,
     "run": RunDocument,
-    "self-test": SelfTestDocument,
-    "sign": SignDocument,
+    "self-test": SelfTestResult,
+    "sign": SignedPackage,
     "verify": VerifyFacts,
     "why": Why,
 }

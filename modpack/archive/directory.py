@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import ByteSource
@@ -53,24 +53,12 @@ _TAIL_BYTES: Final = END64.size + END64_LOCATOR.size + END.size
 _LONGEST_COMMENT: Final = MAX16 + END.size
 
 
-class EndRecord(NamedTuple):
-    """The location of the central directory.
-
-    Attributes:
-        records: Number of records in the directory.
-        size: Size of the directory in bytes.
-        offset: Offset of its first byte.
-        is_canonical: Whether the bytes after it are exactly those that modpack writes.
-    """
-
-    records: int
-    size: int
-    offset: int
-    is_canonical: bool = True
-
-
-def find_directory(source: ByteSource) -> EndRecord:
+def _find_directory(source: ByteSource) -> tuple[int, int, int, bool]:
     """Read the end record, and the zip64 end record if there is one.
+
+    Returns:
+        The number of records, the size and the offset of the directory, and whether the bytes
+        after it are exactly those that modpack writes.
 
     Raises:
         NotAPackageError: If the file is not a zip archive.
@@ -88,17 +76,17 @@ def find_directory(source: ByteSource) -> EndRecord:
             f"the end record declares a comment of {comment} bytes, but the file ends before it"
         )
         raise ArchiveError(source.label, reason, hint="Copy or download it again.")
-    end, end_offset = EndRecord(count, size, offset), source.size - END.size
+    end_offset = source.size - END.size
     locator_start = start - END64_LOCATOR.size
     if locator_start >= 0 and tail.startswith(END64_LOCATOR_SIGNATURE, locator_start):
         end_offset -= END64_LOCATOR.size + END64.size
-        end = _widen_end(source.label, tail, end, end_offset)
-    if end.offset + end.size != end_offset:
+        count, size, offset = _widen_end(source.label, tail, (count, size, offset), end_offset)
+    if offset + size != end_offset:
         reason = "the central directory is not at the offset that the end record states"
         raise ArchiveError(source.label, reason)
-    canonical = end_records(end.records, end.size, end.offset)
+    canonical = end_records(count, size, offset)
     is_canonical = len(canonical) == source.size - end_offset and tail.endswith(canonical)
-    return end._replace(is_canonical=is_canonical)
+    return count, size, offset, is_canonical
 
 
 def _no_end(source: ByteSource) -> ArchiveError:
@@ -117,7 +105,9 @@ def _no_end(source: ByteSource) -> ArchiveError:
     return NotAPackageError(source.label, reason, hint=hint)
 
 
-def _widen_end(label: str, tail: bytes, end: EndRecord, end_offset: int) -> EndRecord:
+def _widen_end(
+    label: str, tail: bytes, end: tuple[int, int, int], end_offset: int
+) -> tuple[int, int, int]:
     """Return the zip64 end record's numbers, which must not contradict ``end``."""
     if len(tail) < _TAIL_BYTES:
         raise ArchiveError(label, "the file is too short for a zip64 archive")
@@ -128,53 +118,35 @@ def _widen_end(label: str, tail: bytes, end: EndRecord, end_offset: int) -> EndR
     signature, rest, _, _, disk, first_disk, on_disk, count, size, offset = fields
     if signature != END64_SIGNATURE or rest != END64_REST:
         raise ArchiveError(label, "the zip64 end record is malformed")
-    wide = EndRecord(count, size, offset)
-    pairs = zip(end[:3], wide[:3], (MAX16, MAX32, MAX32), strict=True)
+    pairs = zip(end, (count, size, offset), (MAX16, MAX32, MAX32), strict=True)
     if disk or first_disk or on_disk != count:
         raise ArchiveError(label, "the zip64 end record describes a multi-disk archive")
     if any(n not in (w, mark) for n, w, mark in pairs):
         raise ArchiveError(label, "the two end records contradict each other")
-    return wide
+    return count, size, offset
 
 
 class CentralDirectory(NamedTuple):
     """The records of an archive.
 
     Attributes:
-        end: The location of the directory.
+        size: Size of the directory in bytes.
+        offset: Offset of its first byte.
         entries: The records by name, without the top-level folder, in file order.
+        has_canonical_end: Whether the bytes after it are exactly those that modpack writes.
         is_usual: Whether the headers are known to be canonical. If not, they may be nevertheless.
     """
 
-    end: EndRecord
+    size: int
+    offset: int
     entries: dict[str, ZipEntry]
+    has_canonical_end: bool
     is_usual: bool
 
     @property
     def root(self) -> bytes:
         """The top-level folder, in UTF-8."""
         return next(iter(self.entries.values())).raw_name.partition(b"/")[0]
-
-
-class _Header(NamedTuple):
-    """A directory header. :data:`.zip_format.CENTRAL` unpacks its fixed part."""
-
-    signature: bytes
-    made_by: int
-    needed: int
-    kind: int
-    time: int
-    crc: int
-    compressed: int
-    size: int
-    name_length: int
-    extra_length: int
-    comment_and_disk: int
-    internal: int
-    attributes: int
-    offset: int
-    raw_name: bytes
-    extra: bytes
 
 
 _USUAL_STARTS: Final = tuple(
@@ -190,6 +162,8 @@ _FOLDER_ENTRY: Final = f"the record is a folder entry, which packages do not hav
 
 _Fields = tuple[bytes, int, int, int, int, int, bytes]
 """Name, kind, CRC-32, compressed size, size, offset, and extra fields from a header."""
+_Unusual = tuple[bytes, tuple[Any, ...]]
+"""Name and fixed part, as :data:`.zip_format.CENTRAL` unpacks it, of a header."""
 
 
 @gc_paused()
@@ -200,24 +174,25 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
         NotAPackageError: If the file is not a zip archive, or not a package.
         ArchiveError: If the archive is damaged, ambiguous, unsafe, or too large.
     """
-    label, end = source.label, find_directory(source)
-    if end.records > limits.max_records or end.size > limits.max_directory_bytes:
-        reason = f"the central directory is too large: {end.records} records, {end.size} bytes"
+    label = source.label
+    count, size, offset, has_canonical_end = _find_directory(source)
+    if count > limits.max_records or size > limits.max_directory_bytes:
+        reason = f"the central directory is too large: {count} records, {size} bytes"
         raise ArchiveError(label, reason)
-    content = source.read_at(end.offset, end.size)
+    content = source.read_at(offset, size)
     if b"/version" not in content:  # checked first, to not call another zip a damaged package
         raise _not_a_package(label, content)
     rows, unusual = _parse_headers(label, content)
-    if len(rows) != end.records:
-        counts = f"{len(rows)} records, but the end record states {end.records}"
+    if len(rows) != count:
+        counts = f"{len(rows)} records, but the end record states {count}"
         reason = f"the central directory has {counts}"
         raise ArchiveError(label, reason)
-    for header in unusual:
-        problem = _find_header_problem(header)
+    for name, fields in unusual:
+        problem = _find_header_problem(name, fields)
         if problem is not None:
             hint = REPACKED_HINT if problem is _FOLDER_ENTRY else ""
-            raise ArchiveError(label, problem, _decode(header.raw_name), hint=hint)
-    entries = _make_entries(label, rows, end)
+            raise ArchiveError(label, problem, _decode(name), hint=hint)
+    entries = _make_entries(label, rows, offset)
     if entries[0].offset:
         raise ArchiveError(label, "there is data before the first record")
     _check_offsets_and_sizes(label, entries, limits, source.size)
@@ -229,13 +204,13 @@ def parse_directory(source: ByteSource, limits: Limits) -> CentralDirectory:
     if folders > allowed:
         reason = f"the record names contain {folders} folders, and {allowed} are allowed"
         raise ArchiveError(label, reason)
-    directory = CentralDirectory(end, dict(zip(names, entries, strict=True)), not unusual)
-    if not any(version in directory.entries for version in layout.VERSIONS):
+    by_name = dict(zip(names, entries, strict=True))
+    if not any(version in by_name for version in layout.VERSIONS):
         raise _not_a_package(label, content)
-    return directory
+    return CentralDirectory(size, offset, by_name, has_canonical_end, not unusual)
 
 
-def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Header]]:
+def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Unusual]]:
     """Return the fields of all headers, and those headers that need closer checks."""
     rows, unusual = [], []
     position, last = 0, len(content) - CENTRAL.size
@@ -247,40 +222,41 @@ def _parse_headers(label: str, content: bytes) -> tuple[list[_Fields], list[_Hea
         position = extra_end + (fields[10] & MAX16)
         name, extra = content[name_start:name_end], content[name_end:extra_end]
         if not (fields[:5] in _USUAL_STARTS and fields[9:13] == _USUAL_END and name.isascii()):
-            unusual.append(_Header._make((*fields, name, extra)))
+            unusual.append((name, fields))
         rows.append((name, fields[3], *fields[5:8], fields[13], extra))
     if position != len(content):
         raise ArchiveError(label, "the central directory ends within a header")
     return rows, unusual
 
 
-def _find_header_problem(header: _Header) -> str | None:
-    if header.signature != CENTRAL_SIGNATURE:
+def _find_header_problem(name: bytes, fields: tuple[Any, ...]) -> str | None:
+    signature, _, needed, kind, *_, comment_and_disk, _, attributes, _ = fields
+    if signature != CENTRAL_SIGNATURE:
         return "the header in the central directory is malformed"
-    flags, method = header.kind & MAX16, header.kind >> 16
+    flags, method = kind & MAX16, kind >> 16
     if flags & 1:
         return "the record is encrypted"
-    if header.kind not in KINDS:
+    if kind not in KINDS:
         return f"packages do not use the record's flags ({flags:#x}) or method ({method})"
-    if header.needed > NEEDED_ZIP64:
-        return f"the record requires zip version {header.needed / 10}"
-    if header.comment_and_disk:
-        has_comment = header.comment_and_disk & MAX16
+    if needed > NEEDED_ZIP64:
+        return f"the record requires zip version {needed / 10}"
+    if comment_and_disk:
+        has_comment = comment_and_disk & MAX16
         return "the record has a comment" if has_comment else "the record is on another disk"
-    file_type = stat.S_IFMT(header.attributes >> 16)
+    file_type = stat.S_IFMT(attributes >> 16)
     if file_type == stat.S_IFLNK:
         return "the record is a symbolic link"
-    if file_type not in (0, stat.S_IFREG) or header.attributes & _DOS_FOLDER:
-        is_folder = header.raw_name.endswith(b"/")
+    if file_type not in (0, stat.S_IFREG) or attributes & _DOS_FOLDER:
+        is_folder = name.endswith(b"/")
         return _FOLDER_ENTRY if is_folder else "the record is not a regular file"
-    if not header.raw_name.isascii() and not flags & FLAG_UTF8:
+    if not name.isascii() and not flags & FLAG_UTF8:
         return "the record name is not marked as UTF-8"
     return None
 
 
-def _make_entries(label: str, rows: Sequence[_Fields], end: EndRecord) -> list[ZipEntry]:
+def _make_entries(label: str, rows: Sequence[_Fields], end: int) -> list[ZipEntry]:
     entries: list[ZipEntry] = []
-    next_offset = end.offset
+    next_offset = end
     for name, kind, crc, compressed, size, offset, extra in reversed(rows):
         if extra or MAX32 in (size, compressed, offset):
             wide = _widen((size, compressed, offset), extra)

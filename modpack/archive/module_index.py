@@ -54,19 +54,6 @@ def is_host_import(root: str, extern_roots: Collection[str]) -> bool:
     return root in extern_roots or root in RUNTIME_ROOTS or root in sys.stdlib_module_names
 
 
-def is_package_import(module: str, roots: Collection[str], extern_roots: Collection[str]) -> bool:
-    """Return whether an absolute import by packaged code must not reach the host.
-
-    Args:
-        module: Imported module path.
-        roots: Top-level names that belong to the package.
-        extern_roots: Top-level names of its extern modules.
-    """
-    if module == TORCH_IMPORTER_NAME:
-        return False
-    return root_of(module) in roots or not is_host_import(root_of(module), extern_roots)
-
-
 _log = logging.getLogger("modpack")
 
 _MAX_CACHED_RECORDS = 128
@@ -225,7 +212,10 @@ class ModuleIndex(NamedTuple):
 
     def is_package_import(self, module: str) -> bool:
         """Return whether an absolute import by packaged code must not reach the host."""
-        return is_package_import(module, self.roots, self.extern_roots)
+        if module == TORCH_IMPORTER_NAME:
+            return False
+        root = root_of(module)
+        return root in self.roots or not is_host_import(root, self.extern_roots)
 
     def allows_host_import(self, module: str) -> bool:
         """Return whether packaged code may import a module from the loading environment."""

@@ -182,7 +182,7 @@ class ZipArchive(Archive):
         directory = self._directory
         if directory.root != layout.ROOT.encode():
             self._reject_repacked(f"the top-level folder is not {layout.ROOT!r}")
-        if not directory.end.is_canonical:
+        if not directory.has_canonical_end:
             self._reject_repacked("the end record is not the one that modpack writes")
         if not directory.is_usual:
             self._require_canonical_headers(directory)
@@ -208,7 +208,7 @@ class ZipArchive(Archive):
         self._content.close()
 
     def _require_canonical_headers(self, directory: CentralDirectory) -> None:
-        content = self._content.read_at(directory.end.offset, directory.end.size)
+        content = self._content.read_at(directory.offset, directory.size)
         position = 0
         for name, entry in directory.entries.items():
             line = central_header(entry)

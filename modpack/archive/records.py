@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from modpack.core.hookspec import HookSpec
     from modpack.core.json_values import Json
     from modpack.core.plan import Plan
-    from modpack.core.selftest import SelfTestRecord
+    from modpack.core.selftest import SelfTestRecord, WaitingImports
     from modpack.core.tensors import TensorFacts
 
 _GRAPH_ITEM_BYTES: Final = {
@@ -230,25 +230,6 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
         return self_test_from_json(document)
 
 
-class WaitingImports(NamedTuple):
-    """The imports of a package that may wait until a name is looked up.
-
-    Attributes:
-        modules: The names that may wait, for each module that the self-test loaded. Everything may
-            wait in other modules.
-        loaded: The packaged modules that are loaded if no import waits.
-        companions: Pairs of a packaged module and another one that changes it when it is imported,
-            and that is therefore imported with it. The first is empty for modules outside the
-            package.
-        version: The version of the record.
-    """
-
-    modules: Mapping[str, tuple[str, ...]]
-    loaded: tuple[str, ...]
-    companions: tuple[tuple[str, str], ...]
-    version: int = 1
-
-
 def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImports | None:
     """Return the imports that may wait, or None if the package records none.
 
@@ -258,6 +239,8 @@ def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImp
     """
     if not archive.has(layout.WAITING):
         return None
+    from modpack.core.selftest import WaitingImports
+
     with decoding(archive, layout.WAITING):
         limits = {"modules": 100, "loaded": 100, "companions": 100}
         document = _read_versioned(archive, layout.WAITING, verify, 1, limits)

@@ -76,19 +76,6 @@ class HookIdMap:
         return OrderedDict((self.map_id(identity), value) for identity, value in table.items())
 
 
-class LiveIds(HookIdMap):
-    """The ids themselves, for hooks that stay in their process."""
-
-    @property
-    def next_number(self) -> int:
-        """Zero: hooks that are restored without a package get new ids, and none keeps its own."""
-        return 0
-
-    def map_id(self, identity: Any) -> Any:
-        """Return the id unchanged."""
-        return identity
-
-
 HANDLE: Final = "handle"
 
 
@@ -217,7 +204,7 @@ class HookCollector:
     native: list[tuple[Any, str, Any]] = field(default_factory=list)
     left_out: list[HookSpec] = field(default_factory=list)
     references_stay: bool = True
-    numbers: HookIdMap = field(default_factory=LiveIds)
+    numbers: HookIdMap = field(default_factory=HookIdMap)
     parametrized: list[torch.nn.Module] = field(default_factory=list)
     handles: list[RemovableHandle] = field(default_factory=list)
     needs_modpack: bool = False

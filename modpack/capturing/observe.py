@@ -44,7 +44,6 @@ from modpack.hooks.ddp import (
     world_group,
 )
 from modpack.hooks.kinds import kinds_of
-from modpack.hooks.model_parts import holds_tables
 from modpack.hooks.parametrized import named_tensors_of, tensor_of
 from modpack.pickling.functions import closed_over
 from modpack.pickling.remade import fresh
@@ -224,6 +223,12 @@ def _attributes(obj: Any) -> list[tuple[str, Any]]:
     return list(found.items())
 
 
+def _holds_tables(kind: type) -> bool:
+    """Return whether handles of a type refer to hook tables; handles of groups contain others."""
+    own = RemovableHandle.__getstate__
+    return issubclass(kind, RemovableHandle) and kind.__getstate__ is own
+
+
 class HookObserver:
     """Passes the modules, tensors, optimizers, and handles that are pickled to a collector.
 
@@ -279,7 +284,7 @@ class HookObserver:
             return self._tensor
         if issubclass(kind, torch.optim.Optimizer):
             return self._optimizer
-        if holds_tables(kind):
+        if _holds_tables(kind):
             return self._handle
         if torch.distributed.is_available() and issubclass(kind, torch.distributed.ProcessGroup):
             return self._process_group
@@ -372,7 +377,7 @@ class HookObserver:
                     self._collector.note_differentiable(part)
         elif isinstance(part, torch.optim.Optimizer):
             self._collector.note_hooks(part, "optimizer")
-        elif holds_tables(type(part)):
+        elif _holds_tables(type(part)):
             self._collector.handles.append(part)
 
     def _module(self, module: torch.nn.Module, own: _ReduceOwn) -> Any:
@@ -388,14 +393,11 @@ class HookObserver:
         function, arguments, state, *rest = reduction
         return function, arguments, self._collector.state_without_hooks(state), *rest
 
-    def note_wrapper(self, ddp: DistributedDataParallel) -> None:
-        """Record a wrapper's comm hooks, which are saved with the module inside."""
+    def _wrapper(self, ddp: DistributedDataParallel, own: _ReduceOwn) -> Any:
+        """Reduce a wrapper to the module inside, with which its comm hooks are saved."""
         self.unwrapped.append(ddp)
         self._reject_wrapper_hooks(ddp)
         self.note_comm_hooks(ddp.module, comm_hooks_of(ddp))
-
-    def _wrapper(self, ddp: DistributedDataParallel, own: _ReduceOwn) -> Any:
-        self.note_wrapper(ddp)
         return unwrapped, (ddp.module,)
 
     def note_comm_hooks(self, module: torch.nn.Module, hooks: Iterable[CommHook]) -> None:

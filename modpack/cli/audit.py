@@ -16,8 +16,6 @@ from modpack.cli._planning import RulesCommand, plan_target, planning_options, r
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from modpack.report.audit import Gate
     from modpack.report.audit_facts import AuditFacts
 
@@ -36,21 +34,6 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         return [parse_gate(word) for word in dict.fromkeys(words)]
     except ValueError as failure:
         raise click.BadParameter(str(failure), ctx, parameter) from failure
-
-
-def _complete_code(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete the codes of findings, also after a comma."""
-    from click.shell_completion import CompletionItem
-
-    from modpack.diagnostics import Severity, diagnostic_codes
-
-    before, comma, prefix = incomplete.rpartition(",")
-    severities = (severity.value for severity in Severity)
-    words = [*diagnostic_codes("audit"), *severities, "license:"]
-    matching = [word for word in dict.fromkeys(words) if word.startswith(prefix)]
-    return [CompletionItem(f"{before}{comma}{word}") for word in matching]
 
 
 def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
@@ -84,7 +67,6 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     metavar="CODE",
     multiple=True,
     callback=_gates,
-    shell_complete=_complete_code,
     help="Fail on findings with this code, severity, or license. Repeatable; accepts a "
     "comma-separated list.",
 )

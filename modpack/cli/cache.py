@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from modpack.loading.cache_maintenance import CacheEntry, Scans
-    from modpack.report.json_output import CachedEntry
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -37,16 +36,12 @@ def cache_command() -> None:
 @command("list", group=cache_command, epilog="Exit status: 0, or 2 if the cache cannot be read.")
 def _list(as_json: bool) -> None:
     """List cached packages and environments, most recently used first."""
-    from modpack.loading.cache_maintenance import list_entries, list_scans
+    from modpack.loading.cache_maintenance import CacheContents, list_entries, list_scans
 
     folder = _cache_folder()
     entries, scans = list_entries(folder), list_scans(folder)
     if as_json:
-        from modpack.report.json_output import CachedScans, CacheListDocument
-
-        listed = tuple(map(_cached_entry, entries))
-        cached_scans = CachedScans(scans.files, scans.size_bytes)
-        write_json(CacheListDocument(str(folder), listed, cached_scans))
+        write_json(CacheContents(str(folder), entries, scans))
     else:
         _show_list(folder, entries, scans)
 
@@ -81,21 +76,9 @@ def _clear(older_than: float | None, as_json: bool) -> None:
     from modpack.core.text import counted, human_size
     from modpack.loading.cache_maintenance import clear
 
-    folder = _cache_folder()
-    cleared = clear(folder, older_than)
+    cleared = clear(_cache_folder(), older_than)
     if as_json:
-        from modpack.report.json_output import CacheClearDocument, CachedScans
-
-        write_json(
-            CacheClearDocument(
-                str(folder),
-                tuple(map(_cached_entry, cleared.removed)),
-                tuple(map(_cached_entry, cleared.kept)),
-                CachedScans(cleared.scans.files, cleared.scans.size_bytes),
-                cleared.leftovers,
-                cleared.freed_bytes,
-            )
-        )
+        write_json(cleared)
         return
     for entry in cleared.kept:
         warn(f"{entry.digest[:16]} ({_name(entry)}) was not removed, because a process uses it.")
@@ -125,17 +108,6 @@ def _cache_folder() -> Path:
         hint = "Remove it, or set MODPACK_CACHE_DIR to another folder."
         raise CacheError(f"{folder}: the cache is not a folder", hint=hint)
     return folder
-
-
-def _cached_entry(entry: CacheEntry) -> CachedEntry:
-    from datetime import datetime, timezone
-
-    from modpack.report.json_output import CachedEntry
-
-    last_used = datetime.fromtimestamp(entry.used, timezone.utc).isoformat(timespec="seconds")
-    return CachedEntry(
-        entry.kind, entry.digest, entry.name, entry.files, entry.size_bytes, last_used
-    )
 
 
 def _name(entry: CacheEntry) -> str:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     default=None,
     help="Show the differing lines of all sources, or of none.",
 )
-@click.option("--stat", "stat", is_flag=True, help="Show only the number of differences.")
-def diff_command(before: str, after: str, source: bool | None, stat: bool, as_json: bool) -> bool:
+def diff_command(before: str, after: str, source: bool | None, as_json: bool) -> bool:
     """Compare two packages.
 
     A and B are packages written by modpack or torch.package, or the folders of unzipped ones.
@@ -42,23 +41,21 @@ def diff_command(before: str, after: str, source: bool | None, stat: bool, as_js
     \b
     Examples:
       modpack diff old.modpack new.modpack
-      modpack diff old.modpack new.modpack --stat
+      modpack diff old.modpack new.modpack --no-source
       modpack diff old.modpack new.modpack --json | jq '.differences[] | select(.part == "tensor")'
     """
     from modpack.report.diff import compare_packages
     from modpack.report.diff_facts import SourceChoice
 
-    if stat and as_json:
-        raise click.UsageError("--stat and --json cannot be combined.")
     chosen = {None: SourceChoice.OWN, True: SourceChoice.ALL, False: SourceChoice.NONE}
     with working(f"Comparing {before} and {after}"):
         found = compare_packages(before, after, chosen[source])
     if as_json:
         write_json(found)
     else:
-        from modpack.report.diff_text import differences_lines, statistics_lines
+        from modpack.report.diff_text import differences_lines
 
-        _show(statistics_lines(found) if stat else differences_lines(found))
+        _show(differences_lines(found))
     return not found.passed
 
 

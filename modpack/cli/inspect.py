@@ -39,12 +39,12 @@ def inspect_command(file: str, tree: bool, source: str | None, notes: bool, as_j
       modpack inspect model.modpack --notes
       modpack inspect model.modpack --json | jq '.modules[] | select(.action == "intern")'
     """
-    if [tree, source is not None, notes].count(True) > 1:
-        raise click.UsageError("--tree, --source, and --notes cannot be combined.")
+    if [tree, source is not None, notes, as_json].count(True) > 1:
+        raise click.UsageError("--tree, --source, --notes, and --json cannot be combined.")
     if tree:
-        _show_tree(file, as_json)
+        _show_tree(file)
     elif source is not None:
-        _show_source(file, source, as_json)
+        _show_source(file, source)
     else:
         _show_facts(file, notes, as_json)
 
@@ -54,31 +54,26 @@ def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.json_output import NotesDocument, package_document
+        from modpack.report.json_output import package_document
 
-        write_json(NotesDocument(facts.notes) if only_notes else package_document(facts))
+        write_json(package_document(facts))
     else:
         from modpack.report.text import notes_report, package_report
 
         show(notes_report(facts) if only_notes else package_report(facts))
 
 
-def _show_tree(file: str, as_json: bool) -> None:
+def _show_tree(file: str) -> None:
     from modpack.archive.reader import open_archive
     from modpack.core.names import Directory
     from modpack.core.text import printable
 
     with open_archive(file) as archive:
-        sizes = {name: archive.size(name) for name in archive.names()}
-    if as_json:
-        from modpack.report.json_output import RecordSize, TreeDocument
-
-        write_json(TreeDocument(tuple(RecordSize(*each) for each in sizes.items())))
-    else:
-        write(printable(str(Directory.from_names(file, sizes)), keep="\n") + "\n")
+        tree = Directory.from_names(file, archive.names())
+    write(printable(str(tree), keep="\n") + "\n")
 
 
-def _show_source(file: str, module: str, as_json: bool) -> None:
+def _show_source(file: str, module: str) -> None:
     from modpack.archive.manifest import read_manifest
     from modpack.archive.reader import open_archive
     from modpack.core.text import printable
@@ -86,11 +81,7 @@ def _show_source(file: str, module: str, as_json: bool) -> None:
     with open_archive(file) as archive:
         record = _record_of(archive, module)
         content = archive.read(record, verify=read_manifest(archive))
-    if as_json:
-        from modpack.report.json_output import SourceDocument
-
-        write_json(SourceDocument(module, record, _decode(file, record, content)))
-    elif sys.stdout.isatty():
+    if sys.stdout.isatty():
         write(printable(_decode(file, record, content), keep="\n\t"))
     else:
         write(content)

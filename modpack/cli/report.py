@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from modpack.cli._command import command, require_extra
 from modpack.cli._options import FILE
-from modpack.cli._output import require_other_file, write_file, write_json
+from modpack.cli._output import require_other_file, write_file
 from modpack.core.text import counted
 from modpack.report.progress import working
-
-if TYPE_CHECKING:
-    from modpack.report.audit_facts import AuditFacts
 
 
 @command(
     "report",
     epilog="Exit status: 0 if the page was written, 2 if not.",
-    json_help="Print a summary of the page as JSON.",
+    json_help=None,
 )
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option(
@@ -49,7 +44,6 @@ def report_command(
     force: bool,
     sources: bool,
     all_sources: bool,
-    as_json: bool,
 ) -> None:
     """Write an audit report as a single HTML page.
 
@@ -73,22 +67,8 @@ def report_command(
         raise click.UsageError("--all-sources and --no-sources cannot be combined.")
     _check(file, page, force)
     with working(f"Reading {file}"):
-        audit, text, omitted = _render(file, sources, all_sources)
+        text, omitted = _render(file, sources, all_sources)
     write_file(page, text)
-    if as_json:
-        from modpack.report.json_output import ReportDocument, SeverityCounts
-
-        counts = Counter(finding.severity.value for finding in audit.findings)
-        write_json(
-            ReportDocument(
-                audit.subject,
-                str(page),
-                len(text.encode()),
-                len(audit.modules),
-                SeverityCounts(*(counts[name] for name in SeverityCounts._fields)),
-            )
-        )
-        return
     click.echo(f"Wrote {page}", err=True)
     if omitted:
         click.echo(
@@ -110,8 +90,8 @@ def _check(file: str, page: Path, force: bool) -> None:
         )
 
 
-def _render(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, str, int]:
-    """Return the audit, its page, and the number of sources omitted from the page."""
+def _render(file: str, with_sources: bool, with_all: bool) -> tuple[str, int]:
+    """Return the page, and the number of sources omitted from it."""
     with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
     from modpack.report.audit import audit_package
@@ -122,4 +102,4 @@ def _render(file: str, with_sources: bool, with_all: bool) -> tuple[AuditFacts, 
     sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
     shown = sources if with_all else nearest_sources(sources, audit)
     text = html_report(audit, shown, requirements_of(file, check=True).comparison)
-    return audit, text, len(sources.texts) - len(shown.texts)
+    return text, len(sources.texts) - len(shown.texts)

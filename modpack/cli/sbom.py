@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,8 +16,6 @@ from modpack.report.progress import working
 if TYPE_CHECKING:
     from datetime import datetime
 
-Format = Literal["json", "xml"]
-
 
 @command(
     "sbom",
@@ -27,19 +25,11 @@ Format = Literal["json", "xml"]
 @click.argument("file", metavar="FILE", type=FILE)
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="Write to FILE instead of stdout.")
 @click.option(
-    "--format",
-    "file_format",
-    type=click.Choice(["json", "xml"]),
-    help="Select the format.  [default: xml if --output ends with .xml, else json]",
-)
-@click.option(
     "--timestamp",
     is_flag=True,
     help="Include the current time, or SOURCE_DATE_EPOCH if that is set.",
 )
-def sbom_command(
-    file: str, output: str | None, file_format: Format | None, timestamp: bool
-) -> None:
+def sbom_command(file: str, output: str | None, timestamp: bool) -> None:
     """Print a software bill of materials (CycloneDX 1.6).
 
     FILE is a package written by modpack or torch.package, or the folder of an unzipped one.
@@ -55,33 +45,26 @@ def sbom_command(
     Examples:
       modpack sbom model.modpack
       modpack sbom model.modpack -o model.cdx.json
-      modpack sbom model.modpack -o model.cdx.xml --timestamp
+      modpack sbom model.modpack -o model.cdx.json --timestamp
     """
     if output is not None:
         require_other_file(file, Path(output))
-    default: Format = "xml" if output is not None and output.lower().endswith(".xml") else "json"
     created = _creation_time() if timestamp else None
     with working(f"Reading {file}"):
-        text = _sbom(file, file_format or default, created)
+        text = _sbom(file, created)
     if output is None:
         write(text)
     else:
         write_file(Path(output), text)
 
 
-def _sbom(file: str, file_format: Format, timestamp: datetime | None) -> str:
-    from modpack.archive.reader import open_archive
+def _sbom(file: str, timestamp: datetime | None) -> str:
     from modpack.report.audit import audit_package
 
     with require_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
-        from modpack.report.sbom import code_digests, sbom_of
+        from modpack.report.sbom import sbom_of
 
-    audit = audit_package(file)
-    with open_archive(file) as archive:
-        digests = code_digests(archive)
-    return sbom_of(
-        audit, digests, form=file_format, file_sha256=_sha256(Path(file)), timestamp=timestamp
-    )
+    return sbom_of(audit_package(file), file_sha256=_sha256(Path(file)), timestamp=timestamp)
 
 
 def _sha256(file: Path) -> str | None:

@@ -73,9 +73,7 @@ def self_test_command(
     for text in collected:
         warn(text)
     if as_json:
-        from modpack.report.json_output import SelfTestDocument, pick
-
-        write_json(pick(SelfTestDocument, outcome, reason=outcome.reason or None))
+        write_json(outcome)
     else:
         write(_format(outcome))
     return not outcome.passed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -75,27 +74,19 @@ def sign_command(
             workers=usable_cores(),
         )
     if as_json:
-        from modpack.report.json_output import SignDocument
-
-        placement: Literal["embedded", "detached"] = (
-            "embedded" if signed.is_embedded else "detached"
-        )
-        write_json(
-            SignDocument(
-                file, signed.digest, private.key_id, placement, signed.file, signed.key_ids
-            )
-        )
+        write_json(signed)
     else:
         from modpack.core.text import counted, printable
 
-        location = f"embedded in {signed.file}" if signed.is_embedded else signed.file
+        location = signed.signature_path
+        location = f"embedded in {location}" if embed else location
         others = len(signed.key_ids) - 1
         keys = "another key" if others == 1 else "other keys"
         kept = f" (kept {counted(others, 'signature')} with {keys})" if others else ""
         text = (
             f"signed:    {file}\n"
             f"digest:    {signed.digest}\n"
-            f"key id:    {private.key_id}\n"
+            f"key id:    {signed.key_id}\n"
             f"signature: {location}{kept}\n"
         )
         write(printable(text, keep="\n"))

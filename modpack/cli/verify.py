@@ -30,17 +30,10 @@ if TYPE_CHECKING:
     type=FILE,
     help="Require that the package conforms to this trust policy (a TOML file).",
 )
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Compute digests in N threads.  [default: one for each core]",
-)
 def verify_command(
     file: str,
     keys: tuple[str, ...],
     policy: str | None,
-    workers: int | None,
     as_json: bool,
 ) -> bool:
     """Verify a package's structure, digests, and signatures.
@@ -63,7 +56,7 @@ def verify_command(
 
     signers, trusted = tuple(map(read_public, keys)), _read_policy(policy)
     with working(f"Verifying {file}"):
-        facts = verify_package(file, policy=trusted, keys=signers, workers=workers)
+        facts = verify_package(file, policy=trusted, keys=signers)
     if as_json:
         write_json(facts)
     else:

@@ -13,32 +13,11 @@ from collections.abc import Iterator
 from typing import Final
 
 _OTHER_LANGUAGES: Final = frozenset(
-    [
-        "!",
-        "system",
-        "sx",
-        "bash",
-        "sh",
-        "script",
-        "cmd",
-        "perl",
-        "ruby",
-        "pypy",
-        "python",
-        "python2",
-        "python3",
-        "html",
-        "HTML",
-        "javascript",
-        "js",
-        "latex",
-        "markdown",
-        "svg",
-        "SVG",
-        "file",
-        "writefile",
-        "timeit",
-    ]
+    {
+        *("!", "system", "sx", "bash", "sh", "script", "cmd", "perl", "ruby", "pypy", "python"),
+        *("python2", "python3", "html", "HTML", "javascript", "js", "latex", "markdown"),
+        *("svg", "SVG", "file", "writefile", "timeit"),
+    }
 )
 """Cell magics that do not run their cell as Python in the notebook's namespace."""
 _MAGIC_LINE: Final = r"^(\s*)(?:[\w.\[\], ]+=\s*)?[%!].*$|^(\s*)[^#'\"]*\?{1,2}\s*$"

@@ -10,13 +10,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from types import MappingProxyType, NoneType, UnionType
+from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
     Final,
     Literal,
-    NamedTuple,
     TypeAlias,
     TypeVar,
     Union,
@@ -44,6 +43,8 @@ Line: TypeAlias = Annotated[int, _check_line]
 _MAX_SECONDS: Final = 1e12
 _PLAIN_TYPES: Final = frozenset({str, int, bool, float, NoneType})
 _Read: TypeAlias = Callable[[Any], Any]
+_Field: TypeAlias = tuple[str, str, _Read, bool]
+"""Name of a field, its key, the function that reads it, and whether the key may be missing."""
 
 
 class MismatchError(TypeError):
@@ -67,13 +68,9 @@ class MismatchError(TypeError):
         return f"{' of '.join([*names, self.label])} {self._problem}"
 
 
-class _Keys(NamedTuple):
-    """The arguments of :func:`json_keys` for one record."""
-
-    names: Mapping[str, str] = MappingProxyType({})
-    optional: frozenset[str] = frozenset()
-    omitted: frozenset[str] = frozenset()
-    derived: tuple[str, ...] = ()
+_Keys: TypeAlias = tuple[Mapping[str, str], frozenset[str], frozenset[str], tuple[str, ...]]
+"""The arguments of :func:`json_keys` for one record: names, optional, omitted, and derived keys."""
+_NO_KEYS: Final[_Keys] = ({}, frozenset(), frozenset(), ())
 
 
 def json_keys(
@@ -93,7 +90,7 @@ def json_keys(
     """
 
     def set_keys(kind: type[T]) -> type[T]:
-        keys = _Keys(names or {}, frozenset(optional), frozenset(omitted), tuple(derived))
+        keys: _Keys = (names or {}, frozenset(optional), frozenset(omitted), tuple(derived))
         kind.__json_keys__ = keys  # type: ignore[attr-defined]
         return kind
 
@@ -146,6 +143,7 @@ def from_json(kind: type[T], value: object, label: str, *, as_row: bool = False)
     Raises:
         MismatchError: If a key is missing or a value has the wrong type.
 
+    >>> from typing import NamedTuple
     >>> class Point(NamedTuple):
     ...     x: int
     ...     y: int
@@ -158,13 +156,6 @@ def from_json(kind: type[T], value: object, label: str, *, as_row: bool = False)
     except MismatchError as failure:
         failure.label = label
         raise
-
-
-class _Field(NamedTuple):
-    name: str
-    key: str
-    read: _Read
-    is_optional: bool
 
 
 def _wrong(expected: str, found: object) -> MismatchError:
@@ -317,9 +308,9 @@ def written_keys(kind: Any) -> dict[str, str] | None:
     fields = _field_names(kind)
     if fields is None:
         return None
-    keys = getattr(kind, "__json_keys__", _Keys())
-    written = [name for name in fields if name not in keys.omitted] + list(keys.derived)
-    return {name: keys.names.get(name, name) for name in written}
+    names, _, omitted, derived = getattr(kind, "__json_keys__", _NO_KEYS)
+    written = [name for name in fields if name not in omitted] + list(derived)
+    return {name: names.get(name, name) for name in written}
 
 
 def _field_names(kind: Any) -> Collection[str] | None:
@@ -353,18 +344,12 @@ def _reader(kind: Any, as_row: bool) -> _Read:
     if origin in (Mapping, dict):
         return _mapping(_reader(parts[0], as_row), _reader(parts[1], as_row))
     hints = get_type_hints(kind, include_extras=True)
-    keys = getattr(kind, "__json_keys__", _Keys())
-    optional = keys.optional | keys.omitted
+    names, optional, omitted, _ = getattr(kind, "__json_keys__", _NO_KEYS)
     fields = [
-        _Field(
-            name,
-            keys.names.get(name, name),
-            _reader(hints[name], as_row),
-            name in optional,
-        )
+        (name, names.get(name, name), _reader(hints[name], as_row), name in optional | omitted)
         for name in _field_names(kind) or ()
     ]
     if as_row:
-        read_row = _row([field.read for field in fields])
+        read_row = _row([read for _, _, read, _ in fields])
         return lambda value: kind(*read_row(value))
     return _record(kind, fields)

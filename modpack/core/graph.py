@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
-import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import count
 from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
 from modpack.core.codec import Line
@@ -237,157 +234,6 @@ def _reached(start: str, neighbors: dict[str, dict[str, _Edges]]) -> set[str]:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-_MAX_STEPS = 40_000
-_CHECKS_PER_STEP = 16
-"""Nodes of a chain that can be compared in the time of one search step."""
-
-
-@dataclass(frozen=True)
-class FoundPaths:
-    """Chains without repeated nodes, shortest first.
-
-    Attributes:
-        paths: The first chains, each including both ends.
-        more: Number of further chains found.
-        is_complete: Whether the search found all chains. If not, there may be many more.
-    """
-
-    paths: tuple[tuple[str, ...], ...]
-    more: int = 0
-    is_complete: bool = True
-
-
-def simple_paths(
-    graph: DependencyGraph,
-    target: str,
-    sources: Sequence[str],
-    max_paths: int = 100,
-    max_steps: int = _MAX_STEPS,
-    max_nodes: int | None = None,
-) -> FoundPaths:
-    """Find import chains between nodes, shortest first.
-
-    A graph of a few dozen modules may have millions of chains, so the search stops after a number
-    of steps. The chains found until then are correct.
-
-    Args:
-        graph: Dependency graph, which may have cycles.
-        target: Last node of the chains.
-        sources: First nodes of the chains.
-        max_paths: Limit for the number of returned chains. Further chains are only counted.
-        max_steps: Limit for the number of search steps.
-        max_nodes: Limit for the total number of nodes in the returned chains. Chains beyond it are
-            only counted. Default: no limit.
-
-    >>> from modpack.core.graph import Edge
-    >>> from modpack.core.scan import ImportKind
-    >>> graph = DependencyGraph()
-    >>> for edge in ("ab", "bc", "ca", "ac"):
-    ...     _ = graph.add_edge(Edge(*edge, ImportKind.REQUIRED))
-    >>> simple_paths(graph, "c", ["a"]).paths
-    (('a', 'c'), ('a', 'b', 'c'))
-    """
-    search = _PathSearch(graph, target, max_steps)
-    paths: list[tuple[str, ...]] = []
-    more = 0
-    room = sys.maxsize if max_nodes is None else max_nodes
-    for link in search.run(sources):
-        if len(paths) < max_paths and link.depth < room:
-            paths.append(link.path())
-            room -= len(paths[-1])
-        else:
-            more += 1
-    return FoundPaths(tuple(paths), more, search.steps_left > 0)
-
-
-class _PathNode:
-    """The last node of a partial chain, linked to the nodes before it."""
-
-    __slots__ = ("depth", "lowest", "node", "previous")
-
-    def __init__(self, node: str, previous: _PathNode | None, distance: int) -> None:
-        self.node = node
-        self.previous = previous
-        self.depth: int = 0 if previous is None else previous.depth + 1
-        self.lowest: int = distance if previous is None else min(previous.lowest, distance)
-
-    def reversed_path(self) -> Iterator[str]:
-        link: _PathNode | None = self
-        while link is not None:
-            yield link.node
-            link = link.previous
-
-    def path(self) -> tuple[str, ...]:
-        return tuple(self.reversed_path())[::-1]
-
-
-class _PathSearch:
-    """A best-first search that extends the partial chain with the shortest possible total length.
-
-    The distances to the target are computed first, so the search never extends a partial chain that
-    cannot reach it, unless the chain's own nodes block the way. A node's successors are visited one
-    at a time, so a hub costs only the successors that are needed.
-    """
-
-    def __init__(self, graph: DependencyGraph, target: str, max_steps: int) -> None:
-        self.steps_left = max_steps
-        self._graph = graph
-        self._target = target
-        self._distances: Mapping[str, int] = graph.distances_to(target)
-        self._successors: dict[str, list[str]] = {}
-        self._heap: list[tuple[int, int, int, _PathNode | None, int, Sequence[str]]] = []
-        self._tie = count()
-
-    def run(self, sources: Sequence[str]) -> Iterator[_PathNode]:
-        """Yield the last nodes of the chains, shortest chain first, while steps are left."""
-        starts = [node for node in dict.fromkeys(sources) if node in self._distances]
-        self._push(None, sorted(starts, key=self._distances.__getitem__), 0)
-        while self._heap and self.steps_left > 0:
-            self.steps_left -= 1
-            *_, link, position, nodes = heapq.heappop(self._heap)
-            self._push(link, nodes, position + 1)
-            node = nodes[position]
-            distance = self._distances[node]
-            if link is not None and self._is_in_path(link, node, distance):
-                continue
-            following = _PathNode(node, link, distance)
-            if node == self._target:
-                yield following
-            else:
-                self._push(following, self._sorted_successors(node), 0)
-
-    def _push(self, link: _PathNode | None, nodes: Sequence[str], position: int) -> None:
-        """Queue a chain's extension by the node at a position, and by those after it."""
-        if position < len(nodes):
-            depth = 0 if link is None else link.depth + 1
-            length = depth + self._distances[nodes[position]]
-            heapq.heappush(self._heap, (length, -depth, next(self._tie), link, position, nodes))
-
-    def _sorted_successors(self, node: str) -> Sequence[str]:
-        """Return the dependencies of a node that lead to the target, nearest first."""
-        if node not in self._successors:
-            depends = self._graph.depends
-            self._successors[node] = sorted(
-                (
-                    following
-                    for following in self._graph.successors(node)
-                    if following in self._distances and depends(node, following)
-                ),
-                key=self._distances.__getitem__,
-            )
-        return self._successors[node]
-
-    def _is_in_path(self, link: _PathNode, node: str, distance: int) -> bool:
-        """Return whether a chain already contains a node."""
-        if distance < link.lowest:  # nearer to the target than every node of the chain
-            return False
-        known = enumerate(link.reversed_path())
-        steps_back = next((steps for steps, each in known if each == node), None)
-        checks = link.depth if steps_back is None else steps_back
-        self.steps_left -= checks // _CHECKS_PER_STEP
-        return steps_back is not None
 
 
 class CodeKind(str, Enum):

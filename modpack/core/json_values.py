@@ -22,7 +22,7 @@ _BYTES_OF: Final = ((b"[", 100), (b"{", 100), (b",", 40), (b":", 60))
 _PAIR_BYTES: Final = 120
 """Additional bytes for a key and its value while they are a pair."""
 
-_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_TEXT: Final = rb'(?s:"[^"\\]*(?:\\.[^"\\]*)*")'
 _SQUARE: Final = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS: Final = bytes(set(range(256)).difference(b"[]{}"))
 
@@ -80,7 +80,7 @@ def is_deeper(content: bytes, depth: int) -> bool:
     """
     if content.count(b"[") + content.count(b"{") <= depth:
         return False
-    brackets = _TEXT.sub(b"", content).translate(_SQUARE, _NO_BRACKETS)
+    brackets = re.sub(_TEXT, b"", content).translate(_SQUARE, _NO_BRACKETS)
     for _ in range(depth):  # each time, the innermost values disappear
         brackets = brackets.replace(b"[]", b"")
     return bool(brackets)
@@ -135,20 +135,6 @@ def as_text(value: object, label: str) -> str:
 def as_optional_text(value: object, label: str) -> str | None:
     """Return a value that must be a string or null."""
     return None if value is None else as_text(value, label)
-
-
-def as_truth(value: Json, label: str) -> bool:
-    """Return a value that must be true or false."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{label} is neither true nor false")
-    return value
-
-
-def as_number(value: Json, label: str) -> int:
-    """Return a value that must be an integer."""
-    if type(value) is not int:
-        raise TypeError(f"{label} is not an integer")
-    return value
 
 
 def as_list(value: Json, label: str) -> list[Json]:

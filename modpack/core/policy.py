@@ -28,11 +28,11 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, NoneType
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from modpack.core.hookspec import HOOK_KINDS
 from modpack.core.json_values import (
@@ -124,6 +124,7 @@ CODE_FROM_ANYONE: Final = (
     "the trust policy allows code without a signature: any package can execute any code"
 )
 HOW_TO_REQUIRE_A_SIGNATURE: Final = "Set require_signature_from, or remove allow_code."
+_LEVELS: Final = "'code', 'full', or None"
 _SIGNER_OBJECTS: Final = "Signer objects: modpack.Signer(name, public_key)"
 
 
@@ -207,24 +208,13 @@ class TrustPolicy:
     verify: Literal["code", "full"] | None = None
 
     def __post_init__(self) -> None:
-        for name in (*PATTERN_FIELDS, "allow_pickle_globals"):
-            object.__setattr__(self, name, _texts(getattr(self, name), name))
-        require_type(self.allow_code, bool, "allow_code", "a bool")
+        for field in fields(self):
+            object.__setattr__(self, field.name, _checked(field.name, getattr(self, field.name)))
         if self.allow_code and self.allow_pickle_globals:
             raise ValueError(
                 "allow_pickle_globals is for packages without code, but allow_code is True. Set "
                 "only one of the two."
             )
-        signers = _listed(
-            self.require_signature_from, Signer, "require_signature_from", _SIGNER_OBJECTS
-        )
-        for signer in signers:
-            require_type(signer, Signer, "require_signature_from", _SIGNER_OBJECTS)
-        object.__setattr__(self, "require_signature_from", signers)
-        require_type(self.allow_native, bool, "allow_native", "a bool")
-        require_type(self.verify, (str, NoneType), "verify", "'code', 'full', or None")
-        if self.verify not in (None, *VERIFY_LEVELS):
-            raise ValueError(f"verify must be 'code', 'full', or None, not {self.verify!r}")
         level = self.verify or ("full" if self.require_signature_from else "code")
         object.__setattr__(self, "verify", level)
         if self.allow_code and not self.require_signature_from:
@@ -255,10 +245,10 @@ class TrustPolicy:
         except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
             reason = getattr(failure, "strerror", None) or str(failure)
             raise PolicyError(str(file), (f"cannot read the policy: {reason}",)) from failure
-        parser = _PolicyParser(file.parent)
-        policy = parser.parse(document)
-        if parser.problems:
-            raise PolicyError(str(file), tuple(parser.problems))
+        problems: list[str] = []
+        policy = _policy_in(document, file.parent, problems)
+        if policy is None:
+            raise PolicyError(str(file), tuple(problems))
         return policy
 
     def allows_extern(self, module: str) -> bool:
@@ -293,22 +283,32 @@ def _group(patterns: tuple[str, ...]) -> GlobGroup:
     return GlobGroup(patterns)
 
 
-def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
-    """Return the items of an argument that is one item or several."""
-    items = [given] if isinstance(given, kind) else given
-    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
-        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
-    return tuple(items)
+def _checked(field: str, value: object) -> object:
+    """Return the checked value of a field of :class:`TrustPolicy`.
 
-
-def _texts(given: object, field: str) -> tuple[str, ...] | None:
-    """Return the checked patterns or names of a field."""
-    if given is None and field in PATTERN_FIELDS:
+    Raises:
+        TypeError: If it has the wrong type; the text starts with the field.
+        ValueError: If it is not valid.
+    """
+    if field in ("allow_code", "allow_native"):
+        require_type(value, bool, field, "a bool")
+        return value
+    if field == "verify":
+        require_type(value, (str, NoneType), field, _LEVELS)
+        if value not in (None, *VERIFY_LEVELS):
+            raise ValueError(f"{field} must be {_LEVELS}, not {value!r}")
+        return value
+    if field == "require_signature_from":
+        signers = _listed(value, Signer, field, _SIGNER_OBJECTS)
+        for signer in signers:
+            require_type(signer, Signer, field, _SIGNER_OBJECTS)
+        return signers
+    if value is None and field in PATTERN_FIELDS:
         return None
-    noun = "name" if field == "allow_pickle_globals" else "pattern"
-    several = f"several {noun}s" if field == "allow_pickle_globals" else f"several {noun}s or None"
-    link = " or " if field == "allow_pickle_globals" else ", "
-    texts = _listed(given, str, field, f"a {noun}{link}{several}")
+    noun, several = "pattern", ", several patterns or None"
+    if field == "allow_pickle_globals":
+        noun, several = "name", " or several names"
+    texts = _listed(value, str, field, f"a {noun}{several}")
     for text in texts:
         require_type(text, str, field, f"{noun}s (str)")
         try:
@@ -316,6 +316,14 @@ def _texts(given: object, field: str) -> tuple[str, ...] | None:
         except ValueError as failure:
             raise ValueError(f"{field}: {failure}") from failure
     return texts
+
+
+def _listed(given: object, kind: type[T], argument: str, expected: str) -> tuple[T, ...]:
+    """Return the items of an argument that is one item or several."""
+    items = [given] if isinstance(given, kind) else given
+    if isinstance(items, (str, bytes, bytearray, Mapping)) or not isinstance(items, Iterable):
+        raise TypeError(f"{argument} must be {expected}, not {type(given).__name__}")
+    return tuple(items)
 
 
 def _check_text(text: str, field: str) -> None:
@@ -345,147 +353,82 @@ def _check_text(text: str, field: str) -> None:
 
 
 _TABLE: Final = "trust"
-_KEYS: Final = (
-    "allow_code",
-    *PATTERN_FIELDS,
-    "allow_pickle_globals",
-    "allow_native",
-    "require_signature_from",
-    "verify",
-)
+_SIGNERS: Final = "require_signature_from"
 _MAX_KEY_BYTES: Final = 1 << 16
 
 
-class _PolicyParser:
-    """Parses one file completely, and collects all problems in it."""
+def _policy_in(
+    document: Mapping[str, object], folder: Path, problems: list[str]
+) -> TrustPolicy | None:
+    """Return the policy in a document, or None if there are problems, which are all collected.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.problems: list[str] = []
+    Args:
+        document: The parsed file.
+        folder: Its folder, from which paths of keys start.
+        problems: The list to extend.
+    """
+    table = document.get(_TABLE)
+    if not isinstance(table, Mapping):
+        found = f"must be a table, not {kind_in_toml(table)}"
+        problems.append(f"the table [{_TABLE}] {found if _TABLE in document else 'is missing'}")
+        return None
+    others = [key for key in document if key != _TABLE]
+    problems += [f"{key}: unexpected key outside the table [{_TABLE}]" for key in others]
+    known = [field.name for field in fields(TrustPolicy)]
+    problems += unknown_keys(table, known, _TABLE)
+    values: dict[str, Any] = {}
+    for key in filter(table.__contains__, known):
+        try:
+            if key == _SIGNERS:
+                values[key] = _read_signers(table[key], folder, problems)
+            else:
+                values[key] = _checked(key, table[key])
+        except (TypeError, ValueError) as failure:
+            problems.append(f"{_TABLE}.{failure}")
+    try:
+        return None if problems else TrustPolicy(**values)
+    except ValueError as failure:  # two fields contradict each other
+        problems.append(f"{_TABLE}.{failure}")
+        return None
 
-    def parse(self, document: Mapping[str, object]) -> TrustPolicy:
-        """Return the policy; a default one if there are problems."""
-        table = document.get(_TABLE)
+
+def _read_signers(value: object, folder: Path, problems: list[str]) -> list[Signer]:
+    if not isinstance(value, list):
+        raise TypeError(f"{_SIGNERS} must be an array of tables, not {kind_in_toml(value)}")
+    if not value:
+        raise ValueError(
+            f"{_SIGNERS}: the array is empty. Name a signer, or remove the key to require no "
+            "signature."
+        )
+    signers = []
+    for index, table in enumerate(value):
+        path = f"{_TABLE}.{_SIGNERS}[{index}]"
         if not isinstance(table, Mapping):
-            is_there = _TABLE in document
-            found = f"must be a table, not {kind_in_toml(table)}" if is_there else "is missing"
-            self.problems.append(f"the table [{_TABLE}] {found}")
-            return TrustPolicy()
-        others = [key for key in document if key != _TABLE]
-        self.problems += [f"{key}: unexpected key outside the table [{_TABLE}]" for key in others]
-        self.problems += unknown_keys(table, _KEYS, _TABLE)
-        patterns = {field: self._texts(table, field) for field in PATTERN_FIELDS}
-        allow_code = self._truth(table, "allow_code", False)
-        names = self._texts(table, "allow_pickle_globals") or ()
-        if allow_code and names:
-            self.problems.append(
-                f"{_TABLE}.allow_pickle_globals is for packages without code, but allow_code is "
-                "true. Set only one of the two."
-            )
-        native = self._truth(table, "allow_native", True)
-        verify = self._verify(table.get("verify"))
-        signers = (
-            self._signers(table["require_signature_from"])
-            if "require_signature_from" in table
-            else ()
-        )
-        if self.problems:
-            return TrustPolicy()
-        return TrustPolicy(
-            allow_code=allow_code,
-            allow_pickle_globals=names,
-            allow_native=native,
-            verify=verify,
-            require_signature_from=signers,
-            **patterns,
-        )
-
-    def _texts(self, table: Mapping[str, object], field: str) -> tuple[str, ...] | None:
-        """Return the patterns or names of a field; None if it is missing or invalid."""
-        value = table.get(field)
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-            noun = "name" if field == "allow_pickle_globals" else "pattern"
-            if field in table:
-                self._expected(field, f"a {noun} or an array of {noun}s", value)
-            return None
-        for text in texts:
-            try:
-                _check_text(text, field)
-            except ValueError as failure:
-                self.problems.append(f"{_TABLE}.{field}: {failure}")
-        return tuple(texts)
-
-    def _truth(self, table: Mapping[str, object], field: str, default: bool) -> bool:
-        value = table.get(field, default)
-        if not isinstance(value, bool):
-            self._expected(field, "true or false", value)
-        return value is True
-
-    def _verify(self, value: object) -> Literal["code", "full"] | None:
-        if value == "code" or value == "full":
-            return value
-        if value is None:
-            return None
-        known = " or ".join(f'"{level}"' for level in VERIFY_LEVELS)
-        shown = f'"{value}"' if isinstance(value, str) else kind_in_toml(value)
-        self.problems.append(f"{_TABLE}.verify: must be {known}, not {shown}")
-        return None
-
-    def _signers(self, value: object) -> tuple[Signer, ...]:
-        if not isinstance(value, list):
-            self._expected("require_signature_from", "an array of tables", value)
-            return ()
-        if not value:
-            self.problems.append(
-                f"{_TABLE}.require_signature_from: the array is empty. Name a signer, or remove "
-                "the key to require no signature."
-            )
-        made = (
-            self._signer(f"require_signature_from[{index}]", each)
-            for index, each in enumerate(value)
-        )
-        return tuple(signer for signer in made if signer is not None)
-
-    def _signer(self, path: str, value: object) -> Signer | None:
-        if not isinstance(value, Mapping):
-            self._expected(path, 'a table such as { name = "release", key = "release.pub" }', value)
-            return None
-        self.problems += unknown_keys(value, ("name", "key"), f"{_TABLE}.{path}")
-        name, key = (self._signers_text(path, value, each) for each in ("name", "key"))
-        if name is None or key is None:
-            return None
+            example = '{ name = "release", key = "release.pub" }'
+            problems.append(f"{path} must be a table such as {example}, not {kind_in_toml(table)}")
+            continue
+        problems += unknown_keys(table, ("name", "key"), path)
+        name, key = table.get("name"), table.get("key")
+        if not (isinstance(name, str) and name.strip() and isinstance(key, str) and key.strip()):
+            problems.append(f"{path} must have a name and a key, which are non-empty strings")
+            continue
+        file = folder / key
         try:
-            return Signer(name, self._key(key))
+            signers.append(Signer(name, _read_key(file)))
         except OSError as failure:
-            reason = f"{self._folder / key}: {failure.strerror or failure}"
+            problems.append(f"{path}.key: {file}: {failure.strerror or failure}")
         except ValueError as failure:
-            reason = f"{self._folder / key}: {str(failure).removeprefix('public_key: ')}"
-        self.problems.append(f"{_TABLE}.{path}.key: {reason}")
-        return None
+            reason = str(failure).removeprefix("public_key: ")
+            problems.append(f"{path}.key: {file}: {reason}")
+    return signers
 
-    def _signers_text(self, path: str, table: Mapping[str, object], key: str) -> str | None:
-        value = table.get(key)
-        if isinstance(value, str) and value.strip():
-            return value
-        if key not in table:
-            self.problems.append(f"{_TABLE}.{path}: missing key {key!r}")
-        else:
-            self._expected(f"{path}.{key}", "a non-empty string", value)
-        return None
 
-    def _key(self, name: str) -> str:
-        with (self._folder / name).open("rb") as file:
-            content = file.read(_MAX_KEY_BYTES + 1)
-        if len(content) > _MAX_KEY_BYTES:
-            raise ValueError(f"the file is larger than {_MAX_KEY_BYTES} bytes, so it is not a key")
-        try:
-            return content.decode("ascii")
-        except UnicodeDecodeError:
-            return ""  # reported as "no key in PEM form"
-
-    def _expected(self, key: str, expected: str, value: object) -> None:
-        self.problems.append(f"{_TABLE}.{key}: must be {expected}, not {kind_in_toml(value)}")
+def _read_key(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(_MAX_KEY_BYTES + 1)
+    if len(content) > _MAX_KEY_BYTES:
+        raise ValueError(f"the file is larger than {_MAX_KEY_BYTES} bytes, so it is not a key")
+    return content.decode("ascii", "replace")  # other text is reported as "no key in PEM form"
 
 
 _MAX_CHARACTERS: Final = 100

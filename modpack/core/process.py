@@ -411,7 +411,7 @@ def start_if_possible(start: Callable[[], T], work: str) -> T | None:
 
     Args:
         start: Function that starts the helper and creates its files.
-        work: Description of the helper's work, such as ``"hashing"``.
+        work: Description of the helper's work, such as ``"compiling"``.
     """
     try:
         return start()

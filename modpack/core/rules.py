@@ -56,58 +56,27 @@ _ANY_PARTS = "\ue001"
 """The same for ``**``."""
 
 
-def covers(earlier: Sequence[GlobGroup], later: GlobGroup) -> bool:
-    """Return whether everything that ``later`` matches is certainly matched by one of ``earlier``.
+def covers(earlier: GlobGroup, later: GlobGroup) -> bool:
+    """Return whether one group certainly matches everything that another one matches.
 
-    Compares pattern by pattern. Patterns that cover one only together are recognized if they
-    divide what its first ``**`` matches. False means that it is not certain.
+    Compares pattern by pattern. False means that it is not certain.
 
-    >>> covers([GlobGroup("a.**")], GlobGroup("a.*.c"))
-    True
-    >>> covers([GlobGroup("a.*")], GlobGroup("a.**"))
-    False
-    >>> covers([GlobGroup("a"), GlobGroup("a.*.**")], GlobGroup("a.**"))
-    True
+    >>> covers(GlobGroup("a.**"), GlobGroup("a.*.c")), covers(GlobGroup("a.*"), GlobGroup("a.**"))
+    (True, False)
     """
+    separator = later.separator
+    wide = _expression(earlier.include, separator)
 
     def is_covered(pattern: str) -> bool:
-        return any(_covers_pattern(group, pattern, later) for group in earlier)
+        # What only a ``*`` of the wide pattern can match, it matches whatever it is: one example
+        # with a strange letter for each ``*`` of the narrow one decides.
+        components = (
+            _ANY_PARTS if component == "**" else component.replace("*", _ANY_PART)
+            for component in pattern.split(separator)
+        )
+        return wide.fullmatch(separator + separator.join(components)) is not None
 
-    return all(
-        is_covered(pattern) or ("**" in pattern and all(map(is_covered, _cases(pattern, later))))
-        for pattern in dict.fromkeys(later.include)
-    )
-
-
-def _covers_pattern(earlier: GlobGroup, pattern: str, later: GlobGroup) -> bool:
-    """Return whether a group matches everything that one pattern of a later group matches."""
-    separator = later.separator
-    return _includes(earlier.include, pattern, separator) and all(
-        _includes(later.exclude, excluded, separator) or _are_disjoint(excluded, pattern, separator)
-        for excluded in earlier.exclude
-    )
-
-
-def _cases(pattern: str, group: GlobGroup) -> list[str]:
-    """Return two patterns that together equal one: its first ``**`` is empty, or is not."""
-    components = pattern.split(group.separator)
-    at = components.index("**")
-    cases = (components[:at] + components[at + 1 :], [*components[:at], "*", *components[at:]])
-    return [group.separator.join(case) for case in cases if case]
-
-
-def _includes(wide: tuple[str, ...], narrow: str, separator: str) -> bool:
-    """Return whether one of some patterns matches everything that a pattern matches.
-
-    What only a ``*`` of the wide pattern can match, it matches whatever it is: one example with a
-    strange letter for each ``*`` of the narrow one decides.
-    """
-    components = (
-        _ANY_PARTS if component == "**" else component.replace("*", _ANY_PART)
-        for component in narrow.split(separator)
-    )
-    example = separator + separator.join(components)
-    return _expression(wide, separator).fullmatch(example) is not None
+    return set(earlier.exclude) <= set(later.exclude) and all(map(is_covered, later.include))
 
 
 @lru_cache(maxsize=256)
@@ -122,16 +91,6 @@ def _expression(patterns: tuple[str, ...], separator: str) -> re.Pattern[str]:
 
     each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
     return re.compile("|".join(f"(?:{expression})" for expression in each) or "(?!)")
-
-
-def _are_disjoint(one: str, other: str, separator: str) -> bool:
-    """Return whether two patterns differ in components without wildcards at their start."""
-    for first, second in zip(one.split(separator), other.split(separator), strict=False):
-        if "*" in first + second:
-            return False
-        if first != second:
-            return True
-    return "**" not in one + other and one.count(separator) != other.count(separator)
 
 
 class RuleOrigin(str, Enum):
@@ -259,18 +218,17 @@ def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | No
 
 @dataclass(frozen=True)
 class ShadowedRule:
-    """A rule that can never match, and the earlier rules that cover it."""
+    """A rule that can never match, and the earlier rule that covers it."""
 
     rule: Rule
-    covered_by: tuple[Rule, ...]
+    by: Rule
 
     def __str__(self) -> str:
-        by = " and ".join(str(rule) for rule in self.covered_by)
-        return f"{self.rule} can never match: {by} already decides all modules that it matches"
+        return f"{self.rule} can never match: {self.by} already decides all modules that it matches"
 
 
 def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Iterator[ShadowedRule]:
-    """Find the rules that can never match, because earlier rules match the same modules.
+    """Find the rules that can never match, because an earlier rule matches the same modules.
 
     Args:
         rules: The rules, in order.
@@ -278,23 +236,17 @@ def dead_rules(rules: Sequence[Rule], is_implicit: Callable[[str], bool]) -> Ite
             explicitly. Only rules that name it shadow each other.
     """
     for position, rule in enumerate(rules):
-        earlier = [r for r in rules[:position] if r.owner in (None, rule.owner)]
-        single = next((r for r in earlier if _covered([r], rule, is_implicit)), None)
-        if single is not None:
-            yield ShadowedRule(rule, (single,))
-        elif len(earlier) > 1 and _covered(earlier, rule, is_implicit):
-            yield ShadowedRule(rule, tuple(earlier))
+        for earlier in rules[:position]:
+            has_owner = earlier.owner in (None, rule.owner)
+            if has_owner and _is_shadowed(rule.pattern, earlier.pattern, is_implicit):
+                yield ShadowedRule(rule, earlier)
+                break
 
 
-def _covered(earlier: Sequence[Rule], later: Rule, is_implicit: Callable[[str], bool]) -> bool:
-    patterns = later.pattern.include
-    roots = {root for p in patterns if is_implicit(root := root_of(p))}
-    others = [p for p in patterns if root_of(p) not in roots]
-    parts = [
-        (_with_root(later.pattern, root), [_with_root(e.pattern, root) for e in earlier])
-        for root in roots
-    ]
-    if others:
-        group = GlobGroup(others, exclude=later.pattern.exclude)
-        parts.append((group, [e.pattern for e in earlier]))
-    return bool(parts) and all(covers(groups, part) for part, groups in parts)
+def _is_shadowed(later: GlobGroup, earlier: GlobGroup, is_implicit: Callable[[str], bool]) -> bool:
+    for pattern in later.include:
+        root = root_of(pattern)
+        group = _with_root(earlier, root) if is_implicit(root) else earlier
+        if not covers(group, GlobGroup(pattern, exclude=later.exclude)):
+            return False
+    return bool(later.include)

@@ -258,3 +258,22 @@ def self_test_from_json(record: Mapping[str, Json]) -> SelfTestRecord:
         if times > 1:  # each case would read the same records again
             raise ValueError(f"example {number} is listed twice")
     return read
+
+
+class WaitingImports(NamedTuple):
+    """The imports of a package that may wait until a name is looked up.
+
+    Attributes:
+        modules: The names that may wait, for each module that the self-test loaded. Everything may
+            wait in other modules.
+        loaded: The packaged modules that are loaded if no import waits.
+        companions: Pairs of a packaged module and another one that changes it when it is imported,
+            and that is therefore imported with it. The first is empty for modules outside the
+            package.
+        version: The version of the record.
+    """
+
+    modules: Mapping[str, tuple[str, ...]]
+    loaded: tuple[str, ...]
+    companions: tuple[tuple[str, str], ...]
+    version: int = 1

@@ -283,7 +283,7 @@ class _Scanner:
         if self._exports_change_in_function:
             return None
         return literal_exports(
-            (statement, block.parent is None)
+            statement
             for statement, block in self._exports
             if not self._contexts.context_of(block).never
         )
@@ -364,38 +364,32 @@ def mentions_exports(statement: ast.stmt) -> bool:
     return any(name == _EXPORTS for name, _ in bindings(statement))
 
 
-def literal_exports(statements: Iterable[tuple[ast.stmt, bool]]) -> tuple[str, ...] | None:
-    """Return the value of ``__all__`` after some statements; None if it is computed.
+def literal_exports(statements: Iterable[ast.stmt]) -> tuple[str, ...] | None:
+    """Return the names that some statements add to ``__all__``; None if one is computed.
+
+    Names of alternatives, and those before another assignment, count as well.
 
     Args:
-        statements: Statements that change ``__all__``, in source order, each with whether it runs
-            unconditionally. A conditional assignment adds its names to the previous ones.
+        statements: Statements that change ``__all__``, in source order.
     """
-    exported: tuple[str, ...] | None = None
-    computed = False
-    for statement, is_unconditional in statements:
-        names = _names_after(statement, exported or ())
-        replaces = isinstance(statement, (ast.Assign, ast.AnnAssign)) and is_unconditional
-        computed = names is None or (computed and not replaces)
-        if names is not None:
-            either = dict.fromkeys((*(exported or ()), *names))
-            exported = names if replaces else tuple(either)
-    return None if computed else exported
-
-
-def _names_after(statement: ast.stmt, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the names in ``__all__`` after a statement; None if they are computed."""
-    more: tuple[str, ...] | None = None
-    if isinstance(statement, ast.Assign):
-        plain = all(_is_exports(target) for target in statement.targets)
-        return _concatenate(statement.value, before) if plain else None
-    if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-        return _concatenate(statement.value, before)
-    if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Add):
-        more = _concatenate(statement.value, before)
-    elif isinstance(statement, ast.Expr):
-        more = _names_added_by_call(statement.value, before)
-    return None if more is None else before + more
+    exported: dict[str, None] = {}
+    is_known = False
+    for statement in statements:
+        value: ast.expr | None = None
+        if isinstance(statement, ast.Assign):
+            value = statement.value if all(map(_is_exports, statement.targets)) else None
+        elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+            is_sum = isinstance(getattr(statement, "op", ast.Add()), ast.Add)
+            value = statement.value if is_sum else None
+        if isinstance(statement, ast.Expr):
+            names = _names_added_by_call(statement.value, tuple(exported))
+        else:
+            names = None if value is None else _concatenate(value, tuple(exported))
+        if names is None:
+            return None
+        is_known = True
+        exported.update(dict.fromkeys(names))
+    return tuple(exported) if is_known else None
 
 
 def _names_added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import sys
-import tempfile
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from modpack._version import __version__
-from modpack.core.cache_dir import cache_folder, make_private, require_trusted_path
+from modpack.core.cache_dir import cache_folder, make_private, replace_file, require_trusted_path
 from modpack.core.scan import (
     DynamicImport,
     FileName,
@@ -99,7 +98,12 @@ class ScanCache:
             return
         body = scan_to_json(scan)
         try:
-            _write_atomically(Path(file), _checksum(body) + body)
+            content, path = _checksum(body) + body, Path(file)
+            try:
+                replace_file(path, content, 0o600)
+            except FileNotFoundError:
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+                replace_file(path, content, 0o600)
         except OSError as failure:
             self._is_writable = False
             _log.info("no more scans are cached (%s)", failure)
@@ -119,22 +123,6 @@ def _read_entry(file: str) -> ModuleScan | None:
         return scan_from_json(body)
     except (ValueError, TypeError, LookupError):  # intact, but in another layout
         return None
-
-
-def _write_atomically(file: Path, content: bytes) -> None:
-    try:
-        descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
-    except FileNotFoundError:
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(suffix=".tmp", dir=file.parent)
-    partial = Path(temporary)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(content)
-        partial.replace(file)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def _checksum(body: bytes) -> bytes:

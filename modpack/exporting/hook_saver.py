@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from modpack.archive.layout import hook_records
-from modpack.capturing.collect import HookCollector, HookIdMap
+from modpack.capturing.collect import HookCollector
 from modpack.capturing.observe import HookObserver, find_recorded_state
 from modpack.capturing.report import (
     HookStatus,
@@ -70,7 +70,6 @@ class HookExporter:
             is_importable,
             selector(self._options.choice),
             references_stay=self._options.choice is True,
-            numbers=HookIdMap(),
         )
         if self._options.process_wide:
             self._collector.note_global_hooks()

@@ -1,8 +1,7 @@
 """Model hooks: the kinds of hooks that torch has, and their registration on loaded objects.
 
 Packages capture and restore model hooks by themselves. This package is for other uses: hooks on
-the autograd graph (:func:`attach` and its specs), hooks without a package (:func:`capture`,
-:func:`restore`), and comm hooks (:func:`restore_comm_hook`).
+the autograd graph (:func:`attach` and its specs), and comm hooks (:func:`restore_comm_hook`).
 
 Names are resolved on first use (PEP 562), so importing this package does not import torch.
 """
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 from modpack.core import define_lazily
 
 if TYPE_CHECKING:
-    from modpack.capturing.standalone import capture as capture
     from modpack.hooks.ddp import restore_comm_hook as restore_comm_hook
     from modpack.hooks.graph import AfterBackward as AfterBackward
     from modpack.hooks.graph import CaptureGrad as CaptureGrad
@@ -26,11 +24,8 @@ if TYPE_CHECKING:
     from modpack.hooks.graph import SavedTensors as SavedTensors
     from modpack.hooks.graph_parts import GraphHandle as GraphHandle
     from modpack.hooks.graph_parts import attach as attach
-    from modpack.hooks.restoring import HookCapture as HookCapture
-    from modpack.hooks.restoring import restore as restore
 
 _NAMES = {
-    "modpack.capturing.standalone": ("capture",),
     "modpack.hooks.ddp": ("restore_comm_hook",),
     "modpack.hooks.graph": (
         "AfterBackward",
@@ -43,7 +38,6 @@ _NAMES = {
         "SavedTensors",
     ),
     "modpack.hooks.graph_parts": ("GraphHandle", "attach"),
-    "modpack.hooks.restoring": ("HookCapture", "restore"),
 }
 """The public names by the module that defines them."""
 

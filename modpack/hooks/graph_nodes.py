@@ -80,15 +80,6 @@ def register_on_node(tensor: torch.Tensor, moment: str, hook: Any) -> RemovableH
     return handle
 
 
-def clear_node_hooks(tensor: torch.Tensor, moment: str) -> None:
-    """Remove the hooks of one moment, also from the live node."""
-    keeper = find_keeper(tensor)
-    kept = [] if keeper is None else [keeper.tables[moment]]
-    for table in (*kept, *(node_tables(node)[moment] for _, node in find_live_nodes([tensor]))):
-        for identity in [i for i, hook in table.items() if not isinstance(hook, _Runner)]:
-            del table[identity]
-
-
 def leaf_hooks(
     tensor: torch.Tensor, moment: str, on_node: Mapping[int, Any] = MappingProxyType({})
 ) -> Iterator[tuple[int, Any]]:

@@ -128,14 +128,18 @@ def multi_grad_part(hook: Any) -> MultiGradPart | None:
     return None
 
 
+_FLAG_TABLES = {"with_kwargs": "_with_kwargs", "always_call": "_always_called"}
+"""What follows a table's name in the name of the table with the ids of hooks that have a flag."""
+
+
 def _kind(
     scope: str,
     owner: Any,
     name: str,
     method: str,
     table: str,
-    is_kind: Callable[[Any, Any], bool] = lambda target, hook: True,
-    **flags: str,
+    is_kind: Callable[[Any, Any], bool] | None = None,
+    flags: Sequence[str] = (),
 ) -> HookKind:
     """Return a kind with a table on the target and a registration method on ``owner``.
 
@@ -148,17 +152,17 @@ def _kind(
         name: The name in specs.
         method: The name of the registration method.
         table: The name of the table that maps ids to hooks.
-        is_kind: Returns for a target and a hook in the table whether the hook is of this kind.
-        **flags: The name of each flag's table, which contains the ids of hooks with the flag.
+        is_kind: Returns for a target and a hook in the table whether the hook is of this kind. None
+            if all are.
+        flags: The flags that hooks of this kind may have.
     """
+    holders = {flag: table + _FLAG_TABLES[flag] for flag in flags}
 
     def find(target: Any) -> Iterator[InstalledHook]:
         for identity, hook in list((getattr(target, table, None) or {}).items()):
-            if is_kind(target, hook):
-                holders = ((flag, getattr(target, name, {})) for flag, name in flags.items())
-                yield InstalledHook(
-                    identity, hook, {f: True for f, ids in holders if identity in ids}
-                )
+            if is_kind is None or is_kind(target, hook):
+                given = {f: True for f, n in holders.items() if identity in getattr(target, n, {})}
+                yield InstalledHook(identity, hook, given)
 
     def register(target: Any, hook: Any, given: Flags) -> Any:
         targets = () if scope == "global" else (target,)
@@ -166,7 +170,7 @@ def _kind(
         with _differentiable(targets if scope == "tensor" else ()):
             return getattr(owner, method)(*targets, hook, **kept)
 
-    tables = (table, *flags.values())
+    tables = (table, *holders.values())
     return HookKind(name, scope, find, register, tables, owner if scope == "global" else None)
 
 
@@ -250,32 +254,35 @@ def _find_none(target: Any) -> Iterator[InstalledHook]:
     yield from ()
 
 
+def _call_kinds(
+    scope: str, owner: Any, before_name: str = "", before_method: str = "", before_table: str = ""
+) -> Iterator[HookKind]:
+    """Yield the kinds of hooks that run in a module's call and its backward pass.
+
+    Args:
+        scope: The kind of target.
+        owner: As for :func:`_kind`.
+        before_name: What precedes the kind in the names in specs.
+        before_method: What precedes it in the names of methods.
+        before_table: What precedes it in the names of tables.
+    """
+    for name, held, is_kind, flags in (
+        # torch has no process-wide table for this flag: such a hook never has it.
+        ("forward_pre", "forward_pre", None, ("with_kwargs",)),
+        ("forward", "forward", None, ("with_kwargs", "always_call")),
+        ("full_backward_pre", "backward_pre", None, ()),
+        ("full_backward", "backward", _is_full, ()),
+        ("backward", "backward", lambda target, hook: not _is_full(target, hook), ()),
+    ):
+        method, table = f"register_{before_method}{name}_hook", f"_{before_table}{held}_hooks"
+        yield _kind(scope, owner, before_name + name, method, table, is_kind, flags)
+
+
 _module = partial(_kind, "module", torch.nn.Module)
 _tensor = partial(_kind, "tensor", torch.Tensor)
-_global = partial(_kind, "global", module_globals)
 
 _ROWS = (
-    _module(
-        "forward_pre",
-        "register_forward_pre_hook",
-        "_forward_pre_hooks",
-        with_kwargs="_forward_pre_hooks_with_kwargs",
-    ),
-    _module(
-        "forward",
-        "register_forward_hook",
-        "_forward_hooks",
-        with_kwargs="_forward_hooks_with_kwargs",
-        always_call="_forward_hooks_always_called",
-    ),
-    _module("full_backward_pre", "register_full_backward_pre_hook", "_backward_pre_hooks"),
-    _module("full_backward", "register_full_backward_hook", "_backward_hooks", _is_full),
-    _module(
-        "backward",
-        "register_backward_hook",
-        "_backward_hooks",
-        lambda target, hook: not _is_full(target, hook),
-    ),
+    *_call_kinds("module", torch.nn.Module),
     _module("state_dict_pre", "register_state_dict_pre_hook", "_state_dict_pre_hooks"),
     _module("state_dict_post", "register_state_dict_post_hook", "_state_dict_hooks", _is_public),
     _module(
@@ -316,37 +323,11 @@ _ROWS = (
         for event in ("step", "state_dict", "load_state_dict")
         for moment in ("pre", "post")
     ),
-    _global(
-        "global.forward_pre",
-        "register_module_forward_pre_hook",
-        "_global_forward_pre_hooks",
-    ),
-    _global(
-        "global.forward",
-        "register_module_forward_hook",
-        "_global_forward_hooks",
-        with_kwargs="_global_forward_hooks_with_kwargs",
-        always_call="_global_forward_hooks_always_called",
-    ),
-    _global(
-        "global.full_backward_pre",
-        "register_module_full_backward_pre_hook",
-        "_global_backward_pre_hooks",
-    ),
-    _global(
-        "global.full_backward",
-        "register_module_full_backward_hook",
-        "_global_backward_hooks",
-        _is_full,
-    ),
-    _global(
-        "global.backward",
-        "register_module_backward_hook",
-        "_global_backward_hooks",
-        lambda target, hook: not _is_full(target, hook),
-    ),
+    *_call_kinds("global", module_globals, "global.", "module_", "global_"),
     *(
-        _global(
+        _kind(
+            "global",
+            module_globals,
             f"global.{part}_registration",
             f"register_module_{part}_registration_hook",
             f"_global_{part}_registration_hooks",

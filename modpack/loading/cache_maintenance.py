@@ -14,10 +14,12 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.core.codec import json_keys
 from modpack.errors import CacheError
 from modpack.loading.cache import (
     CODE,
@@ -41,6 +43,7 @@ _SCAN_FOLDERS = (re.compile(r"v\d+"), re.compile(r"[0-9a-f]{1,2}"))
 _SCAN = re.compile(r"[0-9a-f]+|tmp\w*\.tmp")
 
 
+@json_keys(omitted=("used", "folder"), derived=("last_used",))
 @dataclass(frozen=True)
 class CacheEntry:
     """The unpacked files of one package, or of several with the same files, or an environment.
@@ -63,6 +66,11 @@ class CacheEntry:
     used: float
     folder: Path
 
+    @property
+    def last_used(self) -> str:
+        """Time of the last use, in UTC (ISO 8601)."""
+        return datetime.fromtimestamp(self.used, timezone.utc).isoformat(timespec="seconds")
+
 
 @dataclass(frozen=True)
 class Scans:
@@ -77,6 +85,21 @@ class Scans:
     size_bytes: int = 0
 
 
+class CacheContents(NamedTuple):
+    """The contents of the cache.
+
+    Attributes:
+        folder: The cache folder.
+        entries: The unpacked packages and the environments, most recently used first.
+        scans: The cached scans.
+    """
+
+    folder: str
+    entries: tuple[CacheEntry, ...]
+    scans: Scans
+
+
+@json_keys({"kept": "in_use"}, derived=("freed_bytes",))
 @dataclass(frozen=True)
 class Cleared:
     """The result of :func:`clear`.

@@ -1,4 +1,4 @@
-"""Compile packaged modules, partly ahead of their import, and store their code.
+"""Compile packaged modules, and store their code.
 
 ``import mylib.ops`` in a packaged function means the packaged ``mylib``. When Python executes the
 statement, the module's own ``__import__`` finds that module. A tracer such as torch.compile only
@@ -11,20 +11,12 @@ The code that one import compiles is stored in one file: creating 2,000 files ta
 writing their contents. Code is stored only if its source is the package's. Stored code is used
 without reading the source, because the tree was compared when the package was opened. Each piece
 of code has a digest, so that a truncated or modified piece is compiled again.
-
-A helper process compiles the modules that an import will need, starting with the last. Without it,
-a first import of 1,000 modules takes 1.33 s instead of 1.04 s (benchmark rows import-1000 and
-import-3000). It compiles only sources of the package, and the digests of its answers are checked
-like those of files in the cache. If a helper fails, only time is lost. Both processes map one file
-in which the import marks modules that it compiles itself. The answers are in another file, which
-the import reads as it grows. Neither file has a name.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import gc
 import hashlib
 import importlib.util
 import logging
@@ -34,36 +26,16 @@ import os
 import re
 import struct
 import sys
-import tempfile
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from modpack.archive.module_index import (
-    MODULES_NAME,
-    IndexEntryKind,
-    ModuleIndex,
-    is_package_import,
-)
+from modpack.archive.module_index import MODULES_NAME
 from modpack.core.cache_dir import make_private, replace_file, require_trusted_folder
 from modpack.core.names import root_of
-from modpack.core.process import (
-    FIND_MODPACK,
-    gc_paused,
-    helpers_enabled,
-    kill_helper,
-    start_helper,
-    start_if_possible,
-    usable_cores,
-)
+from modpack.core.process import gc_paused
 from modpack.loading.cache import CODE, FILES, read_record
-
-if TYPE_CHECKING:
-    import subprocess
 
 _log = logging.getLogger(__name__)
 
@@ -267,42 +239,37 @@ _Piece = tuple[memoryview, bytes]
 """Marshalled code in the content of a file, and its SHA-256."""
 
 
-def code_store(
-    tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False
-) -> BytecodeCache | None:
+def code_store(tree: Path, prefix: str, is_lazy: bool = False) -> BytecodeCache | None:
     """Return the store of a package's compiled code; None if code is not stored.
 
     Args:
         tree: The folder with the package's files.
         prefix: The prefix of the package's module paths, or ``""`` for real names.
-        index: The package's modules.
         is_lazy: Whether imports at module level may wait.
     """
     is_temporary = tree.name != FILES
     if is_temporary or sys.implementation.cache_tag is None:
         return None
-    return BytecodeCache(tree, prefix, index, is_lazy)
+    return BytecodeCache(tree, prefix, is_lazy)
 
 
 class BytecodeCache:
     """The compiled code of one tree, for one Python version and one kind of namespace."""
 
-    def __init__(self, tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False) -> None:
+    def __init__(self, tree: Path, prefix: str, is_lazy: bool = False) -> None:
         python = f"{sys.implementation.cache_tag}-{importlib.util.MAGIC_NUMBER.hex()}"
         kind = "private" if prefix else "process"
         lazy = f"-{LAZY_FORM}" if is_lazy else ""
         variant = f"{python}-{kind}{_FORM}-{sys.flags.optimize}{lazy}"
         self._tree = tree
-        self._index = index
         self._folder = tree.parent / CODE / variant
         self._owner = f"{variant} {tree}"  # code contains the path of its source
         self._kept: Mapping[_Key, _Piece] | None = None
         self._new: dict[_Key, bytes] = {}
         self._sources: Mapping[str, tuple[int, str]] | None = None
-        self._ahead = CompileAhead(tree, prefix, index, is_lazy)
 
     def get(self, module: str, file: str) -> CodeType | None:
-        """Return the code of a module; None if it is neither stored nor compiled ahead.
+        """Return the stored code of a module, or None.
 
         Args:
             module: The module's path.
@@ -310,15 +277,8 @@ class BytecodeCache:
         """
         if self._kept is None:
             self._kept = self._pieces()
-        key = module, self._record(file)
-        kept, digest = self._kept.get(key, (b"", b""))
-        if digest and _sha256(kept) == digest:
-            return _code(kept)
-        piece = self._ahead.take(key, self._waiting)
-        if piece is None:
-            return None
-        self._new[key] = piece
-        return _code(piece)
+        kept, digest = self._kept.get((module, self._record(file)), (b"", b""))
+        return _code(kept) if digest and _sha256(kept) == digest else None
 
     def put(self, module: str, file: str, source: bytes, code: CodeType) -> None:
         """Store code with the next :meth:`write`, unless the source is not the package's.
@@ -329,36 +289,22 @@ class BytecodeCache:
             source: The compiled source.
             code: The resulting code.
         """
+        if self._sources is None:
+            known = read_record(self._tree.parent)
+            self._sources = known.files if known is not None else {}
         record = self._record(file)
-        if self._known_sources().get(record) == (len(source), hashlib.sha256(source).hexdigest()):
+        if self._sources.get(record) == (len(source), hashlib.sha256(source).hexdigest()):
             with contextlib.suppress(ValueError):  # too deeply nested
                 self._new[module, record] = marshal.dumps(code)
 
     def write(self) -> None:
         """Write the new code at the end of an import, if the cache is writable."""
-        self._ahead.end()
         if self._new:
             new, self._new = self._new, {}
             try:
                 self._write(new)
             except OSError as failure:
                 _log.debug("cannot store compiled code in %s: %s", self._folder, failure)
-
-    def _known_sources(self) -> Mapping[str, tuple[int, str]]:
-        if self._sources is None:
-            known = read_record(self._tree.parent)
-            self._sources = known.files if known is not None else {}
-        return self._sources
-
-    def _waiting(self) -> list[Task]:
-        """Return the modules whose code is not stored."""
-        sources, kept, waiting = self._known_sources(), self._kept or {}, list[Task]()
-        for module, entry in self._index.entries.items():
-            key = module, entry.record
-            is_kept = key in kept or key in self._new
-            if entry.kind is IndexEntryKind.SOURCE and not is_kept and entry.record in sources:
-                waiting.append((*key, entry.is_package, *sources[entry.record]))
-        return waiting
 
     def _record(self, file: str) -> str:
         return file[len(str(self._tree)) + 1 :].replace(os.sep, "/")
@@ -419,235 +365,3 @@ def _code(piece: bytes | memoryview) -> CodeType | None:
 
 def _sha256(content: bytes | memoryview) -> bytes:
     return hashlib.sha256(content).digest()
-
-
-_ANSWER = struct.Struct("<II32s")
-"""Header of each piece of code: the number of its task, and the piece's size and SHA-256."""
-_LINES = compile("name = 0", "", "exec").co_linetable.hex()
-PYTHON = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} {_LINES}"
-"""The kind of code that this Python compiles, with or without columns (``-X no_debug_ranges``)."""
-
-Task = tuple[str, str, bool, int, str]
-"""A module's path, its record, whether it is a package, and size and SHA-256 of its source."""
-Job = tuple[str, str, str, int, bool, tuple[str, ...], tuple[str, ...], list[Task]]
-""":data:`PYTHON`, the tree, the namespace's prefix, the optimization level, whether imports may
-wait, the first components of the package's modules and of its extern modules, and the tasks."""
-_START: Final = f"{FIND_MODPACK}; from modpack.loading.compile import main; main()"
-_MISSES: Final = 8
-"""Number of modules that an import compiles itself before it starts a helper."""
-_WORTH_A_START: Final = 200
-"""Number of waiting modules that justify a helper. Starting one takes as long as compiling 100."""
-
-
-class CompileAhead:
-    """Compiles a package's modules in a helper process before they are imported.
-
-    Args:
-        tree: The folder with the package's files.
-        prefix: The prefix of the package's module paths, or ``""`` for real names.
-        index: The package's modules.
-        is_lazy: Whether imports at module level may wait.
-    """
-
-    def __init__(self, tree: Path, prefix: str, index: ModuleIndex, is_lazy: bool = False) -> None:
-        self._tree = tree
-        self._is_lazy = is_lazy
-        self._prefix = prefix
-        self._index = index
-        self._helper: _Helper | None = None
-        self._misses = 0
-        self._is_off = not hasattr(os, "pread")  # Windows
-
-    def take(self, key: _Key, waiting: Callable[[], list[Task]]) -> bytes | None:
-        """Return the marshalled code of a module; None if the caller has to compile it.
-
-        Args:
-            key: The module.
-            waiting: Returns all modules without stored code, in the probable order of import.
-        """
-        if self._helper is None:
-            self._misses += 1
-            if self._is_off or self._misses != _MISSES:
-                return None
-            self._helper = self._start(waiting)
-        helper = self._helper  # another thread may end it
-        return None if helper is None else helper.take(key)
-
-    def end(self) -> None:
-        """Stop the helper at the end of an import."""
-        helper, self._helper, self._misses = self._helper, None, 0
-        if helper is not None:
-            helper.end()
-            self._is_off = not helper.has_helped  # imports are too short for a helper
-
-    def _start(self, waiting: Callable[[], list[Task]]) -> _Helper | None:
-        tasks = waiting() if usable_cores() >= 2 and helpers_enabled() else []
-        if len(tasks) < _WORTH_A_START:
-            return None
-        roots, externs = tuple(self._index.roots), tuple(self._index.extern_roots)
-        optimize = sys.flags.optimize
-        kind = (self._prefix, optimize, self._is_lazy)
-        job = (PYTHON, str(self._tree), *kind, roots, externs, tasks)
-        helper = start_if_possible(partial(_Helper, job), "compiling")
-        if helper is None:
-            self._is_off = True
-        return helper
-
-
-class _Helper:
-    """A process that compiles modules, and its answers.
-
-    Attributes:
-        has_helped: Whether an answer was used.
-
-    Raises:
-        OSError: If no process can be started.
-        RuntimeError: If no process can be started.
-        ValueError: If no process can be started.
-    """
-
-    def __init__(self, job: Job) -> None:
-        tasks = job[-1]
-        self.has_helped = False
-        self._numbers = {task[:2]: number for number, task in enumerate(tasks)}
-        self._pieces: dict[int, bytes] = {}
-        self._lock = threading.Lock()
-        self._position = 0
-        self._answers: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
-        try:
-            self._process, self._is_taken = _start(job, self._answers)
-        except BaseException:
-            self._answers.close()
-            raise
-        self._owner = os.getpid()
-
-    def take(self, key: _Key) -> bytes | None:
-        number = self._numbers.get(key)
-        if number is None:
-            return None
-        if number not in self._pieces:
-            self._read_answers()
-        piece = self._pieces.pop(number, None)
-        if piece is None:
-            self._is_taken[number] = 1
-        else:
-            self.has_helped = True
-        return piece
-
-    def end(self) -> None:
-        """Stop the process. A forked child leaves this to its parent."""
-        if os.getpid() != self._owner:
-            self._process.returncode = 0
-            self._answers.close()
-            return
-        kill_helper(self._process)
-        with self._lock:
-            self._answers.close()
-
-    def _read_answers(self) -> None:
-        """Read the answers that were written since the last call."""
-        # Do not block: no thread releases a lock that a forked child inherited locked.
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            file = self._answers.fileno()
-            grown = os.fstat(file).st_size - self._position
-            if grown > 0:
-                self._parse(os.pread(file, grown, self._position))
-        except (OSError, ValueError) as failure:  # closed, or damaged
-            self._position = sys.maxsize
-            _log.debug("cannot read more answers of a helper: %s", failure)
-        finally:
-            self._lock.release()
-
-    def _parse(self, data: bytes) -> None:
-        position = 0
-        while len(data) - position >= _ANSWER.size:
-            number, size, digest = _ANSWER.unpack_from(data, position)
-            start = position + _ANSWER.size
-            if number >= len(self._numbers):
-                raise ValueError(f"unknown task {number}")
-            if len(data) - start < size:  # still being written
-                break
-            piece = data[start : start + size]
-            if _sha256(piece) != digest:
-                raise ValueError(f"digest mismatch in the answer to task {number}")
-            self._pieces[number] = piece
-            position = start + size
-        self._position += position
-
-
-def _start(job: Job, answers: IO[bytes]) -> tuple[subprocess.Popen[bytes], mmap.mmap]:
-    """Start the process; return it and the shared marks of modules that the import compiles."""
-    count = len(job[-1])
-    with tempfile.TemporaryFile() as file:
-        file.write(bytes(count) + marshal.dumps(job))
-        file.flush()
-        file.seek(0)
-        marks = mmap.mmap(file.fileno(), count)
-        return start_helper(_START, [str(count), str(os.getpid())], file, answers), marks
-
-
-def main() -> None:
-    """Compile the modules of a job on stdin, and write their code to stdout.
-
-    The input is a file that both processes map: a byte for each task, then the job. The importing
-    process sets the byte when it compiles the module itself.
-    """
-    count, owner = int(sys.argv[2]), int(sys.argv[3])
-    gc.disable()  # syntax trees have no cycles
-    # Skip modules with compiler warnings, so that the importing process shows the warnings.
-    warnings.simplefilter("error")
-    shared = memoryview(mmap.mmap(0, 0, access=mmap.ACCESS_READ))
-    job: Job = marshal.loads(shared[count:])
-    if job[0] == PYTHON:
-        compile_all(job, shared, lambda: os.getppid() == owner, _answer)
-
-
-def compile_all(
-    job: Job,
-    is_done: Sequence[int],
-    is_wanted: Callable[[], bool],
-    answer: Callable[[int, bytes], None],
-) -> None:
-    """Compile the modules of a job, the last one first.
-
-    Args:
-        job: The modules, and everything that their code depends on.
-        is_done: For each task, whether the importing process has taken it.
-        is_wanted: Returns whether to continue; called before each task.
-        answer: Called with the number of a task and its marshalled code.
-    """
-    _, tree, prefix, optimize, is_lazy, roots, extern_roots, tasks = job
-    stays = partial(is_package_import, roots=frozenset(roots), extern_roots=frozenset(extern_roots))
-    for number in reversed(range(len(tasks))):
-        if not is_wanted():
-            return
-        if not is_done[number]:
-            try:
-                is_ours = stays if prefix else None
-                piece = _compiled_for(tasks[number], tree, is_ours, optimize, is_lazy)
-            except Exception:  # the importing process raises it
-                continue
-            if piece is not None:
-                answer(number, piece)
-
-
-def _compiled_for(
-    task: Task, tree: str, is_ours: Callable[[str], bool] | None, optimize: int, is_lazy: bool
-) -> bytes | None:
-    """Return the marshalled code of a module; None if its source is not the package's."""
-    module, record, is_package, size, sha256 = task
-    file = f"{tree}{os.sep}{record.replace('/', os.sep)}"
-    source = Path(file).read_bytes()
-    if (len(source), hashlib.sha256(source).hexdigest()) != (size, sha256):
-        return None
-    package = module if is_package else module.rpartition(".")[0]
-    form = CodeForm(is_lazy, is_package)
-    return marshal.dumps(compile_module(source, file, package, is_ours, optimize, form))
-
-
-def _answer(number: int, piece: bytes) -> None:
-    answers = sys.stdout.buffer
-    answers.write(_ANSWER.pack(number, len(piece), _sha256(piece)) + piece)
-    answers.flush()

@@ -77,7 +77,7 @@ class PackageFinder(MetaPathFinder):
         """The store of compiled code; None if Python keeps it next to the sources."""
         from modpack.loading.compile import code_store  # many packages contain no code
 
-        return code_store(self.tree, self.prefix, self.index, self.imports is not None)
+        return code_store(self.tree, self.prefix, self.imports is not None)
 
     def keep_code(self) -> None:
         """Store the code that an import compiled."""

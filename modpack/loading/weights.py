@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import torch
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.layout import hook_records
 from modpack.archive.manifest import read_manifest, verify_records
 from modpack.archive.reader import open_archive
 from modpack.archive.records import read_tensors
@@ -19,14 +18,12 @@ from modpack.core.tensors import TensorFacts, TensorKind
 from modpack.errors import ModpackError, listed
 from modpack.loading.checks import (
     find_entry,
-    require_contents,
     require_signature,
     require_storages,
     stricter_level,
 )
 from modpack.options import VerifyLevel, require_object_choice, require_options
-from modpack.pickling.tensor_loading import StorageLoader, map_location_scope
-from modpack.trust.pickle_names import read_pickle
+from modpack.pickling.tensor_loading import StorageLoader
 
 if TYPE_CHECKING:
     from modpack.core.policy import TrustPolicy
@@ -52,9 +49,8 @@ def load_weights(
     that share memory in the model share it in the result. Hooks of ``state_dict`` do not run. Only
     the required signature and ``verify`` of the policy apply.
 
-    Sparse, quantized, and nested tensors cannot be mapped. If they were saved in a state dict or
-    another plain container, the data unpickler loads them, which creates only tensors and plain
-    values. For a model with such tensors, use :func:`modpack.load`.
+    Sparse, quantized, and nested tensors cannot be mapped. For a model with such tensors, use
+    :func:`modpack.load`.
 
     Args:
         path: Package file, binary file object, or folder of an unzipped package.
@@ -102,20 +98,11 @@ def load_weights(
                 f"{archive.path}: no tensors are recorded for {record!r}, only for {known}"
             )
         wanted = _weights(tensors[record])
-        if _special(wanted) and _is_data(archive, record):
-            require_contents(archive, level)
-            return _unpickled(archive, record, wanted, map_location)
+        _refuse_special(archive, wanted)
         require_storages(archive, (each.storage for each in wanted if each.storage), level)
-        return _loaded(archive, record, wanted, map_location)
-
-
-def _loaded(
-    archive: Archive, record: str, wanted: Sequence[TensorFacts], map_location: object
-) -> dict[str, torch.Tensor]:
-    _refuse_special(archive, wanted)
-    loader = StorageLoader(archive, map_location, record)
-    dtypes = _dtypes(archive, wanted)
-    return {each.name: _tensor(loader, each, dtypes[each.dtype]) for each in wanted}
+        loader = StorageLoader(archive, map_location, record)
+        dtypes = _dtypes(archive, wanted)
+        return {each.name: _tensor(loader, each, dtypes[each.dtype]) for each in wanted}
 
 
 def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
@@ -125,56 +112,18 @@ def _weights(tensors: Sequence[TensorFacts]) -> list[TensorFacts]:
     return of_modules or [each for each in tensors if each.kind is TensorKind.VALUE]
 
 
-def _is_data(archive: Archive, record: str) -> bool:
-    """Return whether an object can be unpickled without running code."""
-    contents = read_pickle(archive.read(record))
-    has_hooks = any(map(archive.has, hook_records(record)))
-    return not (has_hooks or contents.code_names or contents.unreadable)
-
-
-def _unpickled(
-    archive: Archive, record: str, wanted: Sequence[TensorFacts], map_location: Any
-) -> dict[str, torch.Tensor]:
-    from modpack.pickling.data_unpickler import unpickle_data  # rarely needed
-
-    with map_location_scope(map_location):
-        storages = StorageLoader(archive, map_location, record)
-        made = unpickle_data(archive.read(record), resource=record, storages=storages)
-    found = dict(_tensors_in(made))
-    return {each.name: found[each.name] for each in wanted if each.name in found}
-
-
-def _tensors_in(root: object) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the tensors in containers with their recorded paths."""
-    entered: set[int] = set()
-    todo: list[tuple[str, object]] = [("", root)]
-    while todo:
-        path, made = todo.pop()
-        start = f"{path}." if path else ""
-        if isinstance(made, torch.Tensor):
-            yield path, made.detach()
-        elif id(made) not in entered:
-            entered.add(id(made))
-            if isinstance(made, dict):
-                todo += [(f"{start}{key}", value) for key, value in made.items()]
-            elif isinstance(made, (list, tuple)):
-                todo += [(f"{start}{number}", value) for number, value in enumerate(made)]
-
-
-def _special(tensors: Sequence[TensorFacts]) -> list[str]:
-    """Return the tensors that consist of more than a storage, each with its form."""
-    return [
+def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
+    """Refuse tensors that consist of more than a storage, and name the form of each."""
+    special = [
         f"{each.name} ({each.form or 'not stored'})"
         for each in tensors
         if each.storage is None or each.form not in _PLAIN_FORMS
     ]
-
-
-def _refuse_special(archive: Archive, tensors: Sequence[TensorFacts]) -> None:
-    if special := _special(tensors):
+    if special:
         raise ModpackError(
             f"{archive.path}: these tensors can only be unpickled: {listed(special)}",
-            hint="Use modpack.load, which runs the package's code.",
+            hint="Use modpack.load. With policy=TrustPolicy(), it loads plain data without running "
+            "code.",
         )
 
 

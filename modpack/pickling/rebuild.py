@@ -53,12 +53,6 @@ _NAMES: Final = {
         "make_parametrized",
         "tensor_of",
     ),
-    "modpack.hooks.restoring": (
-        "HookCapture",
-        "handle",
-        "hook_capture",
-        "part",
-    ),
     "modpack.pickling.classes": (
         "fill_class",
         "make_class",

@@ -174,6 +174,10 @@ class Predictor:
             results.update(zip(indexes, found, strict=True))
         return [results[index] for index in range(len(calls))]
 
+    def import_waiting(self) -> None:
+        """Execute the imports of the package that wait, so that no call does."""
+        self._importer._namespace.end_deferral(self._importer)
+
     def close(self) -> None:
         """Close the package. The object keeps working as long as it imports no more modules."""
         self._importer.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -198,12 +198,6 @@ def files_of(modules: Iterable[ModuleFacts]) -> dict[str, str]:
     for facts in modules:
         files.update((i.importer, i.path) for i in facts.importers if i.path is not None)
     return files
-
-
-def location_in(files: Mapping[str, str], module: str, line: int | None) -> str:
-    """Return ``file:line``, or the file without a line."""
-    file = files.get(module, module.strip("<>"))
-    return file if line is None else f"{file}:{line}"
 
 
 def importers_by_name(mock: MockFacts) -> tuple[ImporterFacts, ...]:

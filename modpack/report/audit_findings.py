@@ -26,9 +26,15 @@ from modpack.report.audit_facts import (
     MockFacts,
     files_of,
     importers_by_name,
-    location_in,
 )
-from modpack.report.facts import ImporterFacts, LoaderFacts, ModuleFacts, ResourceKind, used_name
+from modpack.report.facts import (
+    ImporterFacts,
+    LoaderFacts,
+    ModuleFacts,
+    ResourceKind,
+    location_of,
+    used_name,
+)
 from modpack.trust.code_listing import CodeListing
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+:-]*")
@@ -158,7 +164,8 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         ]
         if not edges or any(is_within(each, module) for each in known):
             continue  # a namespace package, which has no code
-        location = location_in(files, edges[0].importer, edges[0].line)
+        first = edges[0]
+        location = location_of(first.importer, files.get(first.importer), first.line)
         by = _list_names(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
         yield Diagnostic.from_code(code, module, text, location)

@@ -32,14 +32,13 @@ from modpack.report.diff_modules import (
     ComparedPackage,
     are_same,
     compare_distributions,
-    compare_imports,
     compare_modules,
     compare_records,
     is_of_self_test,
     read_compared_package,
 )
 from modpack.report.diff_tensors import compare_tensors
-from modpack.report.facts import PackageFacts, ResourceFacts, ResourceKind, used_name
+from modpack.report.facts import PackageFacts, ResourceFacts, ResourceKind
 from modpack.report.text_diff import WorkBudget
 
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
@@ -83,13 +82,10 @@ def compare_packages(
             *_value_differences(Part.PACKAGE, _about(old), _about(new)),
             *compare_distributions(old, new),
             *compare_modules(old, new, sources, effort),
-            *compare_imports(old, new),
-            *_uses(old, new),
             *compare_hooks(old.facts.hooks, new.facts.hooks, with_source, effort),
             *tensors.differences,
             *_resources(old, new, sources, effort),
             *_self_tests(old.facts.self_test, new.facts.self_test),
-            *_examples(old, new),
             *_notes(old, new),
         ]
         found += _others(old, new, found)
@@ -127,19 +123,6 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
         "namespace": facts.namespace,
         _CALL: "; ".join(map(str, facts.call_signatures)) or None,
     }
-
-
-def _uses(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
-    """Yield the uses of mocked modules that only one package has, ignoring lines."""
-    sides = (
-        {(u.module, u.name, u.importer, u.kind, u.scope): u for u in side.plan.mock_uses}
-        for side in (old, new)
-    )
-    for change, use in in_one_only(*sides):
-        scope = f" in {use.scope}" if use.scope else ""
-        about = f"({use.kind.value}{scope}) {use.importer}:{use.line}"
-        fields = fields_of(change, record_to_json(use))
-        yield Difference(Part.MOCK_USE, used_name(use), change, about, fields)
 
 
 def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
@@ -228,38 +211,6 @@ def _value_text(value: Json) -> str | None:
     return str(value)
 
 
-def _examples(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
-    """Yield the examples that differ, if both packages have examples."""
-    if old.facts.self_test is None or new.facts.self_test is None:
-        return
-    parts: dict[str, dict[str, None]] = {}
-    for record, _ in _changed(filter(is_of_self_test, old.records | new.records), old, new):
-        number, part = _part_of_example(record)
-        parts.setdefault(number, {})[part] = None
-    for number, names in parts.items():
-        yield Difference(
-            Part.EXAMPLE,
-            f"example {number}",
-            Change.CHANGED,
-            f"different {', '.join(names)}",
-            names=tuple(names),
-        )
-
-
-def _part_of_example(record: str) -> tuple[str, str]:
-    """Return the number of an example, and the part of it that a record contains.
-
-    >>> _part_of_example(".data/modpack/self_test/0/inputs.pkl")
-    ('0', 'inputs')
-    >>> _part_of_example(".data/self-test-0-3.storage")
-    ('0', 'output')
-    """
-    if record.startswith(layout.SELF_TEST_TENSORS):
-        return record.removeprefix(layout.SELF_TEST_TENSORS).partition("-")[0], "output"
-    folder, _, file = record.rpartition("/")
-    return folder.rpartition("/")[2], file.partition(".")[0]
-
-
 def _others(
     old: ComparedPackage, new: ComparedPackage, found: Iterable[Difference]
 ) -> Iterator[Difference]:
@@ -271,6 +222,8 @@ def _others(
     records = old.records | new.records
     if dict(_changed({layout.LOADER} & records, old, new)):  # another loader has other files
         covered.update(each for each in records if each.startswith(layout.LOADER_FILES))
+    if old.facts.self_test is None or new.facts.self_test is None:  # which is a difference itself
+        covered.update(filter(is_of_self_test, old.records | new.records))
     if layout.NOTICE in old.records ^ new.records:  # which also changes this record
         covered.add(layout.EXTERN_MODULES)
     for record, change in _changed((old.records | new.records) - covered, old, new):
@@ -283,15 +236,12 @@ def _compared_records(side: ComparedPackage) -> Iterator[str]:
     """Yield the records that other parts of the comparison cover."""
     yield from side.storages()
     yield from (each.record for each in side.facts.resources)
-    yield from filter(is_of_self_test, side.records)
 
 
 _EXPLAINED: Final = (
     (Part.PACKAGE, (layout.ENVIRONMENT, layout.PYTHON_VERSION, layout.BYTEORDER, layout.ENTRY)),
     (Part.DISTRIBUTION, (layout.GRAPH, layout.ENVIRONMENT)),
     (Part.MODULE, (layout.GRAPH, layout.EXTERN_MODULES)),
-    (Part.IMPORT, (layout.GRAPH,)),
-    (Part.MOCK_USE, (layout.GRAPH,)),
     (Part.NOTE, (layout.GRAPH,)),
     (Part.RESOURCE, (layout.GRAPH, layout.ENTRY)),
     (Part.TENSOR, (layout.TENSORS,)),

@@ -20,10 +20,6 @@ class Part(str, Enum):
     """A property of the whole package, such as its format, or the version of torch at export."""
     DISTRIBUTION = "distribution"
     MODULE = "module"
-    IMPORT = "import"
-    """An import between modules of both packages."""
-    MOCK_USE = "mock-use"
-    """A use of a mocked name."""
     HOOK = "hook"
     TENSOR = "tensor"
     """A parameter, a buffer, or another named tensor."""
@@ -35,8 +31,6 @@ class Part(str, Enum):
     """A record that is neither source code nor a tensor."""
     SELF_TEST = "self-test"
     """A property or an observation of the self-test."""
-    EXAMPLE = "example"
-    """An example of the self-test."""
     NOTE = "note"
     RECORD = "record"
     """A record that differs, although no other difference explains it."""
@@ -127,8 +121,6 @@ class Difference(NamedTuple):
         text: Difference of its source or text, or None if that was not compared line by line.
         owner: Saved object with the hook or tensor, distribution of the module, or module or
             distribution that the file was included with. None for other items.
-        names: Tensors that share the storage, or parts of the example that differ: ``inputs``,
-            ``conditions`` and ``output``. Empty for other items.
         same_as: For an added tensor, a removed one with the same elements and shape, or None.
     """
 
@@ -140,7 +132,6 @@ class Difference(NamedTuple):
     contents: Contents | None = None
     text: TextDifference | None = None
     owner: str | None = None
-    names: tuple[str, ...] = ()
     same_as: str | None = None
 
 

@@ -12,11 +12,10 @@ from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
 from modpack.archive.records import load_environment, read_plan, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
-from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.graph import DependencyGraph
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.plan import Plan
 from modpack.core.rules import Action
-from modpack.core.scan import ImportKind
 from modpack.core.tensors import TensorFacts
 from modpack.core.text import counted
 from modpack.report.diff_facts import (
@@ -29,7 +28,6 @@ from modpack.report.diff_facts import (
     TextDifference,
     changed_fields,
     fields_of,
-    in_one_only,
 )
 from modpack.report.distribution_index import recorded_provider, with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
@@ -110,7 +108,7 @@ def read_compared_package(
     """
     manifest = read_checked_manifest(archive)
     plan = _plan(archive, manifest, other)
-    # Imports are compared by the graph of the plan, so the importers of modules are not needed.
+    # Imports are compared as lines of sources, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)
     provider_of = recorded_provider(archive, plan, manifest, environment)
@@ -228,32 +226,6 @@ def compare_distributions(before: ComparedPackage, after: ComparedPackage) -> It
             yield Difference(Part.DISTRIBUTION, known.name, change, about, fields)
 
 
-def compare_imports(before: ComparedPackage, after: ComparedPackage) -> Iterator[Difference]:
-    """Yield the imports between modules of both packages that only one package has.
-
-    Lines are ignored.
-    """
-    if before.manifest is None or after.manifest is None:
-        return  # packages of torch.package do not record imports
-    both = before.modules.keys() & after.modules.keys()
-    found = in_one_only(_imports(before, both), _imports(after, both))
-    for change, edge in sorted(found, key=lambda e: (e[1].importer, e[1].imported, e[1].kind)):
-        line = f", line {edge.line}" if edge.line is not None else ""
-        values = {
-            "importer": edge.importer,
-            "imported": edge.imported,
-            "kind": edge.kind.value,
-            "line": edge.line,
-        }
-        yield Difference(
-            Part.IMPORT,
-            f"{edge.importer} -> {edge.imported}",
-            change,
-            f"({edge.kind.value}{line})",
-            fields_of(change, values),
-        )
-
-
 def compare_records(
     before: ComparedPackage,
     old: str | None,
@@ -285,16 +257,6 @@ def _text(side: ComparedPackage, record: str | None) -> str | None:
     if side.archive.size(record) > _MAX_TEXT_BYTES:
         return None
     return as_text(side.read(record), record)
-
-
-def _imports(side: ComparedPackage, modules: set[str]) -> dict[tuple[str, str, ImportKind], Edge]:
-    return {
-        (edge.importer, edge.imported, edge.kind): edge
-        for edge in side.plan.graph.edges()
-        if edge.imported in modules
-        if edge.importer in modules or edge.importer.startswith("<")
-        if edge.kind is not ImportKind.PARENT
-    }
 
 
 def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES
@@ -38,16 +37,13 @@ _SHOWN: Final = 6
 class _ElementComparer:
     """Compares tensors of two packages."""
 
-    def __init__(self, before: ComparedPackage, after: ComparedPackage, opened: ExitStack) -> None:
+    def __init__(self, before: ComparedPackage, after: ComparedPackage) -> None:
         self._before = before
         self._after = after
         package_bytes = before.archive.stored_bytes() + after.archive.stored_bytes()
         self._left_bytes = _FREE_BYTES + package_bytes * _READS_OF_ALL
         self._is_same_order = _byteorder(before) == _byteorder(after)
         self._known: dict[tuple[object, ...], Contents] = {}
-        self._opened = opened
-        self._files: dict[str, BinaryIO] = {}
-        self._loaded: dict[int, tuple[str, memoryview]] = {}
 
     def compare(self, old: TensorFacts, new: TensorFacts) -> Contents:
         """Compare the elements of a tensor of the first package with one of the second.
@@ -61,10 +57,7 @@ class _ElementComparer:
             return Contents.UNKNOWN
         key = (old.storage, old.offset, old.stride, new.storage, new.offset, new.stride, old.shape)
         if key not in self._known:
-            try:
-                self._known[key] = self._compare_elements(old, new)
-            except _BudgetExceededError:
-                self._known[key] = Contents.UNKNOWN
+            self._known[key] = self._compare_elements(old, new)
         return self._known[key]
 
     def _compare_elements(self, old: TensorFacts, new: TensorFacts) -> Contents:
@@ -88,37 +81,26 @@ class _ElementComparer:
         for at in range(0, length, CHUNK_BYTES):
             part = min(CHUNK_BYTES, length - at)
             was = self._read(self._before, records[0], old.offset * item + at, part)
-            if was != self._read(self._after, records[1], new.offset * item + at, part):
+            is_now = self._read(self._after, records[1], new.offset * item + at, part)
+            if self._left_bytes < 0:
+                return Contents.UNKNOWN
+            if was != is_now:
                 return Contents.DIFFERENT if is_dense else Contents.UNKNOWN
         return Contents.SAME
 
     def _read(self, side: ComparedPackage, record: str, start: int, length: int) -> bytes:
-        """Read a part of a record."""
-        self._spend(length)
+        """Read a part of a record, if the budget is sufficient."""
         extent = side.archive.data_range(record)
-        if extent is None:  # compressed, or in a buffer
-            loaded = self._loaded.get(id(side))
-            if loaded is None or loaded[0] != record:
-                self._spend(side.archive.size(record))
-                loaded = self._loaded[id(side)] = record, side.archive.read_view(record)
-            return bytes(loaded[1][start : start + length])
-        file = self._files.get(extent.path)
-        if file is None:
-            opened = Path(extent.path).open("rb")  # noqa: SIM115  # closed with the others
-            file = self._opened.enter_context(opened)
-            self._files[extent.path] = file
-            side.archive.check_unchanged()
-        file.seek(extent.offset + start)
-        return file.read(length)
-
-    def _spend(self, count: int) -> None:
-        self._left_bytes -= count
+        # A compressed record is read from its start.
+        self._left_bytes -= length if extent is not None else side.archive.size(record)
         if self._left_bytes < 0:
-            raise _BudgetExceededError
-
-
-class _BudgetExceededError(Exception):
-    """The limit of bytes read is used up."""
+            return b""
+        if extent is None:
+            return bytes(side.archive.read_view(record)[start : start + length])
+        with Path(extent.path).open("rb") as file:
+            side.archive.check_unchanged()
+            file.seek(extent.offset + start)
+            return file.read(length)
 
 
 def _extent(tensor: TensorFacts) -> list[tuple[int, int]]:
@@ -179,8 +161,7 @@ def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> Compared
     if old is None or new is None:
         old = new = {}
     else:
-        with ExitStack() as opened:
-            found += _tensors(before, after, old, new, _ElementComparer(before, after, opened))
+        found += _tensors(before, after, old, new, _ElementComparer(before, after))
         found += _sharing(old, new)
     by_crc = before.manifest is None or after.manifest is None
     was, is_now = _unnamed(before, old, by_crc), _unnamed(after, new, by_crc)
@@ -292,7 +273,8 @@ def _sharing(old: _TensorsByObject, new: _TensorsByObject) -> Iterator[Differenc
             verb = "share" if change is Change.ADDED else "no longer share"
             for group in sorted(map(sorted, groups)):
                 about = f"{listed(group, _SHOWN)} {verb} one storage"
-                yield Difference(Part.SHARED_STORAGE, resource, change, about, names=tuple(group))
+                fields = fields_of(change, {"tensors": ", ".join(group)})
+                yield Difference(Part.SHARED_STORAGE, resource, change, about, fields)
 
 
 def _groups(tensors: Sequence[TensorFacts], among: set[str]) -> set[frozenset[str]]:

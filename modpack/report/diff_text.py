@@ -39,15 +39,12 @@ _TITLES: Final = {
     Part.PACKAGE: "package",
     Part.DISTRIBUTION: "distributions",
     Part.MODULE: "modules",
-    Part.IMPORT: "imports",
-    Part.MOCK_USE: "uses of mocks",
     Part.HOOK: "hooks",
     Part.TENSOR: "tensors",
     Part.SHARED_STORAGE: "shared tensors",
     Part.STORAGE: "storages of unnamed tensors",
     Part.RESOURCE: "resources",
     Part.SELF_TEST: "self-test",
-    Part.EXAMPLE: "examples of the self-test",
     Part.NOTE: "notes",
     Part.RECORD: "other records",
 }
@@ -84,27 +81,14 @@ def differences_lines(found: PackageDifferences) -> Iterator[SafeLine]:
         yield from lines[:room]
         if len(lines) > room:
             yield SafeLine(f"    and {len(lines) - room} more; --json lists them", "dim")
-    for text in _sources(found):
+    texts = (each.text for each in found.differences)
+    for text in (text for text in texts if text is not None and text.unified):
         yield SafeLine("")
         for number, line in enumerate(text.unified):
             styles = _SOURCE_STYLES if number < 2 else _SOURCE_STYLES[1:]
             style = next((style for marks, style in styles if line.startswith(marks)), "")
             shown = line if len(line) <= _MAX_COLUMNS else f"{line[:_MAX_COLUMNS]}..."
             yield SafeLine(printable(shown, keep="\t"), style)
-
-
-def statistics_lines(found: PackageDifferences) -> Iterator[SafeLine]:
-    """Yield the number of differences, one line for each kind."""
-    yield from _head(found)
-    sections = list(_sections(found))
-    width = max((len(title) for title, _, _ in sections), default=0)
-    for title, summary, _ in sections:
-        yield SafeLine(f"  {title.ljust(width)}  {summary}")
-    texts = _sources(found)
-    if texts:
-        added, removed = sum(t.added for t in texts), sum(t.removed for t in texts)
-        total = f"+{added} -{removed} in {counted(len(texts), 'text')}"
-        yield SafeLine(f"  {'lines'.ljust(width)}  {total}")
 
 
 def _head(found: PackageDifferences) -> Iterator[SafeLine]:
@@ -200,9 +184,3 @@ def _field(found: FieldChange) -> str:
 
 def _amount(text: TextDifference) -> str:
     return f"+{text.added} -{text.removed}" if text.unified else "different encoding"
-
-
-def _sources(found: PackageDifferences) -> list[TextDifference]:
-    """Return the compared texts with lines that differ."""
-    texts = (each.text for each in found.differences)
-    return [text for text in texts if text is not None and text.unified]

@@ -26,6 +26,12 @@ Provider: TypeAlias = Literal[Owner.STDLIB, Owner.RUNTIME, Owner.INSTALLED, Owne
 """Provider of an extern module in the loading environment."""
 
 
+def location_of(importer: str, path: str | None, line: int | None) -> str:
+    """Return ``path:line`` of an import. Without a path, the importer's name is in its place."""
+    file = path or importer.strip("<>")
+    return file if line is None else f"{file}:{line}"
+
+
 class ImporterFacts(NamedTuple):
     """One piece of evidence that a module is needed.
 
@@ -44,8 +50,7 @@ class ImporterFacts(NamedTuple):
     @property
     def location(self) -> str:
         """``path:line``, as far as known."""
-        path = self.path or self.importer.strip("<>")
-        return path if self.line is None else f"{path}:{self.line}"
+        return location_of(self.importer, self.path, self.line)
 
 
 @json_keys(derived=("location",))
@@ -75,7 +80,7 @@ class UseFacts(NamedTuple):
     @property
     def location(self) -> str:
         """Path and line."""
-        return f"{self.path or self.importer.strip('<>')}:{self.line}"
+        return location_of(self.importer, self.path, self.line)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """JSON documents of the commands that have no facts of their own, and their text.
 
-The facts in other modules, such as ``AuditFacts`` and ``PackageDifferences``, are the documents of
+The results in other modules, such as ``AuditFacts`` and ``SignedPackage``, are the documents of
 their commands. The annotations of a document describe its keys, and the ``Attributes`` of its
 docstring explain them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from
 both. Under one schema number, keys are only added. A change that could mislead a reader of the
@@ -13,14 +13,11 @@ import the modules of all others.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from modpack.core.codec import record_to_json
 
 if TYPE_CHECKING:
-    from modpack.core.observations import Observations
-    from modpack.core.selftest import SelfTestRecord
     from modpack.diagnostics import Diagnostic
     from modpack.report.facts import (
         ModuleFacts,
@@ -31,18 +28,10 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 
-_T = TypeVar("_T")
-
 
 def dumps(document: object) -> str:
     """Return a document as JSON text, in ASCII and with a newline at the end."""
     return json.dumps({"schema": SCHEMA, **record_to_json(document)}, indent=2) + "\n"
-
-
-def pick(kind: type[_T], facts: object, **more: object) -> _T:
-    """Return a record with the attributes of other facts that have the names of its fields."""
-    fields: tuple[str, ...] = kind._fields  # type: ignore[attr-defined]
-    return kind(**{name: more[name] if name in more else getattr(facts, name) for name in fields})
 
 
 class ErrorFacts(NamedTuple):
@@ -97,77 +86,7 @@ def package_document(facts: PackageFacts) -> PackageDocument:
 
 def plan_document(facts: PlanFacts) -> PackageDocument:
     """Return the document of a plan."""
-    return pick(PackageDocument, facts, package=None)
-
-
-class NotesDocument(NamedTuple):
-    """The notes of a package.
-
-    Attributes:
-        notes: Hazards and remarks.
-    """
-
-    notes: tuple[Diagnostic, ...]
-
-
-class RecordSize(NamedTuple):
-    """A record of a package.
-
-    Attributes:
-        record: Its name.
-        size_bytes: Its size, uncompressed.
-    """
-
-    record: str
-    size_bytes: int
-
-
-class TreeDocument(NamedTuple):
-    """The records of a package.
-
-    Attributes:
-        records: The records, in the order in which they are stored.
-    """
-
-    records: tuple[RecordSize, ...]
-
-
-class SourceDocument(NamedTuple):
-    """The source of a packaged module.
-
-    Attributes:
-        module: Path of the module.
-        record: Record that contains the source.
-        source: The source text.
-    """
-
-    module: str
-    record: str
-    source: str
-
-
-class SelfTestDocument(NamedTuple):
-    """A repeated self-test.
-
-    Attributes:
-        path: The package, as the user named it.
-        passed: Whether the package loaded and computed the recorded output.
-        reason: Why the self-test failed, or null.
-        details: Lines with the details of the failure.
-        log: End of the output to stdout and stderr, if the self-test failed.
-        seconds: Duration in seconds.
-        recorded: The self-test as recorded at export.
-        observations: What this repetition showed.
-    """
-
-    path: str
-    passed: bool
-    reason: str | None
-    details: tuple[str, ...]
-    log: str
-    seconds: float
-    recorded: SelfTestRecord
-    observations: Observations
+    return PackageDocument(None, facts.modules, facts.problems, facts.notes, facts.files)
 
 
 class SkippedRow(NamedTuple):
@@ -237,126 +156,3 @@ class KeygenDocument(NamedTuple):
     private_key: str
     public_key: str
     encrypted: bool
-
-
-class SignDocument(NamedTuple):
-    """A signed package.
-
-    Attributes:
-        path: The package, as the user named it.
-        digest: Digest of the package, which the signature covers.
-        key_id: Key of the new signature.
-        placement: Whether the signature is in the package or in a separate file.
-        signature_path: File that contains the signature: the package itself if embedded.
-        key_ids: Keys of all signatures, in order.
-    """
-
-    path: str
-    digest: str
-    key_id: str
-    placement: Literal["embedded", "detached"]
-    signature_path: str
-    key_ids: tuple[str, ...]
-
-
-class SeverityCounts(NamedTuple):
-    """Numbers of findings.
-
-    Attributes:
-        error: Number of errors.
-        warning: Number of warnings.
-        info: Number of remarks.
-    """
-
-    error: int
-    warning: int
-    info: int
-
-
-class ReportDocument(NamedTuple):
-    """The HTML report of a package.
-
-    Attributes:
-        path: The package, as the user named it.
-        report_path: The HTML file.
-        size_bytes: Size of the HTML file.
-        modules: Number of modules that the package contains or needs.
-        findings: Number of findings by severity.
-    """
-
-    path: str
-    report_path: str
-    size_bytes: int
-    modules: int
-    findings: SeverityCounts
-
-
-@dataclass(frozen=True)
-class CachedEntry:
-    """An unpacked package in the cache, or a virtual environment of ``--isolated``.
-
-    Attributes:
-        kind: Its kind.
-        digest: Digest of the unpacked files, or of the requirements of an environment.
-        name: Name of the package file, or null if unknown.
-        files: Number of files, including bytecode.
-        size_bytes: Size of the files.
-        last_used: Time of the last use, in UTC (ISO 8601).
-    """
-
-    kind: Literal["package", "environment"]
-    digest: str
-    name: str | None
-    files: int
-    size_bytes: int
-    last_used: str
-
-
-class CachedScans(NamedTuple):
-    """Cached scans of sources, which exports reuse.
-
-    Attributes:
-        files: Number of scans.
-        size_bytes: Size of the scans.
-    """
-
-    files: int
-    size_bytes: int
-
-
-class CacheListDocument(NamedTuple):
-    """The contents of the cache.
-
-    Attributes:
-        folder: The cache folder.
-        entries: The unpacked packages and the environments, most recently used first.
-        scans: The cached scans.
-    """
-
-    folder: str
-    entries: tuple[CachedEntry, ...]
-    scans: CachedScans
-
-
-class CacheClearDocument(NamedTuple):
-    """What was removed from the cache.
-
-    Attributes:
-        folder: The cache folder.
-        removed: The removed entries.
-        in_use: Entries that were not removed because a process uses them.
-        scans: The removed scans.
-        leftovers: Number of incomplete entries of ended processes that were removed.
-        freed_bytes: Size of everything that was removed.
-    """
-
-    folder: str
-    removed: tuple[CachedEntry, ...]
-    in_use: tuple[CachedEntry, ...]
-    scans: CachedScans
-    leftovers: int
-    freed_bytes: int
-
-
-InspectDocument: TypeAlias = PackageDocument | NotesDocument | TreeDocument | SourceDocument
-"""What ``modpack inspect`` prints: by default, with ``--notes``, ``--tree`` and ``--source``."""

@@ -5,14 +5,13 @@ Needs the extra ``sbom``.
 
 from __future__ import annotations
 
-import hashlib
 import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import PurePath
-from typing import Final, Literal
+from typing import Final
 
 from cyclonedx.model import (
     ExternalReference,
@@ -37,13 +36,10 @@ from cyclonedx.spdx import fixup_id, is_expression
 from packageurl import PackageURL
 
 from modpack._version import __version__
-from modpack.archive.base import Archive
 from modpack.archive.layout import RUNTIME_MODULE
-from modpack.archive.manifest import read_manifest
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
-from modpack.core.observations import MockRisk
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError
@@ -75,19 +71,6 @@ PYTHON: Final = "python"
 """Key of Python, including the standard library."""
 
 
-def code_digests(archive: Archive) -> dict[str, str]:
-    """Return the SHA-256 in hex of the records with code, by record.
-
-    Raises:
-        ArchiveError: If the archive is damaged.
-    """
-    manifest = read_manifest(archive)
-    if manifest is not None:
-        return {name: record.sha256 for name, record in manifest.records.items()}
-    code = [name for name in archive.names() if name.endswith(".py")]
-    return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in code}
-
-
 class _Draft:
     """Components of a bill of materials, and their dependencies.
 
@@ -100,15 +83,11 @@ class _Draft:
         needs: Keys of the direct dependencies of each component, and of saved objects (``""``).
     """
 
-    def __init__(
-        self, audit: AuditFacts, package: PackageFacts, digests: Mapping[str, str]
-    ) -> None:
+    def __init__(self, audit: AuditFacts, package: PackageFacts) -> None:
         self._subject = audit.subject
-        self._digests = digests
         recorded = RecordedEnvironment(package.python, torch=package.torch)
         self._environment = audit.environment or recorded
         self._own_version = (package.writer or "").removeprefix("modpack ") or None
-        self._risks = {mock.module: mock.risk for mock in audit.mocks}
         self._at_once = needed_at_once(audit.graph)
         self.components: dict[str, Component] = {}
         self.needs: defaultdict[str, set[str]] = defaultdict(set)
@@ -121,7 +100,14 @@ class _Draft:
             if needed is not None and edge.kind.is_dependency:
                 self.needs[key_of.get(edge.importer, "")].add(needed)
         members.pop(PYTHON, None)  # the standard library
-        self._add_python()
+        self._add(
+            PYTHON,
+            "Python",
+            ComponentScope.REQUIRED,
+            [("origin", Action.EXTERN.value)],
+            version=self._environment.python,
+            license=PYTHONS_LICENSE,
+        )
         for key, group in members.items():
             self._add_modules(key, group)
         self._add_requirements(members.values())
@@ -130,21 +116,9 @@ class _Draft:
         depended_on = {each for key in self.components for each in self.needs[key]}
         self.needs[""] |= self.components.keys() - depended_on
 
-    def _add_python(self) -> None:
-        known = self._environment
-        facts = {"implementation": known.implementation} if known.implementation else {}
-        self._add(
-            PYTHON,
-            "Python",
-            ComponentScope.REQUIRED,
-            [("origin", Action.EXTERN.value), *facts.items()],
-            version=known.python,
-            license=PYTHONS_LICENSE,
-        )
-
     def _add_modules(self, key: str, members: Sequence[ModuleFacts]) -> None:
         """Add the component that some modules belong to."""
-        first, recorded = members[0], self._recorded(members[0])
+        first = members[0]
         is_editable = any(facts.editable for facts in members)
         origins = dict.fromkeys(facts.action.value for facts in members)
         licenses = (
@@ -154,17 +128,18 @@ class _Draft:
             key,
             first.distribution or root_of(first.module),
             self._scope_of(members),
-            [*(("origin", each) for each in origins), *self._facts(members, is_editable)],
+            [*(("origin", each) for each in origins), ("modules", str(len(members)))],
             version=self._own_version if root_of(first.module) == "modpack" else first.version,
             license=next(filter(None, licenses), None),
-            recorded=recorded,
-            is_indexed=first.distribution is not None and not is_editable,
+            recorded=self._recorded(first),
+            is_editable=is_editable,
+            is_distribution=first.distribution is not None,
         )
 
     def _add_requirements(self, groups: Iterable[Sequence[ModuleFacts]]) -> None:
         """Add all requirements of extern distributions, required ones first."""
         known = self._environment.distributions
-        found: set[str] = set()
+        found: dict[str, ComponentScope] = {}
         for scope in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
             waiting: list[str] = []
             for members in groups:
@@ -173,28 +148,27 @@ class _Draft:
                     waiting += recorded.requires
             while waiting:
                 name = waiting.pop()
-                if name in found or name not in known:
-                    continue
-                found.add(name)
-                recorded = known[name]
-                waiting += recorded.requires
-                key = _distribution_key(recorded.name, recorded.version)
-                component = self.components.get(key)
-                if component is None:
-                    facts = {"editable": "true"} if recorded.editable else {}
-                    self._add(
-                        key,
-                        recorded.name,
-                        scope,
-                        [("origin", "required"), *facts.items()],
-                        version=recorded.version,
-                        license=recorded.license,
-                        recorded=recorded,
-                        is_indexed=not recorded.editable,
-                    )
-                elif (
-                    scope is ComponentScope.REQUIRED and component.scope is ComponentScope.OPTIONAL
-                ):
+                if name not in found and name in known:
+                    found[name] = scope
+                    waiting += known[name].requires
+        for name, scope in found.items():
+            recorded = known[name]
+            key = _distribution_key(recorded.name, recorded.version)
+            if key not in self.components:
+                self._add(
+                    key,
+                    recorded.name,
+                    scope,
+                    [("origin", "required")],
+                    version=recorded.version,
+                    license=recorded.license,
+                    recorded=recorded,
+                    is_editable=recorded.editable,
+                    is_distribution=True,
+                )
+            elif scope is ComponentScope.REQUIRED:
+                component = self.components[key]
+                if component.scope is ComponentScope.OPTIONAL:
                     component.scope = scope
 
     def _add(
@@ -202,12 +176,13 @@ class _Draft:
         key: str,
         name: str,
         scope: ComponentScope,
-        facts: Iterable[tuple[str, str]],
+        facts: Sequence[tuple[str, str]],
         *,
         version: str | None,
         license: str | None,
         recorded: RecordedDistribution | None = None,
-        is_indexed: bool = False,
+        is_editable: bool = False,
+        is_distribution: bool = False,
     ) -> None:
         """Add a component.
 
@@ -215,13 +190,13 @@ class _Draft:
             key: Its key.
             name: Its name.
             scope: Whether loading needs it.
-            facts: Further properties. An ``origin`` is ``intern``, ``extern``, ``mock``, or
-                ``required`` if only other components need it.
+            facts: Properties. An ``origin`` is ``intern``, ``extern``, ``mock``, or ``required`` if
+                only other components need it.
             version: Its version, or None.
             license: Its license, or None.
             recorded: The distribution as recorded at export, or None.
-            is_indexed: Whether the Python package index is expected to have this name and version,
-                unless it was installed from a URL.
+            is_editable: Whether it was an editable install, which no package index has.
+            is_distribution: Whether its name and version are those of a distribution.
         """
         if len(self.components) >= _MAX_ITEMS:
             reason = f"the bill of materials has more than {_MAX_ITEMS} components"
@@ -231,15 +206,13 @@ class _Draft:
             raise ArchiveError(self._subject, reason)
         version = printable(version) if version is not None else None
         kind = ComponentType.FRAMEWORK if name == "torch" else ComponentType.LIBRARY
-        url = _address(recorded)
-        purl = None
-        if is_indexed and not (recorded and recorded.url) and _NAME.fullmatch(name):
-            purl = PackageURL("pypi", name=name, version=version or None)  # ECMA-427
-        links = (
-            [ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url))]
-            if url
-            else []
-        )
+        # A distribution that was installed from a URL has the URL instead of a purl (ECMA-427).
+        requirement = recorded.requirement if recorded is not None else None
+        url = (requirement or "").partition(" @ ")[2]
+        is_indexed = is_distribution and not is_editable and _NAME.fullmatch(name) is not None
+        if recorded is not None and recorded.url:
+            is_indexed = False
+        link = ExternalReferenceType.DISTRIBUTION
         self.components[key] = Component(
             type=ComponentType.PLATFORM if key == PYTHON else kind,
             bom_ref=printable(key),
@@ -248,9 +221,9 @@ class _Draft:
             scope=scope,
             licenses=_licenses(license),
             hashes=_hashes(recorded.hashes if recorded is not None else {}),
-            purl=purl,
-            external_references=links,
-            properties=_properties(facts),
+            purl=PackageURL("pypi", name=name, version=version or None) if is_indexed else None,
+            external_references=[ExternalReference(type=link, url=XsUri(url))] if url else [],
+            properties=_properties([*facts, *([("editable", "true")] if is_editable else [])]),
         )
         required = map(self._environment.distributions.get, recorded.requires if recorded else ())
         for each in filter(None, required):
@@ -272,23 +245,6 @@ class _Draft:
         is_at_once = any(facts.module in self._at_once for facts in members)
         return ComponentScope.REQUIRED if is_at_once else ComponentScope.OPTIONAL
 
-    def _facts(
-        self, members: Sequence[ModuleFacts], is_editable: bool
-    ) -> Iterator[tuple[str, str]]:
-        yield "modules", str(len(members))
-        records = sorted(each.record for each in members if each.record)
-        records = [record for record in records if record in self._digests]
-        if records and members[0].action is Action.INTERN:
-            yield "code:bytes", str(sum(facts.size_bytes or 0 for facts in members))
-            # The SHA-256 of the output of sha256sum for the records.
-            lines = (f"{self._digests[record]}  {record}\n" for record in records)
-            yield "code:sha256", hashlib.sha256("".join(lines).encode()).hexdigest()
-        if is_editable:
-            yield "editable", "true"
-        risks = [self._risks[each.module] for each in members if each.module in self._risks]
-        if risks:
-            yield "mock:risk", max(risks, key=list(MockRisk).index).value
-
 
 def _key(facts: ModuleFacts) -> str:
     """Return the key of the component that a module belongs to."""
@@ -302,52 +258,23 @@ def _key(facts: ModuleFacts) -> str:
     return f"{'code' if facts.action is Action.INTERN else 'extern'}:{root}"
 
 
-def _address(known: RecordedDistribution | None) -> str | None:
-    """Return the checked URL that a distribution was installed from, or None for an index."""
-    _, at, url = (known.requirement or "").partition(" @ ") if known is not None else ("", "", "")
-    return url if at else None
-
-
 def _distribution_key(name: str, version: str) -> str:
     return f"pypi:{normalized(name)}@{version}"
 
 
-def _package_facts(package: PackageFacts) -> dict[str, str]:
-    self_test = package.self_test
-    found = {
-        "digest": package.digest,
-        "format": package.format,
-        "writer": package.writer,
-        "platform": package.platform,
-        "main-resource": "/".join(package.main_resource) if package.main_resource else None,
-        "namespace": package.namespace,
-        "self-test": ("passed" if self_test.passed else "failed")
-        if self_test is not None
-        else "none",
-        "tensors:storages": str(package.storages.count),
-        "tensors:bytes": str(package.storages.size_bytes),
-        "hooks": str(len(package.hooks)),
-    }
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def sbom_of(
     audit: AuditFacts,
-    digests: Mapping[str, str],
     *,
-    form: Literal["json", "xml"] = "json",
     file_sha256: str | None = None,
     timestamp: datetime | None = None,
 ) -> str:
-    """Return the bill of materials of a package as a CycloneDX 1.6 document.
+    """Return the bill of materials of a package as a CycloneDX 1.6 document in JSON.
 
     The same package gives the same document: the serial number follows from the digest, and the
     document contains no time unless one is given.
 
     Args:
         audit: Audit of a package file.
-        digests: SHA-256 in hex of all records with code, by record.
-        form: JSON or XML.
         file_sha256: SHA-256 of the package file in hex. None for a directory.
         timestamp: Time of the document. None to omit it.
 
@@ -358,7 +285,7 @@ def sbom_of(
     package = audit.package
     if package is None:
         raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
-    draft = _Draft(audit, package, digests)
+    draft = _Draft(audit, package)
     number = sum(map(len, draft.needs.values()))
     if number > _MAX_NEEDS:
         reason = f"the bill of materials has {number} dependencies, and the limit is {_MAX_NEEDS}"
@@ -369,7 +296,9 @@ def sbom_of(
         name=printable(PurePath(package.path).stem),
         version=f"sha256:{package.digest}",
         hashes=_hashes({"sha256": file_sha256} if file_sha256 is not None else {}),
-        properties=_properties(_package_facts(package).items()),
+        properties=_properties(
+            [("format", package.format), ("writer", package.writer), ("platform", package.platform)]
+        ),
     )
     tool = Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
     components = {key: draft.components[key] for key in sorted(draft.components)}
@@ -387,7 +316,7 @@ def sbom_of(
         for key, component in {"": model, **components}.items()
     ]
     vars(bom)["register_dependency"] = _skip_registration
-    output = make_outputter(bom, OutputFormat[form.upper()], SchemaVersion.V1_6)
+    output = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6)
     return output.output_as_string(indent=2) + "\n"
 
 
@@ -419,6 +348,7 @@ def _hashes(digests: Mapping[str, str]) -> Iterator[HashType]:
             yield HashType(alg=algorithm, content=digest)
 
 
-def _properties(facts: Iterable[tuple[str, str]]) -> Iterator[Property]:
+def _properties(facts: Iterable[tuple[str, str | None]]) -> Iterator[Property]:
     for name, value in facts:
-        yield Property(name=f"modpack:{name}", value=printable(value))
+        if value is not None:
+            yield Property(name=f"modpack:{name}", value=printable(value))

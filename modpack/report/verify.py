@@ -178,7 +178,6 @@ def verify_package(
     *,
     policy: TrustPolicy | None = None,
     keys: Sequence[Signer] = (),
-    workers: int | None = None,
 ) -> VerifyFacts:
     """Verify a package without executing or unpickling its contents.
 
@@ -192,20 +191,16 @@ def verify_package(
             modpack or torch.package.
         policy: The trust policy.
         keys: The trusted signers. If any are given, a valid signature of one of them is required.
-        workers: The number of threads that compute digests. One per core by default.
 
     Returns:
         The checks and findings. A rejected package does not raise an exception.
 
     Raises:
         TypeError: If ``source`` is none of these.
-        ValueError: If ``workers`` is not a positive number.
         NotAPackageError: If the file does not exist, or is not a package.
         UnsupportedVersionError: If a newer version of modpack wrote the package.
         ModpackError: If signatures must be checked, but the required library is not installed.
     """
-    if workers is not None and (isinstance(workers, bool) or workers < 1):
-        raise ValueError(f"workers must be a positive number, not {workers!r}")
     try:
         archive = open_archive(source)
     except NotAPackageError:
@@ -214,7 +209,7 @@ def verify_package(
         return _refused_at_once(failure, source)
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
-        return _Verification(archive, path, policy, keys, workers or usable_cores()).facts()
+        return _Verification(archive, path, policy, keys).facts()
 
 
 def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError) -> Diagnostic:
@@ -262,7 +257,6 @@ class _Verification:
     path: str | os.PathLike[str] | None
     policy: TrustPolicy | None
     keys: Sequence[Signer]
-    workers: int
     checks: list[CheckFacts] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
     signatures: dict[ValidSignature, None] = field(default_factory=dict)
@@ -303,7 +297,7 @@ class _Verification:
         archive = self.archive
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
-        damage = find_damage(archive, manifest, archive.names(), self.workers)
+        damage = find_damage(archive, manifest, archive.names(), usable_cores())
         self.is_changed = bool(damage)
         self._add_check("digests", len(manifest.records), "records", _damaged(damage))
         damaged = frozenset(damage)
@@ -342,7 +336,7 @@ class _Verification:
     def _check_readable(self) -> frozenset[str]:
         """Return the records that cannot be read, or do not match their CRC-32."""
         names = self.archive.names()
-        damage = find_unreadable(self.archive, names, self.workers)
+        damage = find_unreadable(self.archive, names, usable_cores())
         self._add_check("crc32", len(names), "records", _damaged(damage))
         return frozenset(damage)
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
-from modpack.archive.base import Archive
-from modpack.archive.manifest import read_manifest
-from modpack.archive.records import read_environment, read_self_test
+from modpack.archive.reader import open_archive
+from modpack.archive.records import load_environment
 from modpack.core.codec import Line, json_keys
-from modpack.core.environment import RecordedEnvironment
-from modpack.core.graph import DependencyGraph, Edge, simple_paths
-from modpack.core.names import GlobGroup, root_of
+from modpack.core.graph import DependencyGraph, Edge
+from modpack.core.names import similar_modules
 from modpack.core.observations import MockRisk, observed_risk
-from modpack.core.plan import Decision, Plan
-from modpack.core.rules import UNRECORDED, Action, Owner, Rule, RuleOrigin
+from modpack.core.plan import Plan
+from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
+from modpack.core.selftest import SelfTestRecord
+from modpack.core.text import printable
 from modpack.diagnostics import Diagnostic
-from modpack.report.facts import Provider, code_file, provider_of
-from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.errors import ModpackError
+from modpack.report.distribution_index import recorded_provider, with_distributions
+from modpack.report.facts import (
+    ImporterFacts,
+    ModuleFacts,
+    Provider,
+    code_file,
+    importers_of,
+    location_of,
+)
+from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
 
 _STRENGTH: Final = (
     ImportKind.EXPLICIT,
@@ -36,14 +45,9 @@ _STRENGTH: Final = (
     ImportKind.TYPE_CHECKING,
 )
 """Kinds of evidence, the strongest first. A link shows the strongest."""
-_MAX_STARTS: Final = 10
-_MAX_CHAINS: Final = 100
-_MAX_AS_SHORT: Final = 3
-"""Limit of the shown chains from one saved object that are equally short."""
+_MAX_CHAINS: Final = 10
 MAX_NODES: Final = 10_000
 """Limit of the modules and objects on all shown chains. Further chains are counted."""
-MAX_COUNTED: Final = 1_000_000
-"""Limit of counting equally short chains."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +73,9 @@ class ImportLink:
     others: int = 0
 
     @property
-    def location(self) -> str | None:
+    def location(self) -> str:
         """``path:line``, as far as known."""
-        if self.line is None:
-            return self.path
-        return f"{self.path or self.importer}:{self.line}"
+        return location_of(self.importer, self.path, self.line)
 
 
 @dataclass(frozen=True)
@@ -89,24 +91,6 @@ class Chain:
     links: tuple[ImportLink, ...] = ()
 
 
-@dataclass(frozen=True)
-class FoundChains:
-    """Chains that lead to one module, the shortest first.
-
-    Attributes:
-        chains: The first of them.
-        omitted: Number of further chains.
-        is_complete: Whether ``omitted`` is exact. If not, there are at least so many.
-        equally_short: Number of further chains that start at the same objects and are as short,
-            up to :data:`MAX_COUNTED`.
-    """
-
-    chains: tuple[Chain, ...] = ()
-    omitted: int = 0
-    is_complete: bool = True
-    equally_short: int = 0
-
-
 class ModuleStatus(str, Enum):
     """Status of a module in a package."""
 
@@ -120,27 +104,7 @@ class ModuleStatus(str, Enum):
     """Code needs the module, and the package has no decision about it."""
 
 
-class ModuleProvider(NamedTuple):
-    """Provider of a module at export.
-
-    Attributes:
-        kind: Kind of the provider. None for an interned module.
-        distribution: Distribution that contained the module, or None.
-        version: Version of the distribution, or None.
-    """
-
-    kind: Provider | None
-    distribution: str | None = None
-    version: str | None = None
-
-
-@json_keys(
-    {
-        "is_complete": "search_complete",
-        "omitted": "omitted_chains",
-        "equally_short": "equally_short_chains",
-    },
-)
+@json_keys({"omitted": "omitted_chains"})
 @dataclass(frozen=True, kw_only=True)
 class Why:
     """The reasons why a module is in a package, or is not.
@@ -151,17 +115,13 @@ class Why:
         status: What the package has to do with the module.
         action: The decision, or None.
         rule: Rule that matched. None without a decision, or if the package does not record it.
-        origin: Origin of the rule, or None.
         overridden_by: Hook that changed the action of the rule, or None.
         hooks: Match hooks that were called for the module, in order.
         provided_by: Provider of the module at export, or None if not recorded.
         distribution: Distribution that contained the module at export, or None.
         version: Version of the distribution, or None.
-        chains: Import chains that lead to the module, the shortest first.
-        every_chain: Whether all chains were requested (``--all``).
-        omitted: Number of further chains.
-        is_complete: Whether ``omitted_chains`` is exact. If not, there are at least so many.
-        equally_short: Number of further chains that start at the same objects and are as short.
+        chains: One of the shortest import chains from each saved object, the shortest first.
+        omitted: Number of saved objects whose chains are not listed.
         importers: All locations that import the module directly.
         notes: Notes about the module.
         observed: What the recorded self-test showed about the module, or None.
@@ -172,214 +132,141 @@ class Why:
     status: ModuleStatus
     action: Action | None = None
     rule: str | None = None
-    origin: RuleOrigin | None = None
     overridden_by: str | None = None
     hooks: tuple[str, ...] = ()
     provided_by: Provider | None = None
     distribution: str | None = None
     version: str | None = None
     chains: tuple[Chain, ...] = ()
-    every_chain: bool = False
     omitted: int = 0
-    is_complete: bool = True
-    equally_short: int = 0
-    importers: tuple[ImportLink, ...] = ()
+    importers: tuple[ImporterFacts, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     observed: str | None = None
+
+
+def why_package(source: str | os.PathLike[str], module: str) -> Why:
+    """Return the evidence for the decision of a package about a module, without running code.
+
+    Args:
+        source: Package file, or directory of an unzipped package; of modpack or torch.package.
+        module: Absolute name of the module.
+
+    Raises:
+        ModpackError: If the package does not mention the module.
+        ArchiveError: If it is not a package, or damaged.
+    """
+    with open_archive(source) as archive:
+        manifest = read_checked_manifest(archive)
+        plan = read_evidence(archive, with_uses=False)
+        package = facts_of(archive, manifest, plan)
+        environment = load_environment(archive, manifest)
+        provider_of = recorded_provider(archive, plan, manifest, environment)
+    modules = {facts.module: facts for facts in package.modules}
+    # Saved objects are nodes of the graph, too, but not modules.
+    known = {*modules, *(node for node in plan.graph.nodes() if not node.startswith("<"))}
+    if module not in known:
+        near = similar_modules(module, sorted(known))
+        raise ModpackError(
+            f"{package.path}: the package neither contains nor imports module {module!r}",
+            hint=f"Did you mean {' or '.join(map(printable, near))}?" if near else "",
+        )
+    found = [modules[module]] if module in modules else []
+    facts = next(with_distributions(found, provider_of), None)
+    return why(plan, module, facts, path=package.path, self_test=package.self_test)
 
 
 def why(
     plan: Plan,
     module: str,
+    facts: ModuleFacts | None,
     *,
     path: str = "",
-    every_chain: bool = False,
-    provider: ModuleProvider | None = None,
-    observed: str | None = None,
+    self_test: SelfTestRecord | None = None,
 ) -> Why:
     """Return the evidence for the decision about a module.
 
     Args:
-        plan: The plan.
+        plan: The plan, whose graph has the import chains.
         module: Absolute name of the module.
+        facts: The decision. None if there is none.
         path: The package, as the user named it.
-        every_chain: Whether to return all import chains, up to a limit, instead of the shortest one
-            from each saved object.
-        provider: Provider of the module at export, if recorded.
-        observed: What the recorded self-test showed about the module.
-
-    Raises:
-        KeyError: If the plan does not mention the module.
+        self_test: The package's self-test, if any.
     """
-    if module not in plan.decisions and module not in plan.graph:
-        raise KeyError(module)
-    chains = all_chains(plan, module) if every_chain else shortest_chains(plan, module)
-    edges = plan.graph.edges_to(module)
-    importing = sorted(edges, key=lambda e: (_weakness(e), e.importer, e.line or 0))
-    provider = provider or ModuleProvider(None)
+    chains, omitted = _shortest_chains(plan, module)
+    importers = importers_of(plan, module)
     found = Why(
         path=path,
         module=module,
         status=_status(plan, module),
-        provided_by=provider.kind,
-        distribution=provider.distribution,
-        version=provider.version,
-        chains=chains.chains,
-        every_chain=every_chain,
-        omitted=chains.omitted,
-        is_complete=chains.is_complete,
-        equally_short=chains.equally_short,
-        importers=tuple(import_link(plan, edge) for edge in importing),
+        chains=chains,
+        omitted=omitted,
+        importers=tuple(sorted(importers, key=lambda e: (_weakness(e), e.importer, e.line or 0))),
         notes=tuple(note for note in plan.notes if note.subject == module),
-        observed=observed,
     )
     decision = plan.decisions.get(module)
-    if decision is None:
+    if facts is None and decision is not None:  # a folder of torch.package, which has no record
+        facts = ModuleFacts(module, decision.action)
+    if facts is None:
         return found
-    is_recorded = decision.rule.label != UNRECORDED
     return replace(
         found,
-        action=decision.action,
-        rule=str(decision.rule) if is_recorded else None,
-        origin=decision.rule.origin if is_recorded else None,
-        overridden_by=decision.overridden_by,
-        hooks=decision.hooks,
+        status=ModuleStatus.DECIDED,
+        action=facts.action,
+        rule=facts.rule,
+        overridden_by=facts.overridden_by,
+        hooks=decision.hooks if decision is not None else (),
+        provided_by=facts.provided_by,
+        distribution=facts.distribution,
+        version=facts.version,
+        observed=_observed(self_test, facts) if self_test is not None else None,
     )
 
 
-def shortest_chains(plan: Plan, module: str, most: int = _MAX_STARTS) -> FoundChains:
-    """Return the shortest chains from each saved object that leads to a module.
-
-    Args:
-        plan: The plan.
-        module: Path of the module.
-        most: Limit of the saved objects, whose chains together have at most :data:`MAX_NODES`
-            nodes. Further objects are counted, and so are further chains from the same object.
-    """
+def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
+    """Return a shortest chain from each saved object, and the number of omitted objects."""
     graph, distances = plan.graph, plan.graph.distances_to(module)
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
-    paths: list[Sequence[str]] = []
+    chains: list[Chain] = []
     room = MAX_NODES
-    for start in starts[:most]:
-        length = distances[start] + 1
-        limit = min(_MAX_AS_SHORT, room // length)
-        found = list(islice(_shortest_paths(graph, start, distances), limit))
-        paths += found
-        room -= length * len(found)
-    shown = list(dict.fromkeys(path[0] for path in paths))
-    as_short = min(_count_shortest(graph, shown, distances) - len(paths), MAX_COUNTED)
-    chains = tuple(_chain(plan, path) for path in paths)
-    return FoundChains(chains, len(starts) - len(shown), equally_short=as_short)
+    for node in starts[:_MAX_CHAINS]:
+        room -= distances[node] + 1
+        if room < 0:  # the remaining chains are not shorter
+            break
+        start, links = node, list[ImportLink]()
+        while distances[node] > 0:
+            nearer = [
+                _strongest(graph, node, each)
+                for each in graph.successors(node)
+                if distances.get(each) == distances[node] - 1 and graph.depends(node, each)
+            ]
+            # Of equally short chains, the one with the strongest evidence convinces most.
+            edge = min(nearer, key=_weakness)
+            links.append(_link(plan, edge))
+            node = edge.imported
+        chains.append(Chain(start, tuple(links)))
+    return tuple(chains), len(starts) - len(chains)
 
 
-def all_chains(plan: Plan, module: str, most: int = _MAX_CHAINS) -> FoundChains:
-    """Return the chains without cycles that lead to a module, the shortest first.
-
-    Args:
-        plan: The plan.
-        module: Path of the module.
-        most: Limit of the chains, which together have at most :data:`MAX_NODES` nodes. Further
-            chains are counted, up to a limit of the search.
-    """
-    found = simple_paths(plan.graph, module, plan.graph.roots(), most, max_nodes=MAX_NODES)
-    return FoundChains(
-        tuple(_chain(plan, path) for path in found.paths), found.more, found.is_complete
-    )
-
-
-def _shortest_paths(
-    graph: DependencyGraph, start: str, distances: dict[str, int]
-) -> Iterator[Sequence[str]]:
-    """Yield the shortest paths, those with stronger evidence first."""
-    path: list[str] = []
-    levels = [[start]]  # nodes to try after each prefix of the path
-    while levels:
-        if not levels[-1]:
-            levels.pop()
-            del path[-1:]
-            continue
-        node = levels[-1].pop()
-        if distances[node] == 0:
-            yield [*path, node]
-            continue
-        path.append(node)
-        nearer = _nearer(graph, node, distances)
-        nearer.sort(key=lambda each: _weakness(_strongest(graph, path[-1], each)))
-        levels.append(nearer[::-1])
-
-
-def _count_shortest(
-    graph: DependencyGraph, starts: Sequence[str], distances: dict[str, int]
-) -> int:
-    """Return the number of shortest paths, up to a limit, without following each."""
-    most = MAX_COUNTED + MAX_NODES
-    wanted, todo = set(starts), list(starts)
-    while todo:
-        for following in _nearer(graph, todo.pop(), distances):
-            if following not in wanted:
-                wanted.add(following)
-                todo.append(following)
-    numbers: dict[str, int] = {}
-    for node in sorted(wanted, key=distances.__getitem__):
-        nearer = _nearer(graph, node, distances)
-        number = sum(numbers[each] for each in nearer) if distances[node] else 1
-        numbers[node] = min(number, most)
-    return sum(numbers[start] for start in starts)
-
-
-def _nearer(graph: DependencyGraph, node: str, distances: dict[str, int]) -> list[str]:
-    """Return the imports of a node that are one step nearer to the target."""
-    return [
-        following
-        for following in graph.successors(node)
-        if distances.get(following) == distances[node] - 1 and graph.depends(node, following)
-    ]
-
-
-def _chain(plan: Plan, path: Sequence[str]) -> Chain:
-    links = []
-    for importer, imported in pairwise(path):
-        strongest = _strongest(plan.graph, importer, imported)
-        edges = plan.graph.edges_between(importer, imported)
-        others = {(edge.kind, edge.line) for edge in edges if edge.kind.is_dependency}
-        others.discard((strongest.kind, strongest.line))
-        links.append(import_link(plan, strongest, len(others)))
-    return Chain(path[0], tuple(links))
-
-
-def import_link(plan: Plan, edge: Edge, others: int = 0) -> ImportLink:
-    """Return an edge of the graph with its location.
-
-    Args:
-        plan: Plan that the edge belongs to.
-        edge: The edge.
-        others: Number of further locations with the same evidence.
-    """
-    path = code_file(plan, edge.importer)
-    return ImportLink(
-        edge.importer,
-        edge.imported,
-        edge.kind,
-        path=path,
-        line=edge.line,
-        names=edge.names,
-        others=others,
-    )
+def _link(plan: Plan, edge: Edge) -> ImportLink:
+    """Return an edge of the graph with its location, and the number of its other locations."""
+    edges = plan.graph.edges_between(edge.importer, edge.imported)
+    others = {(each.kind, each.line) for each in edges if each.kind.is_dependency}
+    path, count = code_file(plan, edge.importer), len(others - {(edge.kind, edge.line)})
+    return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, count)
 
 
 def _strongest(graph: DependencyGraph, importer: str, imported: str) -> Edge:
     """Return the strongest edge. Among equals, edges with names come first."""
-    edges = graph.edges_between(importer, imported)
+    edges: Sequence[Edge] = graph.edges_between(importer, imported)
     return min(edges, key=lambda edge: (_weakness(edge), not edge.names))
 
 
-def _weakness(edge: Edge) -> int:
-    return _STRENGTH.index(edge.kind)
+def _weakness(evidence: Edge | ImporterFacts) -> int:
+    return _STRENGTH.index(evidence.kind)
 
 
 def _status(plan: Plan, module: str) -> ModuleStatus:
-    if module in plan.decisions:
-        return ModuleStatus.DECIDED
+    """Return the status of a module without a decision."""
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
         return ModuleStatus.TYPE_CHECKING_ONLY
@@ -387,74 +274,12 @@ def _status(plan: Plan, module: str) -> ModuleStatus:
     return ModuleStatus.EXCLUDED if is_absent else ModuleStatus.UNDECIDED
 
 
-def mentions(plan: Plan, module: str) -> bool:
-    """Return whether a plan mentions a module. Saved objects are not modules."""
-    return module in plan.decisions or (module in plan.graph and not module.startswith("<"))
-
-
-def with_mock_runtime(archive: Archive, plan: Plan) -> Plan:
-    """Return a plan that includes the modules that mocks need, which no plan lists.
-
-    Args:
-        archive: The package.
-        plan: Its plan.
-    """
-    facts = facts_of(archive, read_checked_manifest(archive), plan)
-    added = {
-        each.module: Decision(
-            each.module,
-            each.action,
-            Rule(each.action, GlobGroup("**"), origin=RuleOrigin.IMPLICIT, label=each.why),
-        )
-        for each in facts.modules
-        if each.module not in plan.decisions
-    }
-    return replace(plan, decisions={**plan.decisions, **added})
-
-
-def read_provider(archive: Archive, plan: Plan, module: str) -> ModuleProvider | None:
-    """Return the provider of a module at export, or None if not recorded.
-
-    Raises:
-        ArchiveError: If the package is damaged.
-    """
-    decision, manifest = plan.decisions.get(module), read_manifest(archive)
-    if decision is None or manifest is None:
-        return None
-    if decision.action is Action.EXTERN:
-        return _provider_of_extern(read_environment(archive, manifest), module)
-    owner = next((d for d in plan.distributions if module in d.modules), None)
-    return ModuleProvider(None, owner.name, owner.version) if owner is not None else None
-
-
-def read_observed(archive: Archive, plan: Plan, module: str) -> str | None:
-    """Return what the recorded self-test showed about an interned or mocked module, or None.
-
-    Raises:
-        ArchiveError: If the package is damaged.
-    """
-    decision, manifest = plan.decisions.get(module), read_manifest(archive)
-    self_test = read_self_test(archive, manifest) if manifest is not None else None
-    if decision is None or self_test is None:
-        return None
+def _observed(self_test: SelfTestRecord, facts: ModuleFacts) -> str | None:
+    """Return what a self-test showed about an interned or mocked module, or None."""
     observed = self_test.observations
-    if decision.action is Action.MOCK:
-        events = [each for each in observed.mock_events if each.module == module]
+    if facts.action is Action.MOCK:
+        events = [each for each in observed.mock_events if each.module == facts.module]
         risk = observed_risk(events, self_test.runs)
         return None if risk is MockRisk.NOT_OBSERVED else risk.describe(self_test.runs)
-    is_known = decision.action is Action.INTERN and observed.modules
-    return f"imported by {observed.importer_of(module)}" if is_known else None
-
-
-def _provider_of_extern(environment: RecordedEnvironment, module: str) -> ModuleProvider | None:
-    kind = provider_of(module, is_installed=False)
-    if kind is Owner.STDLIB:
-        return ModuleProvider(kind)
-    if kind is Owner.RUNTIME and root_of(module) != "modpack":
-        return ModuleProvider(kind, "torch", environment.torch)
-    found = environment.provider_of(module)
-    if found is None:
-        return None
-    if kind is Owner.LOCAL and not found.editable:
-        kind = Owner.INSTALLED
-    return ModuleProvider(kind, found.name, found.version)
+    is_known = facts.action is Action.INTERN and observed.modules
+    return f"imported by {observed.importer_of(facts.module)}" if is_known else None

@@ -13,7 +13,7 @@ from modpack.core.scan import ImportKind
 from modpack.core.text import counted, printable
 from modpack.report.format import elided, indented, table, title
 from modpack.report.text import STYLES
-from modpack.report.why import MAX_COUNTED, ImportLink, ModuleStatus, Why
+from modpack.report.why import ImportLink, ModuleStatus, Why
 
 _STATUSES: Final = {
     ModuleStatus.DECIDED: "",
@@ -32,7 +32,7 @@ def why_report(found: Why) -> RenderableType:
         _head(found),
         *_facts(found),
         *_with_blank_line(_chains(found)),
-        *(() if found.every_chain else _with_blank_line(_importers(found))),
+        *_with_blank_line(_importers(found)),
     )
 
 
@@ -78,7 +78,7 @@ def _rows(found: Why) -> Iterator[tuple[str, str]]:
 
 
 def _chains(found: Why) -> Iterator[RenderableType]:
-    if not found.chains and (found.omitted or not found.is_complete):
+    if not found.chains and found.omitted:
         yield Text("The import chains that lead to it are too long to show.")
         return
     if not found.chains:
@@ -86,7 +86,9 @@ def _chains(found: Why) -> Iterator[RenderableType]:
             why = "; the rule gives the reason" if found.rule else ", as far as it can be read"
             yield Text(f"No import in the package leads to it{why}.")
         return
-    yield title(_title(found), "blue")
+    number = len(found.chains)
+    several = f"chains from each of {number} saved objects" if number > 1 else "chain"
+    yield title(f"the shortest import {several}", "blue")
     for chain in found.chains:
         remark = "" if chain.links else "  saved by name"
         yield indented(Text.assemble(printable(chain.start), (remark, "dim")), 2)
@@ -94,17 +96,9 @@ def _chains(found: Why) -> Iterator[RenderableType]:
         for link in chain.links:
             rows.add_row(f"-> {printable(link.imported)}", link.kind.value, _evidence(link))
         yield indented(rows, 4)
-    yield from (indented(Text(text, "dim"), 2) for text in _rest(found))
-
-
-def _title(found: Why) -> str:
-    number = len(found.chains)
-    if found.every_chain:
-        return f"{counted(number, 'import chain')}, the shortest first"
-    starts = len({chain.start for chain in found.chains})
-    if starts > 1:
-        return f"the shortest import chains from each of {starts} saved objects"
-    return f"the shortest import {'chain' if number == 1 else 'chains'}"
+    if found.omitted:
+        text = f"and chains from {counted(found.omitted, 'more saved object')}"
+        yield indented(Text(text, "dim"), 2)
 
 
 def _evidence(link: ImportLink) -> str:
@@ -116,33 +110,16 @@ def _evidence(link: ImportLink) -> str:
         return printable(f"contains {link.importer}")
     names = f"  {elided(link.names, _MAX_NAMES)}" if link.names else ""
     others = f"  (and {counted(link.others, 'more location')})" if link.others else ""
-    return printable(f"{link.location or ''}{names}{others}")
-
-
-def _rest(found: Why) -> Iterator[str]:
-    if not found.every_chain:
-        if found.equally_short:
-            at_least = "at least " if found.equally_short == MAX_COUNTED else ""
-            yield f"and {at_least}{found.equally_short:,} more of the same length"
-        if found.omitted:
-            yield f"and chains from {counted(found.omitted, 'more saved object')}"
-    elif found.is_complete:
-        if found.omitted:
-            yield f"and {found.omitted:,} more"
-    elif found.omitted:
-        yield f"and at least {found.omitted:,} more (too many to count)"
-    else:
-        yield "and perhaps more (the search was stopped)"
+    return printable(f"{link.location}{names}{others}")
 
 
 def _importers(found: Why) -> Iterator[RenderableType]:
     """Yield the direct importers of the module that no chain shows."""
     shown = {chain.links[-1].location for chain in found.chains if chain.links}
     locations = [
-        f"{link.location or link.importer} ({link.kind.value})"
-        for link in found.importers
-        if link.kind not in (ImportKind.PARENT, ImportKind.PICKLE)
-        if link.location is None or link.location not in shown
+        f"{each.location} ({each.kind.value})"
+        for each in found.importers
+        if each.kind not in (ImportKind.PARENT, ImportKind.PICKLE) and each.location not in shown
     ]
     locations = list(dict.fromkeys(locations))
     if not locations:

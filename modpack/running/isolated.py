@@ -46,17 +46,15 @@ class Installation(NamedTuple):
         requirements: Requirements for pip.
         omitted: Distributions that pip cannot install, each with the reason.
         notes: Distributions that are not installed exactly as recorded, each with the reason.
-        own: Digest of modpack's own files, which are copied.
     """
 
     requirements: tuple[str, ...]
     omitted: tuple[str, ...]
     notes: tuple[str, ...]
-    own: str
 
     @property
     def digest(self) -> str:
-        """A digest of everything that determines the environment, except modpack's own files."""
+        """A digest of everything that determines the environment, except modpack itself."""
         parts = (*self.requirements, sys.version, _base_python())
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
@@ -85,7 +83,7 @@ def find_requirements(package: str, extra: Sequence[str] = ()) -> Installation:
             notes += [f"{name} {remark}"] if remark else []
     omitted += [f"{module}: its distribution is not recorded" for module in found.unrecorded]
     required = tuple(sorted(wanted.values()))
-    return Installation(required, tuple(omitted), tuple(notes), _own_digest())
+    return Installation(required, tuple(omitted), tuple(notes))
 
 
 def _recorded(found: Requirements) -> Iterator[tuple[str, str | None, str]]:
@@ -119,20 +117,6 @@ def _installed_requirement(name: str) -> str:
         return name
 
 
-def _own_files() -> Iterator[Path]:
-    for folder, folders, names in os.walk(_OWN):
-        folders[:] = sorted(each for each in folders if each != "__pycache__")
-        yield from (Path(folder, name) for name in sorted(names) if not name.endswith(".pyc"))
-
-
-def _own_digest() -> str:
-    digest = hashlib.sha256(__version__.encode())
-    for file in _own_files():
-        content = hashlib.sha256(file.read_bytes()).hexdigest()
-        digest.update(f"{file.relative_to(_OWN).as_posix()} {content}\n".encode())
-    return digest.hexdigest()
-
-
 def isolated_python(package: str, installation: Installation) -> Path:
     """Return the interpreter of an environment, which is created if it does not exist.
 
@@ -151,18 +135,15 @@ def isolated_python(package: str, installation: Installation) -> Path:
     target = folder / installation.digest
     hold(cache, target.name)
     with _locked(folder / f"{installation.digest}.lock"):
-        found = _read_own_digest(target)
-        if found is None:
-            shutil.rmtree(target, ignore_errors=True)  # of a process that was killed
         try:
-            if found is None:
+            if not (target / ENVIRONMENT).is_file():
+                shutil.rmtree(target, ignore_errors=True)  # of a process that was killed
                 with phase("installing the requirements", is_major=True):
                     for command in install_commands(target, installation.requirements):
                         _run(package, command)
-            if found != installation.own:  # a new environment, or another state of a source folder
-                _copy_modpack(package, target)
                 text = json.dumps(installation._asdict(), indent=2)
                 (target / ENVIRONMENT).write_text(text, encoding="utf-8")
+            _link_modpack(package, target)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
             raise
@@ -211,14 +192,6 @@ def install_commands(target: Path, requirements: Sequence[str]) -> list[list[str
     ]
 
 
-def _read_own_digest(target: Path) -> str | None:
-    """Return the digest of modpack's files in an environment; None if it is not complete."""
-    try:
-        return str(json.loads((target / ENVIRONMENT).read_bytes())["own"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def _run(package: str, command: list[str]) -> None:
     """Run a command of the installer.
 
@@ -248,17 +221,22 @@ def _run(package: str, command: list[str]) -> None:
         )
 
 
-def _copy_modpack(package: str, target: Path) -> None:
-    """Copy the running modpack into an environment, with the metadata of its version."""
+def _link_modpack(package: str, target: Path) -> None:
+    """Link the running modpack into an environment, with the metadata of its version."""
     libraries = [each for each in target.glob("[Ll]ib*/**/site-packages") if not each.is_symlink()]
     if not libraries:
         raise IsolationError(package, f"{target} has no site-packages folder")
-    (target / ENVIRONMENT).unlink(missing_ok=True)
-    for old in libraries[0].glob("modpack*"):
+    link, info = libraries[0] / "modpack", libraries[0] / f"modpack-{__version__}.dist-info"
+    if info.is_dir() and link.is_symlink() and link.samefile(_OWN):
+        return  # another command may be importing from it
+    for old in libraries[0].glob("modpack-*.dist-info"):
         shutil.rmtree(old)
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(_OWN, libraries[0] / "modpack", ignore=skipped)
-    info = libraries[0] / f"modpack-{__version__}.dist-info"
+    link.unlink(missing_ok=True)
+    try:
+        link.symlink_to(_OWN, target_is_directory=True)
+    except OSError as failure:  # on Windows, this is a privilege
+        reason = f"{link} cannot become a symlink: {failure.strerror}"
+        raise IsolationError(package, reason) from failure
     info.mkdir()
     text = f"Metadata-Version: 2.1\nName: modpack\nVersion: {__version__}\n"
     (info / "METADATA").write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
@@ -169,15 +169,19 @@ class SignedPackage(NamedTuple):
     """A package that was signed.
 
     Attributes:
-        digest: The package digest, which was signed.
-        file: The written file: the package, or the detached signature.
-        is_embedded: Whether the signature is a record of the package.
-        key_ids: Keys of all signatures in the envelope.
+        path: The package, as the user named it.
+        digest: Digest of the package, which the signature covers.
+        key_id: Key of the new signature.
+        placement: Whether the signature is in the package or in a separate file.
+        signature_path: File that contains the signature: the package itself if embedded.
+        key_ids: Keys of all signatures, in order.
     """
 
+    path: str
     digest: str
-    file: str
-    is_embedded: bool
+    key_id: str
+    placement: Literal["embedded", "detached"]
+    signature_path: str
     key_ids: tuple[str, ...]
 
 
@@ -228,7 +232,8 @@ def sign_package(
                 os.fspath(output) if output is not None else _require_no_link(sidecar_path(file))
             )
             write_atomically(target, envelope)
-    return SignedPackage(digest, target, embed, key_ids)
+    placement: Literal["embedded", "detached"] = "embedded" if embed else "detached"
+    return SignedPackage(file, digest, private.key_id, placement, target, key_ids)
 
 
 def _require_no_link(target: Path) -> str:

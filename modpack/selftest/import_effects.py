@@ -69,6 +69,7 @@ class _ChainRecorder(MetaPathFinder):
 
     def __init__(self, namespace: Namespace) -> None:
         self.chains: dict[str, tuple[str, ...]] = {}
+        self._running: list[str] = []
         self._namespace = namespace
 
     def find_spec(
@@ -77,7 +78,9 @@ class _ChainRecorder(MetaPathFinder):
         index, local = self._namespace.finder.index, self._namespace.local_name(fullname)
         if local in index.entries and fullname == self._namespace.full_name(local):
             self.chains.pop(local, None)
-            self.chains[local] = tuple(filter(self._is_being_imported, index.entries))
+            self._running = list(filter(self._is_being_imported, self._running))
+            self.chains[local] = tuple(self._running)
+            self._running.append(local)
         return None
 
     def completed(self) -> list[str]:

@@ -16,14 +16,13 @@ from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
 from modpack.core.names import is_everywhere, root_of, strip_namespaces
-from modpack.core.plan import Plan
-from modpack.core.rules import Action, Owner
+from modpack.core.rules import Owner
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.walk import Walker
 from modpack.environment.finder import is_a
-from modpack.environment.importers import Importer, module_dict
+from modpack.environment.importers import module_dict
 from modpack.pickling.functions import SCRIPTS
-from modpack.selftest.module_names import Names, reached_names
+from modpack.selftest.module_names import reached_names
 from modpack.selftest.module_state import ALL_NAMES, BASES, CUT, Namespace, describe_modules
 from modpack.selftest.object_rows import (
     ANYTHING,
@@ -60,53 +59,48 @@ class LiveModules:
 
     Args:
         roots: The saved objects.
-        importer: The importer of the saved objects and their modules.
+        packaged: The namespaces of the modules that were loaded from packaged sources.
+        mocked: The mocked modules.
+        available: Top-level names that the package contains or imports from outside.
         walker: The walk, which has the sources.
         installed: The installed distributions.
         scripts: Modules whose definitions are packaged as those of a script.
+
+    Attributes:
+        names: The names that count, by module.
     """
 
     def __init__(
         self,
-        roots: Sequence[object],
-        importer: Importer,
+        roots: Iterable[object],
+        packaged: Mapping[str, Namespace],
+        mocked: Iterable[str],
+        available: Iterable[str],
         walker: Walker,
         installed: DistributionIndex,
         scripts: Iterable[str],
     ) -> None:
-        self._roots = roots
-        self._importer = importer
+        self._packaged = packaged
+        self._mocked = frozenset(mocked)
+        self._available = frozenset(available)
         self._walker = walker
         self._installed = installed
         self._scripts = frozenset(scripts)
-        self._packaged: dict[str, Namespace] = {}
-        self._mocked: frozenset[str] = frozenset()
-        self._available: frozenset[str] = frozenset()
-        self._reached: Names = {}
-        self._names: dict[str, tuple[str, ...]] = {}
         self._rows: tuple[Row, ...] = ()
         self._origins: dict[str, str] = {}
         self._is_users = cache(self._is_of_user)
         self._stored = cache(lambda module: StoredNames(walker.source(module)))
+        self._reached = reached_names(roots, packaged.__contains__, self._is_users)
+        self.names = {
+            module: (ALL_NAMES,)
+            if module in packaged and self._is_users(module)
+            else tuple(self._reached.get(module, ()))
+            for module in {**packaged, **self._reached}
+        }
 
-    def find_names(self, plan: Plan) -> dict[str, tuple[str, ...]]:
-        """Return the names that count in the modules of a plan, by module."""
-        edited = {note.subject for note in plan.notes if note.code == "source-modified"}
-        found = {m: self._live(m, plan) for m in plan.modules(Action.INTERN) if m not in edited}
-        packaged = {module: live for module, live in found.items() if live}
-        if packaged.keys() != self._packaged.keys():
-            self._packaged = packaged
-            self._mocked = frozenset(plan.modules(Action.MOCK))
-            loadable = (*plan.modules(Action.INTERN), *plan.modules(Action.EXTERN))
-            self._available = frozenset(map(root_of, loadable))
-            self._reached = reached_names(self._roots, packaged.__contains__, self._is_users)
-            self._names = {
-                module: (ALL_NAMES,)
-                if module in packaged and self._is_users(module)
-                else tuple(self._reached.get(module, ()))
-                for module in {**packaged, **self._reached}
-            }
-        return self._names
+    def is_of_mock(self, row: Row) -> bool:
+        """Return whether a part of an object or module belongs to a mocked module."""
+        return row.module in self._mocked
 
     def _describe(self, loaded: Sequence[Row]) -> None:
         """Describe those live modules that a process has loaded, as they are now.
@@ -114,7 +108,7 @@ class LiveModules:
         Objects are described where they are found first, which must not be in another module.
         """
         found = {row.path for row in loaded}
-        names = {module: each for module, each in self._names.items() if module in found}
+        names = {module: each for module, each in self.names.items() if module in found}
         live = {m: self._packaged.get(m) or module_dict(sys.modules.get(m)) for m in names}
         folders = {
             str(Path(str(each["__file__"])).parents[module.count(".") + ("__path__" in each)])
@@ -147,17 +141,6 @@ class LiveModules:
             explained = list(map(self._explain, differences))
         return explained
 
-    def _live(self, module: str, plan: Plan) -> Namespace:
-        """Return the namespace of a module if it was loaded from the packaged source."""
-        location = plan.decisions[module].location
-        if location is None or location.file is None or not self._walker.is_loaded(module):
-            return {}
-        live = module_dict(self._importer.loaded_module(module))
-        # A loader may have read another file than the spec names.
-        read = module_dict(live.get("__loader__")).get("path")
-        is_same = location.file in (live.get("__file__"), read)
-        return live if is_same or self._walker.is_from_package(module) else {}
-
     def _is_of_user(self, module: str) -> bool:
         if module in SCRIPTS or not module:
             return module != ""
@@ -169,7 +152,7 @@ class LiveModules:
     def _differences(self, loaded: Sequence[Row]) -> Iterator[StateDifference]:
         rows, found = _texts(self._rows), _texts(loaded)
         is_cut = max(len(rows), len(found)) >= MAX_ATTRIBUTES
-        differences = compare_objects(self._rows, loaded, lambda row: row.module in self._mocked)
+        differences = compare_objects(self._rows, loaded, self.is_of_mock)
         changed = {each.path for each in differences}
         # Of a class, parts may be missing because no object led to it in one of the processes.
         partial = {

@@ -17,35 +17,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json, record_to_json
-from modpack.core.graph import Location
-from modpack.core.names import RUNTIME_ROOTS, is_stdlib, root_of
-from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import NO_OBSERVATIONS, Observations, UnfilledTable
-from modpack.core.plan import Decision, Plan
 from modpack.core.policy import TrustPolicy
-from modpack.core.rules import Action
 from modpack.core.selftest import Difference, SelfTestCase
 from modpack.errors import ModpackError
-from modpack.exporting.presets import always_installed
-from modpack.selftest.interpreters import (
-    ForkedInterpreter,
-    installation_paths,
-    script_folder,
-    start_interpreter,
-)
+from modpack.selftest.interpreters import ForkedInterpreter, start_interpreter
 from modpack.selftest.object_rows import Row, StateDifference
-
-if TYPE_CHECKING:
-    from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 
 VARIATION_SECONDS = 60.0
 """Time limit of the calls that find varying dimensions."""
@@ -167,6 +153,7 @@ class ResolvedResources(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+NO_RESOURCES = ResolvedResources()
 Responder: TypeAlias = Callable[[ResourceRequest], ResolvedResources]
 
 
@@ -369,85 +356,3 @@ def _describe_exit(process: _Interpreter) -> str:
         cause = ", which may mean that memory ran out" if -code == 9 else ""
         return f"the interpreter was killed by {known.get(-code, f'signal {-code}')}{cause}"
     return f"the interpreter exited with status {code}"
-
-
-def find_hidden_modules(
-    plan: Plan,
-    installed: DistributionIndex,
-    scripts: Sequence[str] = (),
-    visible: Iterable[str] = (),
-) -> HiddenModules:
-    """Return the modules, distributions, and files to hide from the self-test.
-
-    These are the interned ones: a self-contained package loads without the originals. If any
-    module below a top-level name is extern, that library must be installed in the loading
-    environment, so none of its modules is hidden. torch, modpack, and the distributions that they
-    require are not hidden either.
-
-    Args:
-        plan: The plan.
-        installed: The installed distributions.
-        scripts: Files of scripts whose definitions are included.
-        visible: Top-level names that extern modules need, too.
-    """
-    staying = {root_of(d.module) for d in _decisions_with(plan, Action.EXTERN)}.union(visible)
-    always = always_installed(installed)
-    interned = [d for d in _decisions_with(plan, Action.INTERN) if root_of(d.module) not in staying]
-    providers = {d.module: installed.distribution_of(d.module, d.location) for d in interned}
-    owners = {module: normalized(each.name) for module, each in providers.items() if each}
-    hidden = [d for d in interned if owners.get(d.module) not in always]
-    names = {owners[d.module] for d in hidden if d.module in owners}
-    names.difference_update(extern_distributions(plan, installed))
-    roots = sorted({root_of(d.module) for d in hidden})
-    paths = {place for root in roots for place in _own_paths(plan.decisions.get(root))}
-    paths |= {str(Path(file).absolute()) for file in scripts}
-    return HiddenModules(tuple(roots), tuple(sorted(names)), tuple(sorted(paths)))
-
-
-def build_sys_path(plan: Plan, hidden: HiddenModules) -> list[str]:
-    """Return ``sys.path`` for the self-test: the current one without folders of hidden code.
-
-    The working folder, the folder of the running script, and folders that contain hidden modules
-    are removed, unless an extern module of the package is in them too.
-    """
-    needed = {_import_root(d.location) for d in _decisions_with(plan, Action.EXTERN) if d.location}
-    needed |= {str(Path(__file__).parents[2]), *installation_paths()}
-    unwanted = {str(Path.cwd()), *(str(Path(place).parent) for place in hidden.paths)}
-    unwanted.add(script_folder() or "")
-    entries = [str(Path(entry or Path.cwd()).absolute()) for entry in sys.path]
-    return [entry for entry in entries if entry in needed or entry not in unwanted]
-
-
-def _decisions_with(plan: Plan, action: Action) -> Iterator[Decision]:
-    for decision in plan.decisions.values():
-        root = root_of(decision.module)
-        if decision.action is action and root not in RUNTIME_ROOTS:
-            if action is Action.INTERN or not is_stdlib(root):
-                yield decision
-
-
-def extern_distributions(
-    plan: Plan, installed: DistributionIndex
-) -> dict[str, InstalledDistribution]:
-    """Return the distributions of a plan's extern modules, by normalized name."""
-    found = (
-        installed.distribution_of(d.module, d.location)
-        for d in _decisions_with(plan, Action.EXTERN)
-    )
-    return {normalized(owner.name): owner for owner in found if owner is not None}
-
-
-def _own_paths(decision: Decision | None) -> Iterator[str]:
-    """Yield the folders or the file that contain a root and nothing else."""
-    location = decision.location if decision is not None else None
-    if location is not None and location.is_package:
-        yield from (str(Path(folder).absolute()) for folder in location.search)
-    elif location is not None and location.file is not None:
-        yield str(Path(location.file).absolute())
-
-
-def _import_root(location: Location) -> str:
-    """Return the entry of ``sys.path`` in which a module was found."""
-    place = Path(location.file or next(iter(location.search), "."))
-    steps = location.module.count(".") + (1 if location.is_package and location.file else 0)
-    return str(place.absolute().parents[min(steps, len(place.absolute().parents) - 1)])

@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -31,8 +30,8 @@ from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import Difference, SelfTestRecord
-from modpack.core.text import dtype_name, local_folders, portable_text
+from modpack.core.selftest import Difference
+from modpack.core.text import dtype_name
 from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
 from modpack.examples.conditions import (
@@ -44,8 +43,6 @@ from modpack.examples.conditions import (
 )
 from modpack.examples.outputs import PytreeLeaf, compare, flatten_output
 from modpack.examples.recorded import Example
-from modpack.exporting.objects import ObjectSaver
-from modpack.exporting.planner import Planner
 from modpack.selftest.call_description import describe_outputs
 from modpack.selftest.preservation import RestoreTensors, preserve_model
 from modpack.writing.writer import ArchiveWriter
@@ -117,7 +114,7 @@ def _write_leaves(
             dtype = dtype_name(tensor.dtype)
             entry["tensor"] = {"dtype": dtype, "shape": list(tensor.shape), "record": record}
         listed.append(entry)
-    writer.write(records.output, _json({"leaves": listed}), compress=True)
+    writer.write(records.output, ascii_json({"leaves": listed}), compress=True)
 
 
 class Case(NamedTuple):
@@ -182,101 +179,61 @@ def _locate_failure(failure: BaseException) -> str:
     return f"{theirs[-1].filename}:{theirs[-1].lineno}, in {theirs[-1].name}{line}"
 
 
-class ExampleSaver:
-    """Saves the examples of one package.
+def record_case(
+    writer: ArchiveWriter,
+    records: ExampleRecords,
+    resource: tuple[str, str],
+    model: Any,
+    example: Example,
+    restore_saved: RestoreTensors,
+    global_hooks: bool,
+    call_signature: CallSignature,
+) -> Case:
+    """Run the live model on an example, restore it, and save the output.
+
+    Afterwards, the model is as it was; see :func:`.preserve_model`.
 
     Args:
-        objects: Pickles the arguments.
-        writer: Writes the records.
-        planner: Follows the classes of the arguments.
+        writer: Writes the output and the conditions.
+        records: The records of the example.
+        resource: Package and resource of the model.
+        model: The live model, already saved.
+        example: Its arguments.
+        restore_saved: Function that restores the saved tensors.
+        global_hooks: Whether process-wide hooks were saved with it.
+        call_signature: Description of the arguments.
 
-    Attributes:
-        cases: The cases recorded so far.
+    Raises:
+        ExampleError: If the live model fails on the example.
     """
-
-    def __init__(self, objects: ObjectSaver, writer: ArchiveWriter, planner: Planner) -> None:
-        self.cases: list[Case] = []
-        self._objects = objects
-        self._writer = writer
-        self._planner = planner
-
-    def save_arguments(self, example: Example, protocol: int) -> ExampleRecords:
-        """Save the arguments of the next example. Their classes are included like the model's."""
-        records = ExampleRecords(len(self.cases))
-        arguments = (example.args, example.kwargs)
-        edges = self._objects.save(records.inputs, arguments, protocol)
-        self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
-        return records
-
-    def record(
-        self,
-        records: ExampleRecords,
-        resource: tuple[str, str],
-        model: Any,
-        example: Example,
-        since: int,
-        global_hooks: bool,
-        call_signature: CallSignature,
-    ) -> None:
-        """Run the live model on an example, restore it, and save the output.
-
-        Afterwards, the model is as it was; see :func:`.preserve_model`.
-
-        Args:
-            records: The records of the example.
-            resource: Package and resource of the model.
-            model: The live model, already saved.
-            example: Its arguments.
-            since: The number of objects saved before the model.
-            global_hooks: Whether process-wide hooks were saved with it.
-            call_signature: Description of the arguments.
-
-        Raises:
-            ExampleError: If the live model fails on the example.
-        """
-        restore_saved = partial(self._objects.restore_tensors, since)
-        conditions = capture_rng_and_modes()
-        running = phase("running the live model", is_major=True)
-        with running, preserve_random_states(), preserve_model(model, restore_saved):
-            started = time.perf_counter()
-            output = _call_model(model, example, resource)
-            seconds = time.perf_counter() - started
-            leaves = flatten_output(output)
-            described = describe_outputs(call_signature, output)
-            conditions = drop_unused_generators(conditions)
-        case = Case(
-            resource,
-            records,
-            model,
-            example,
-            conditions,
-            leaves,
-            seconds,
-            global_hooks,
-            restore_saved,
-            tensor_versions(model),
-            described,
-        )
-        _write_leaves(self._writer, records, leaves)
-        self._writer.write(records.conditions, _json(conditions), compress=True)
-        self.cases.append(case)
+    conditions = capture_rng_and_modes()
+    running = phase("running the live model", is_major=True)
+    with running, preserve_random_states(), preserve_model(model, restore_saved):
+        started = time.perf_counter()
+        output = _call_model(model, example, resource)
+        seconds = time.perf_counter() - started
+        leaves = flatten_output(output)
+        described = describe_outputs(call_signature, output)
+        conditions = drop_unused_generators(conditions)
+    _write_leaves(writer, records, leaves)
+    writer.write(records.conditions, ascii_json(conditions), compress=True)
+    return Case(
+        resource,
+        records,
+        model,
+        example,
+        conditions,
+        leaves,
+        seconds,
+        global_hooks,
+        restore_saved,
+        tensor_versions(model),
+        described,
+    )
 
 
-def write_record(writer: ArchiveWriter, record: str, self_test: SelfTestRecord) -> None:
-    """Write the record of the self-test, without the folder names of this machine."""
-    folders = local_folders()
-    texts = {
-        name: portable_text(text, folders)
-        for name, text in (
-            ("failure", self_test.failure),
-            ("private_failure", self_test.private_failure),
-        )
-        if text is not None
-    }
-    writer.write(record, _json({**self_test.to_json(), **texts}))
-
-
-def _json(record: dict[str, Json]) -> bytes:
+def ascii_json(record: dict[str, Json]) -> bytes:
+    """Return the JSON of a record whose texts may contain what UTF-8 cannot encode."""
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from modpack.archive import layout
+from modpack.archive.base import RecordDigest
 from modpack.core.codec import record_to_json
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import Job, RunResult
-from modpack.writing.writer import ArchiveWriter
 
 _MAX_KEPT: Final = 4
 """Packages whose results are kept, for programs that save several models in turn."""
@@ -26,15 +26,15 @@ _VALUES: Final = re.compile(r" data [0-9a-f]{8}\b")
 _kept: dict[str, RunResult] = {}
 
 
-def key_of(writer: ArchiveWriter, job: Job) -> str:
+def key_of(digests: Mapping[str, RecordDigest], job: Job) -> str:
     """Return a key of everything that a job depends on except the values of saved tensors.
 
     Args:
-        writer: The package, which is complete but for its manifest.
+        digests: The digests of the package's records.
         job: The job. The path of the package and its folder for code do not count.
     """
     key = hashlib.sha256()
-    for name, digest in sorted(writer.digests().items()):
+    for name, digest in sorted(digests.items()):
         content = "" if layout.is_storage(name) else digest.sha256
         key.update(f"{name}\0{digest.size}\0{content}\0".encode())
     key.update(json.dumps(record_to_json(job._replace(package="", tree=""))).encode())

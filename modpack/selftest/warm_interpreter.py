@@ -112,7 +112,8 @@ def wait_for_job(
     changed = dict(os.environ.items() - before.items())
     if threading.active_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os._exit(1)  # neither survives a fork
-    names = recorder.modules.union(sys.modules)
+    # A path may contain a __main__.py, but no import looks for it there.
+    names = recorder.modules.union(sys.modules) - {"__main__"}
     origins = {name: _origin(name) for name in names if "." not in name}
     record = ImportRecord(list(names), origins, list(recorder.distributions))
     control = socket.socket(fileno=descriptor)

@@ -19,7 +19,7 @@ import threading
 import time
 import warnings
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.process import die_with
@@ -29,6 +29,8 @@ from modpack.serving.settings import Answer
 
 if TYPE_CHECKING:
     from modpack.predicting.predictor import Predictor
+
+_SWITCH_SECONDS: Final = 0.0005
 
 
 def main() -> None:
@@ -147,6 +149,9 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder, threads: int)
     answerer = Answerer(predictor, order.name, order.settings.max_body)
     channel = Channel(socket.socket(fileno=descriptor))
     channel.send({"worker": os.getpid()})
+    # So that no request waits for an import. The zygote cannot do this: an imported library may
+    # start threads, and a process with threads cannot fork.
+    threading.Thread(target=_import_waiting, args=(predictor,), daemon=True).start()
     max_batch = order.settings.max_batch
     while (message := channel.receive()) is not None:
         header, payload = message[0], memoryview(message[1])
@@ -162,3 +167,11 @@ def _work(descriptor: int, predictor: Predictor, order: LoadOrder, threads: int)
         seconds = time.perf_counter() - started
         described = [[a.status, a.media_type, a.json_length, len(a.body)] for a in answers]
         channel.send({"answers": described, "seconds": seconds}, [a.body for a in answers])
+
+
+def _import_waiting(predictor: Predictor) -> None:
+    # Imports keep the interpreter busy. A request gets it after half a millisecond instead of 5.
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    predictor.import_waiting()
+    sys.setswitchinterval(interval)

@@ -8,7 +8,7 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, FileBytes
-from modpack.archive.directory import find_directory, parse_directory
+from modpack.archive.directory import parse_directory
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.archive.reader import open_archive
 from modpack.archive.zip_format import (
@@ -78,14 +78,14 @@ def write_with_signature(
 
 def _without_signature(source: FileBytes) -> tuple[int, bytes, int, bytes]:
     """Return the size, directory lines, and count of the other records, and the root folder."""
-    end, directory = find_directory(source), parse_directory(source, DEFAULT_LIMITS)
-    lines = source.read_at(end.offset, end.size)
+    directory = parse_directory(source, DEFAULT_LIMITS)
+    lines, count = source.read_at(directory.offset, directory.size), len(directory.entries)
     entry = directory.entries.get(layout.SIGNATURE)
     if entry is None:
-        return end.offset, lines, end.records, directory.root
+        return directory.offset, lines, count, directory.root
     own = central_header(entry._replace(kind=canonical_kind(entry.raw_name, STORED)))
     if next(reversed(directory.entries)) != layout.SIGNATURE or not lines.endswith(own):
         reason = "the signature is not the last record in the form that modpack writes"
         hint = "Export the package again."
         raise ArchiveError(source.label, reason, layout.SIGNATURE, hint=hint)
-    return entry.offset, lines.removesuffix(own), end.records - 1, directory.root
+    return entry.offset, lines.removesuffix(own), count - 1, directory.root

@@ -12,9 +12,8 @@ import hashlib
 import os
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
 
@@ -41,18 +40,12 @@ from modpack.writing.target import CHUNK_BYTES, Sink, open_sink
 if TYPE_CHECKING:
     from hashlib import _Hash
 
-    from modpack.writing.hash_helper import HashHelper, Slot
-
 _BATCH_BYTES: Final = 1 << 20
 """Minimum batch size. Handing less to a thread costs more than it saves."""
 _MAX_PENDING_BYTES: Final = 8 << 20
 """Size of pending records above which the writer waits for them."""
 _LARGE_BYTES: Final = 1 << 20
 """Minimum size of records that are written without batching."""
-_MIN_SHARED_BYTES: Final = 4 << 10
-"""Minimum size of records that the helper process hashes. Smaller ones cost more than they save."""
-_MIN_HELPER_BYTES: Final = 32 << 20
-"""Total size of such records from which starting the helper pays off."""
 _PIECE_BYTES: Final = 2 << 20
 _PIECE_COUNT: Final = 3
 """One piece is being written while the previous one is hashed and the next one is copied."""
@@ -98,14 +91,6 @@ def _compress(records: Sequence[_Record]) -> list[_CompressedRecord]:
             _deflate(content) if compress else None,
         )
         for name, content, compress in records
-    ]
-
-
-def _receive(helper: HashHelper, slot: Slot, records: Sequence[_Record]) -> list[_CompressedRecord]:
-    digests = zip(records, helper.digests(slot), strict=True)
-    return [
-        _CompressedRecord(name, content, crc, sha256.hex(), None)
-        for (name, content, _), (crc, sha256) in digests
     ]
 
 
@@ -168,13 +153,8 @@ class _ZipBodyWriter:
         self._threads = ThreadPool(2)
         self._batch: list[_Record] = []
         self._batch_bytes = 0
-        self._slot: Slot | None = None
-        self._pending: deque[tuple[int, Callable[[], list[_CompressedRecord]], Slot | None]] = (
-            deque()
-        )
+        self._pending: deque[tuple[int, Future[list[_CompressedRecord]]]] = deque()
         self._pending_bytes = 0
-        self._helper: HashHelper | None = None
-        self._helper_bytes = 0
         self._pieces: deque[tuple[memoryview, _Checksums | None]] = deque()
         self._hashing: dict[str, _Checksums | Future[tuple[int, _Hash]]] = {}
         self._entries: dict[str, ZipEntry] = {}
@@ -189,15 +169,12 @@ class _ZipBodyWriter:
             self._write_pending()
             self._write_large(name, memoryview(content))
             return
-        copy = None
-        if not compress and (self._slot is not None or len(content) >= _MIN_SHARED_BYTES):
-            copy = self._copy_to_slot(content)
-        elif self._slot is not None:
-            self._submit_batch()
-        self._batch.append(_Record(name, bytes(content) if copy is None else copy, compress))
+        self._batch.append(_Record(name, bytes(content), compress))
         self._batch_bytes += len(content)
-        if self._slot is None and self._batch_bytes >= _BATCH_BYTES:
-            self._submit_batch()
+        if self._batch_bytes >= _BATCH_BYTES:
+            self._pending.append((self._batch_bytes, self._threads.run(_compress, self._batch)))
+            self._pending_bytes += self._batch_bytes
+            self._batch, self._batch_bytes = [], 0
         while self._pending_bytes > _MAX_PENDING_BYTES:
             self._write_oldest_batch()
 
@@ -254,12 +231,10 @@ class _ZipBodyWriter:
         return self._chunks(entry.offset + len(_header(name, entry)), entry.size)
 
     def close(self) -> None:
-        """Stop the threads and the helper process."""
+        """Stop the threads."""
         self._batch.clear()
         self._pending.clear()
         self._threads.close()
-        if self._helper is not None:
-            self._helper.close()
 
     def _chunks(self, offset: int, remaining: int) -> Iterator[bytes]:
         with open(self._sink.path(), "rb") as file:
@@ -268,41 +243,7 @@ class _ZipBodyWriter:
                 remaining -= len(chunk)
                 yield chunk
 
-    def _copy_to_slot(self, content: bytes | memoryview) -> memoryview | None:
-        """Copy a record to shared memory; return None if there is no helper or no free slot."""
-        self._helper_bytes += len(content)
-        if self._helper is None:
-            if self._helper_bytes < _MIN_HELPER_BYTES:
-                return None
-            from modpack.writing.hash_helper import start_hash_helper  # few saves need it
-
-            self._helper, self._helper_bytes = start_hash_helper(), 0
-            if self._helper is None:
-                return None
-        copy = None if self._slot is None else self._slot.add(content)
-        if copy is None:
-            self._submit_batch()
-            self._slot = self._helper.slot()
-            copy = None if self._slot is None else self._slot.add(content)
-        return copy
-
-    def _submit_batch(self) -> None:
-        """Pass the current batch to the helper or to a thread."""
-        batch, size, slot = self._batch, self._batch_bytes, self._slot
-        self._batch, self._batch_bytes, self._slot = [], 0, None
-        if not batch:
-            return
-        if slot is None or self._helper is None:
-            get_result = self._threads.run(_compress, batch).result
-        else:
-            get_result = partial(_receive, self._helper, slot, batch)
-            self._helper.submit(slot)
-        self._pending.append((size, get_result, slot))
-        self._pending_bytes += size
-
     def _write_pending(self) -> None:
-        if self._slot is not None:
-            self._submit_batch()
         while self._pending:
             self._write_oldest_batch()
         # The last batch is small: starting a thread for it costs more than it saves.
@@ -310,11 +251,9 @@ class _ZipBodyWriter:
         self._write_records(_compress(batch))
 
     def _write_oldest_batch(self) -> None:
-        size, get_result, slot = self._pending.popleft()
+        size, records = self._pending.popleft()
         self._pending_bytes -= size
-        self._write_records(get_result())
-        if self._helper is not None and slot is not None:
-            self._helper.release(slot)
+        self._write_records(records.result())
 
     def _write_records(self, records: Sequence[_CompressedRecord]) -> None:
         pieces: list[bytes | memoryview] = []

@@ -190,7 +190,7 @@ os.mkdir("elsewhere")
 os.chdir("elsewhere")
 assert "site-packages" not in modpack.__file__
 refused(AttributeError, "pip install modpack", getattr, modpack, "save")
-for text in "from modpack import save", "import modpack.cli", "modpack.hooks.capture":
+for text in "from modpack import save", "import modpack.cli":
     refused(ImportError, "pip install modpack", exec, text)
 assert not hasattr(modpack, "exporter")
 path = "../net.modpack"
@@ -370,8 +370,6 @@ def test_loader_is_the_import_closure_of_the_runtime():
     files = {name.removesuffix(".py").removesuffix("/__init__") for name in loader_files()}
     found = {name.replace("/", ".") for name in files} - {"modpack.diagnostic_codes.json"}
     moved = {"modpack.bundled.face": "modpack", "modpack.bundled.start": "__main__"}
-    # The face of hooks names one function that only an installation offers.
-    closure = {module for module in closure if not module.startswith("modpack.capturing")}
     assert found == {moved.get(module, module) for module in closure}
 
 

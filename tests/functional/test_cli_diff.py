@@ -106,18 +106,6 @@ def test_diff_source_options_select_sources(packages):
     assert "--- /dev/null" in run("diff", *packages, "--source").stdout
 
 
-def test_diff_stat_counts_differences(packages):
-    shown = run("diff", *packages, "--stat").stdout
-    lines = {words[0]: words[1:] for words in map(str.split, shown.splitlines()[2:])}
-    assert lines["hooks"] == ["1", "added,", "1", "removed"]
-    assert lines["lines"] == ["+2", "-2", "in", "2", "texts"]
-    assert "@@" not in shown
-
-
-def test_diff_rejects_stat_with_json(packages):
-    assert run("diff", *packages, "--stat", "--json").exit_code == 2
-
-
 def test_diff_of_other_file_exits_with_2(packages, tmp_path):
     result = run("diff", packages[0], tmp_path / "nowhere")
     assert result.exit_code == 2
@@ -188,7 +176,7 @@ def test_inspect_notes_shows_all_notes(noted):
     assert "--notes lists them" in run("inspect", noted).stdout
     shown = run("inspect", noted, "--notes").stdout
     assert all(f"diffabsent{n}" in shown for n in range(9))
-    listed = json.loads(run("inspect", noted, "--notes", "--json").stdout)["notes"]
+    listed = json.loads(run("inspect", noted, "--json").stdout)["notes"]
     assert len(listed) == 9
 
 

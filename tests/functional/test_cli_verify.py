@@ -74,7 +74,7 @@ def test_verify_accepts_intact_package(package):
 
 
 def test_verify_rejects_damaged_package_with_hint(damaged):
-    result = run(damaged, "--workers", 2)
+    result = run(damaged)
     assert result.exit_code == 1
     assert ".data/0.storage: the content is damaged" in result.stdout
     assert "-> Get a fresh copy of the package." in result.stdout

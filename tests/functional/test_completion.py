@@ -71,10 +71,3 @@ def test_completion_script_is_printed():
     code = "from modpack.cli import main; import sys; sys.argv[0] = 'modpack'; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert done.stdout.startswith(b"#compdef modpack")
-
-
-def test_complete_returns_finding_codes_after_comma():
-    assert "mock-not-observed" in complete("audit", "--fail-on", "mock-n")
-    assert complete("audit", "--fail-on", "self-test-missing,self-test-f") == [
-        "self-test-missing,self-test-failed"
-    ]

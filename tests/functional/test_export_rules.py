@@ -224,13 +224,6 @@ def test_warning_points_at_the_users_code():
     assert [warning.filename for warning in (*by_hand, *by_block)] == [__file__] * 2
 
 
-def test_rule_shadowed_by_several_names_all():
-    (note,) = dead(
-        lambda e: (e.intern("shop"), e.extern("shop.*"), e.mock("shop.*.**"), e.deny("shop.**"))
-    )
-    assert "intern('shop') and extern('shop.*') and mock('shop.*.**') already decide" in note
-
-
 @pytest.mark.parametrize(
     "rules",
     [

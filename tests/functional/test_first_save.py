@@ -13,7 +13,7 @@ torch = __import__("torch")
 gc.collect()
 searched.clear()
 modpack.save({{"weights": torch.ones(4)}}, {file!r})
-unneeded = {{"modpack.importer", "modpack.loading.objects", "modpack.selftest.rounds"}}
+unneeded = {{"modpack.importer", "modpack.loading.objects", "modpack.exporting.collecting"}}
 print(sorted(unneeded & set(sys.modules)), 2 in searched)
 """
 

@@ -111,26 +111,6 @@ def test_archive_restores_comm_hook(clean_python, tmp_path):
     assert ran.stdout == "1 [[7.0, 7.0]]\n"
 
 
-def test_archive_restores_captured_hooks(clean_python):
-    code = """
-    import sys, torch
-    sys.path.insert(0, sources)
-    import goldshop.net
-    from modpack import hooks
-    net = goldshop.net.hooked()
-    net.handle = net.register_forward_hook(goldshop.net.double)
-    captured = torch.load(file, weights_only=False)
-    net._forward_hooks.clear()
-    hooks.restore(net, captured)
-    print(len(captured.specs), net(torch.ones(1, 2)).tolist())
-    net.handle.remove()
-    print(net.watcher.seen, net(torch.ones(1, 2)).tolist())
-    """
-    sources = FOLDER / "sources"
-    ran = clean_python(code, file=str(FOLDER / "v2" / "capture.pt"), sources=str(sources))
-    assert ran.stdout == "8 [[140.0, 300.0]]\n1 [[70.0, 150.0]]\n"
-
-
 def test_archive_restores_values_computed_by_script():
     found = modpack.load(FOLDER / "v2" / "values.modpack")
     assert found(X).tolist() == [[(3.0 + 2.0) * 10, (3.0 + 2.0) * 10]]

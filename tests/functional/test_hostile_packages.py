@@ -64,9 +64,8 @@ def test_errors_escape_control_characters(package, command):
 def test_source_with_invalid_encoding_is_reported(package, coding):
     hostile = rewritten(package, "shop.py", f"# coding: {coding}\n".encode())
     page = package.with_name("page.html")
-    done = modpack("inspect", hostile, "--source", "shop", "--json")
-    assert done.returncode == 2
-    assert "cannot be decoded as source" in json.loads(done.stdout)["error"]["message"]
+    shown = modpack("inspect", hostile, "--source", "shop")  # unchanged: stdout is no terminal
+    assert (shown.returncode, shown.stdout) == (0, f"# coding: {coding}\n")
     assert modpack("diff", package, hostile, "--json").returncode == 1
     assert modpack("report", hostile, "-o", page).returncode == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import pickle
 import subprocess
 import sys
 from collections import deque
@@ -254,21 +253,6 @@ objects = modpack.load("objects.modpack")
 assert objects["weak"]() is objects["point"] and objects["point"].x == 1
 assert objects["double"](2) == 4 and objects["kinds"][1].left == 2
 assert objects["traced"](torch.ones(1, 2)).shape == (1, 2)
-""")
-
-
-def test_runtime_restores_captured_hooks(alone, tmp_path):
-    model = torch.nn.Linear(2, 2)
-    model.register_forward_hook(lambda module, args, output: output * 0)
-    captured = modpack.hooks.capture(model)
-    (tmp_path / "captured.pkl").write_bytes(pickle.dumps(captured))
-    alone("""
-import modpack.hooks
-
-captured = pickle.load(open("captured.pkl", "rb"))
-model = torch.nn.Linear(2, 2)
-assert list(modpack.hooks.restore(model, captured)) == ["forward/0"]
-assert not model(torch.ones(2)).any()
 """)
 
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -456,6 +457,26 @@ def test_replaced_file_is_served_and_sigterm_answers_requests_in_flight(folder, 
         assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     finally:
         serving.stop()
+
+
+def test_worker_imports_what_waits_after_it_is_ready(folder, monkeypatch):
+    waiting = folder / "waiting"
+    waiting.mkdir()
+    note = "import os\nos.write(2, b'spare: %d\\n' % os.getpid())\n"
+    (waiting / "spare.py").write_text(f"{note}def double(x):\n    return x * 2\n")
+    rare = "\n\ndef rare(x):\n    return spare.double(x)\n"
+    source = f"import spare\n{textwrap.dedent(NET)}{rare}"
+    path = export(waiting, waiting / "net.modpack", source=source)
+    monkeypatch.setenv("MODPACK_LAZY", "1")
+    served = Serving(path)
+    try:
+        ready = served.wait_for("ready")
+        # Written by the worker, not by the process that has loaded the package.
+        served.wait_for("output", message=f"spare: {ready['workers'][0]}")
+        assert sum("spare" in str(line) for line in served.lines) == 1
+        assert served.predict([[1, 2, 3, 4]]).json() == {"output": [[10.0, 10.0]]}
+    finally:
+        served.stop()
 
 
 def _is_running(pid: int) -> bool:

@@ -56,7 +56,6 @@ def save(project, tmp_path):
         torch.manual_seed(0)
         model = Net().eval()
         path = tmp_path / "net.modpack"
-        options = {"lazy": True, **options}
         modpack.save(model, path, intern="shop.**", example_inputs=(ONE,), **options)
         return path, model(ONE)
 

@@ -84,22 +84,15 @@ SHORT_NAMES = [".".join(p) for n in (1, 2, 3) for p in itertools.product(PARTS, 
 """All names of up to three components of up to two letters, one of which no pattern names."""
 
 
-@given(st.lists(groups, min_size=1, max_size=3), groups)
+@given(groups, groups)
 @settings(max_examples=60, deadline=None)
 def test_covered_pattern_has_no_counterexample(earlier, later):
     if covers(earlier, later):
         for name in SHORT_NAMES:
-            assert not later.matches(name) or any(group.matches(name) for group in earlier)
+            assert not later.matches(name) or earlier.matches(name)
 
 
 @given(groups)
 def test_group_covers_itself_and_two_stars_cover_all(group):
-    assert covers([group], group)
-    assert covers([GlobGroup("**")], group)
-
-
-@given(groups, groups, groups)
-@settings(max_examples=60, deadline=None)
-def test_more_rules_never_cover_less(first, second, later):
-    if covers([first], later):
-        assert covers([first, second], later)
+    assert covers(group, group)
+    assert covers(GlobGroup("**"), group)

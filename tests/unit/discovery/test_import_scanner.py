@@ -675,7 +675,7 @@ def test_bound_includes_alias_of_own_submodule() -> None:
         ("__all__ = ['a']\nif x:\n __all__.append('b')", ("a", "b")),
         ("if x:\n __all__ = ['a']\nelse:\n __all__ = ['b']", ("a", "b")),
         ("if TYPE_CHECKING:\n __all__ = f()\nelse:\n __all__ = ['b']", ("b",)),
-        ("__all__ = f()\n__all__ = ['a']", ("a",)),
+        ("__all__ = f()\n__all__ = ['a']", None),
         ("__all__ = ['a']\ndef __dir__(): return sorted(__all__)", ("a",)),
         ("__all__ = [n for n in dir()]", None),
         ("__all__ = ['a', *other.__all__]", None),

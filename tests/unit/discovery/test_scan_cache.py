@@ -133,7 +133,7 @@ def test_full_disk_disables_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def full(*args: object, **more: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(scan_cache.tempfile, "mkstemp", full)
+    monkeypatch.setattr(scan_cache, "replace_file", full)
     cache = ScanCache(tmp_path / "scans")
     assert cache.scan(b"import os", "pkg", True) == scan_source(b"import os", "pkg", True)
     assert not entries(tmp_path)

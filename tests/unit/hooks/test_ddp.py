@@ -207,15 +207,6 @@ def test_nested_wrapper_is_unwrapped(alone, tmp_path):
     assert len(hooks.restore_comm_hook(DistributedDataParallel(loaded["plain"]))) == 1
 
 
-def test_captured_comm_hook_is_restored(alone):
-    ddp = DistributedDataParallel(nn.Linear(2, 1))
-    ddp.register_comm_hook(dist.group.WORLD, count)
-    other = nn.Linear(2, 1)
-    hooks.restore(other, hooks.capture(ddp))
-    (hook,) = hooks.restore_comm_hook(DistributedDataParallel(other))
-    assert hook.function is count and hook.state is dist.group.WORLD
-
-
 def test_builtin_hooks_and_buffer_hooks_are_registered_again(alone, tmp_path):
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1)))
     ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)

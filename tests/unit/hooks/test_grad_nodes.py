@@ -131,15 +131,6 @@ def test_node_hooks_can_be_excluded(package):
     assert passed(package(hooked()).model(hooks=[BOTH[0]]))[0] == ["before"]
 
 
-def test_node_hooks_are_captured_and_restored():
-    model = hooked()
-    captured = hooks.capture(model)
-    for fresh in (Logged(), model):
-        hooks.restore(fresh, captured)
-        hooks.restore(fresh, captured)
-        assert passed(fresh) == EXPECTED
-
-
 def test_node_hooks_of_scripted_module_load(package):
     model = nn.Sequential(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)))
     node = get_gradient_edge(model[0].weight).node
@@ -197,18 +188,16 @@ def test_node_hooks_of_live_graph_are_reported_with_hint(package):
     node = model.output.grad_fn
     node.register_prehook(lambda grads: None)
     model.handle = node.next_functions[0][0].register_hook(noted)
-    for save in (package, hooks.capture):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            saved = save(model)
-        messages = [str(each.message) for each in caught if each.category is modpack.ModpackWarning]
-        assert len(messages) == 2
-        assert messages[0].startswith("hook 'output/graph.node_pre': ")
-        assert "<lambda>" in messages[0] and "test_grad_nodes:" in messages[0]
-        assert "on node ReluBackward0" in messages[0] and "NodePreHook(path, hook)" in messages[0]
-        assert "noted is registered on node AddmmBackward0" in messages[1]
-        if save is package:
-            assert [each.status for each in saved.report] == ["left out", "left out"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        saved = package(model)
+    messages = [str(each.message) for each in caught if each.category is modpack.ModpackWarning]
+    assert len(messages) == 2
+    assert messages[0].startswith("hook 'output/graph.node_pre': ")
+    assert "<lambda>" in messages[0] and "test_grad_nodes:" in messages[0]
+    assert "on node ReluBackward0" in messages[0] and "NodePreHook(path, hook)" in messages[0]
+    assert "noted is registered on node AddmmBackward0" in messages[1]
+    assert [each.status for each in saved.report] == ["left out", "left out"]
 
 
 def test_internal_hooks_on_live_graph_are_not_reported(package):

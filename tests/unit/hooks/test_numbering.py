@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from modpack.capturing.collect import FIRST_NUMBER, HookIdMap, LiveIds
+from modpack.capturing.collect import FIRST_NUMBER, HookIdMap
 
 
 def test_hook_ids_map_to_numbers_in_order_of_first_use():
@@ -19,7 +19,3 @@ def test_map_id_returns_other_values_unchanged():
     numbers = HookIdMap()
     assert numbers.map_ids([-1, "name", True]) == [-1, "name", True]
     assert numbers.next_number == FIRST_NUMBER
-
-
-def test_live_ids_returns_torchs_ids():
-    assert LiveIds().map_id(3) == 3

@@ -114,13 +114,12 @@ def test_unsupported_optimizer_and_graph_hooks_are_reported():
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.register_step_pre_hook(closing_over(a_match()))
-    with pytest.raises(modpack.PicklingError, match=r"'optimizer/optimizer.step_pre/0' -> inner"):
-        modpack.hooks.capture(model, optimizer)
-    modpack.hooks.attach(model, modpack.hooks.OutputGrad("", closing_over(a_match())))
-    with pytest.raises(
-        modpack.PicklingError, match=r"hook 'graph.output_grad/0' -> inner -> value"
-    ):
-        modpack.hooks.capture(model)
+    with modpack.PackageExporter(None) as exporter:
+        with pytest.raises(modpack.PicklingError, match=r"/optimizer.step_pre/0' -> inner"):
+            exporter.save_model("net", "model.pkl", model, optimizer)
+        modpack.hooks.attach(model, modpack.hooks.OutputGrad("", closing_over(a_match())))
+        with pytest.raises(modpack.PicklingError, match=r"'graph.output_grad/0' -> inner -> v"):
+            exporter.save_model("net", "model.pkl", model)
 
 
 def test_unsupported_object_outside_hooks_is_reported_with_path():

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 
-from modpack.archive.module_index import ModuleIndex
 from modpack.core import cache_dir
 from modpack.loading.cache import unpack
 from modpack.loading.cache_maintenance import list_entries
@@ -28,7 +27,7 @@ def place(tmp_path, monkeypatch):
 
 def opened(place, kind="private"):
     prefix = "modpack.packages.pab12." if kind == "private" else ""
-    store = code_store(place, prefix, ModuleIndex.build(RECORDS, {}))
+    store = code_store(place, prefix)
     assert store is not None
     return store
 
@@ -163,7 +162,7 @@ def test_tree_without_record_stores_no_code(place):
 
 
 def test_temporary_tree_stores_no_code(tmp_path):
-    assert code_store(tmp_path, "modpack.packages.pab12.", ModuleIndex({})) is None
+    assert code_store(tmp_path, "modpack.packages.pab12.") is None
 
 
 def test_code_folders_are_private(place):

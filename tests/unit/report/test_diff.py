@@ -12,7 +12,7 @@ from modpack.archive.reader import open_archive
 from modpack.errors import ArchiveError, ModpackWarning, NotAPackageError
 from modpack.report.diff import compare_packages
 from modpack.report.diff_facts import Change, Contents, Part, SourceChoice
-from modpack.report.diff_text import differences_lines, statistics_lines
+from modpack.report.diff_text import differences_lines
 from modpack.writing.writer import ArchiveWriter
 
 TILL = "difflib_shop/till.py"
@@ -98,18 +98,14 @@ def test_compare_lists_changed_decision_with_rule(package):
     ]
 
 
-def test_compare_lists_imports_between_common_modules_only(package):
-    other = {**LIBRARY, TILL: "import json\n"}
+def test_compare_lists_imports_as_lines_of_sources_only(package):
+    other = {**LIBRARY, TILL: f"import json\n{LIBRARY[TILL]}"}
     found = compare_packages(package("a", LIBRARY), package("b", other))
-    (link,) = found.of(Part.IMPORT)
-    assert (link.change, link.subject) == (Change.REMOVED, "difflib_shop.till -> difflib_shop")
-    assert {f.name: f.before for f in link.fields}["imported"] == "difflib_shop"
-
-
-def test_compare_ignores_lines_of_imports(package):
-    other = {**LIBRARY, TILL: f"# a comment\n{LIBRARY[TILL]}"}
-    found = compare_packages(package("a", LIBRARY), package("b", other))
-    assert [(d.part, d.subject) for d in found.differences] == [(Part.MODULE, "difflib_shop.till")]
+    changes = [(d.part, d.subject, d.change) for d in found.differences]
+    assert changes == [
+        (Part.MODULE, "difflib_shop.till", Change.CHANGED),
+        (Part.MODULE, "json", Change.ADDED),
+    ]
 
 
 def test_compare_shows_sources_of_other_version_with_all(installed, tmp_path):
@@ -226,7 +222,11 @@ def test_compare_lists_examples_with_other_output(tmp_path, package):
         (record,) = [name for name in archive.names() if name.startswith(".data/self-test-")]
         content = bytes(archive.size(record))
     found = compare_packages(file, rewritten(file, tmp_path / "b.modpack", {record: content}))
-    assert [(d.subject, d.names) for d in found.of(Part.EXAMPLE)] == [("example 0", ("output",))]
+    changed = [(d.part, d.subject, d.change) for d in found.differences]
+    assert changed == [(Part.RECORD, record, Change.CHANGED)]
+    without = compare_packages(file, package("none"))
+    assert without.of(Part.SELF_TEST)
+    assert not any("self" in each.subject for each in without.of(Part.RECORD))
 
 
 def test_compare_runs_no_code_and_escapes_names(package):
@@ -248,14 +248,6 @@ def test_text_cuts_long_lists(package):
     objects = {"m/m.pkl": {f"w{n}": torch.zeros(1) for n in range(100)}}
     text = text_of(compare_packages(package("a", LIBRARY), package("b", objects=objects)))
     assert "and 60 more; --json lists them" in text
-
-
-def test_statistics_count_differences(package):
-    other = {**LIBRARY, TILL: "import json\n"}
-    lines = statistics_lines(compare_packages(package("a", LIBRARY), package("b", other)))
-    told = {line.text.split()[0]: line.text for line in lines}
-    assert told["lines"].endswith("+1 -5 in 1 text")
-    assert "1 added, 1 changed" in told["modules"]
 
 
 def test_compare_rejects_other_files(package, tmp_path):

@@ -15,10 +15,10 @@ from modpack.core.graph import CodeKind, Edge
 from modpack.core.plan import UseKind
 from modpack.core.rules import UNRECORDED, Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.errors import ArchiveError
+from modpack.errors import ArchiveError, ModpackError
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
-from modpack.report.why import ModuleProvider, mentions, read_provider, with_mock_runtime
+from modpack.report.why import why_package
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "archives" / "torch_package"
 
@@ -239,31 +239,25 @@ def test_file_that_is_not_a_package_is_rejected(tmp_path):
         evidence_of(tmp_path / "x.pt")
 
 
-def test_mock_runtime_is_part_of_the_plan(made):
-    with open_archive(made.file) as archive:
-        plan = read_evidence(archive)
-        assert not mentions(plan, "_modpack_mock")
-        plan = with_mock_runtime(archive, plan)
-    assert mentions(plan, "_modpack_mock")
-    assert "mocked modules" in str(plan.decisions["_modpack_mock"].rule)
+def test_why_knows_modules_that_no_plan_lists(made):
+    assert "mocked modules" in why_package(made.file, "_modpack_mock").rule
 
 
-def test_saved_object_is_not_a_module(made):
-    plan = evidence_of(made.file)
-    assert not mentions(plan, "<model/till.pkl>")
-    assert mentions(plan, "reportshop") and not mentions(plan, "nowhere")
+@pytest.mark.parametrize("module", ["<model/till.pkl>", "nowhere"])
+def test_why_rejects_names_that_the_package_does_not_mention(made, module):
+    with pytest.raises(ModpackError, match="neither contains nor imports"):
+        why_package(made.file, module)
 
 
 def test_provider_of_a_module_has_its_version(made):
     import numpy
 
-    with open_archive(made.file) as archive:
-        plan = read_evidence(archive)
-        found = {name: read_provider(archive, plan, name) for name in plan.decisions}
-    assert found["numpy"] == ModuleProvider(Owner.INSTALLED, "numpy", numpy.__version__)
-    assert found["torch"] == ModuleProvider(Owner.RUNTIME, "torch", torch.__version__)
-    assert found["json"] == ModuleProvider(Owner.STDLIB)
-    assert found["reportspy"] is None is found["reportshop"]
+    found = {name: why_package(made.file, name) for name in (*made.plan.decisions, "reportspy")}
+    providers = {name: (w.provided_by, w.distribution, w.version) for name, w in found.items()}
+    assert providers["numpy"] == (Owner.INSTALLED, "numpy", numpy.__version__)
+    assert providers["torch"] == (Owner.RUNTIME, "torch", torch.__version__)
+    assert providers["json"] == (Owner.STDLIB, None, None)
+    assert providers["reportspy"] == (None, None, None) == providers["reportshop"]
 
 
 def test_sources_of_a_plan_are_read_from_disk(made):

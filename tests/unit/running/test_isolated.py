@@ -96,13 +96,17 @@ def test_environment_stays_while_this_process_runs(package, installer, tmp_path)
     assert python.parents[1].is_dir()
 
 
-def test_changed_modpack_is_copied_again_without_installing(package, installer):
+def test_environment_gets_the_modpack_that_runs_without_installing(package, installer, tmp_path):
     found = find_requirements(package)
     python = isolated_python(package, found)
     (site,) = python.parents[1].glob("lib/*/site-packages")
-    (site / "modpack" / "stale.py").write_text("")
-    assert isolated_python(package, found._replace(own="changed")) == python
-    assert not (site / "modpack" / "stale.py").exists()
+    (site / "modpack").unlink()
+    (site / "modpack").symlink_to(tmp_path / "removed")  # of another modpack
+    (site / f"modpack-{modpack.__version__}.dist-info").rename(site / "modpack-0.dist-info")
+    assert isolated_python(package, found) == python
+    assert (site / "modpack").samefile(Path(modpack.__file__).parent)
+    (metadata,) = site.glob("modpack-*.dist-info")
+    assert modpack.__version__ in metadata.name
     assert len(installer.commands) == 2
 
 

@@ -28,7 +28,8 @@ def digest_of(path):
 def test_sign_package_embeds_signature_by_default(package, alice, trusted):
     digest = digest_of(package)
     signed = sign_package(package, alice)
-    assert (signed.digest, signed.file, signed.is_embedded) == (digest, str(package), True)
+    assert (signed.digest, signed.placement) == (digest, "embedded")
+    assert signed.path == signed.signature_path == str(package)
     assert signed.key_ids == (alice.key_id,)
     assert digest_of(package) == digest
     assert not sidecar_path(package).exists()
@@ -38,7 +39,7 @@ def test_sign_package_embeds_signature_by_default(package, alice, trusted):
 def test_sign_package_writes_detached_signature(package, alice, trusted):
     before = package.read_bytes()
     signed = sign_package(package, alice, embed=False)
-    assert (signed.file, signed.is_embedded) == (f"{package}.sig", False)
+    assert (signed.signature_path, signed.placement) == (f"{package}.sig", "detached")
     assert package.read_bytes() == before
     assert holds(package, trusted("alice", alice)) == ["alice"]
 
@@ -64,7 +65,7 @@ def test_sign_package_twice_changes_nothing(package, alice):
 
 def test_sign_package_writes_package_to_output(package, alice, trusted, tmp_path):
     before, other = package.read_bytes(), tmp_path / "signed.modpack"
-    assert sign_package(package, alice, output=other).file == str(other)
+    assert sign_package(package, alice, output=other).signature_path == str(other)
     assert package.read_bytes() == before
     assert holds(other, trusted("alice", alice)) == ["alice"]
 

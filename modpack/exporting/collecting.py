@@ -1,4 +1,9 @@
-"""Rounds of the self-test: clean interpreters run the package until the outcome is final."""
+"""Evidence from runs: clean interpreters run the package until it works with its own contents.
+
+Each failed run may show what the plan lacks: modules and files that packaged code asks for,
+operators that the exporting process has declared, modules that extern code imports, too. The
+package is planned and written again with them, and judged again (:mod:`modpack.selftest.judge`).
+"""
 
 from __future__ import annotations
 
@@ -9,78 +14,54 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from modpack.archive import layout
 from modpack.archive.manifest import canonical_json
-from modpack.archive.records import WaitingImports
 from modpack.core.codec import record_to_json
-from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, is_within, root_of
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.observations import UndeclaredImport
 from modpack.core.plan import Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import Difference, SelfTestCase, SelfTestRecord
+from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted, local_folders, portable_text
-from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
+from modpack.discovery.distributions import InstalledDistribution
+from modpack.environment.importers import Importer, module_dict
 from modpack.errors import SelfTestError
 from modpack.exporting.builder import PackageBuilder
-from modpack.exporting.planner import Planner
+from modpack.exporting.hidden_modules import (
+    build_sys_path,
+    extern_distributions,
+    find_hidden_modules,
+)
 from modpack.exporting.presets import always_installed
-from modpack.saving.copies import why_not_copyable
+from modpack.exporting.requests import MissingResourceResolver
 from modpack.selftest.explanations import (
     MAX_DIFFERENCES,
     Explanation,
     changed_attributes,
     changed_modules,
-    explain_failure,
     failed_calls,
     failed_copies,
     module_notes,
     outcome_warnings,
 )
+from modpack.selftest.judge import Judge
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
-from modpack.selftest.object_rows import Row, StateDifference, compare_objects
-from modpack.selftest.process import (
-    HiddenModules,
-    Job,
-    LazyTrial,
-    ProbeLevel,
-    ResolvedResources,
-    RunResult,
-    build_sys_path,
-    extern_distributions,
-    find_hidden_modules,
-    run_job,
-)
-from modpack.selftest.reference import (
-    Case,
-    declared_operators,
-    find_tables_naming,
-    operator_schemas,
-    write_record,
-)
-from modpack.selftest.repeated import keep, key_of, recall, without_values
-from modpack.selftest.requests import MissingResourceResolver
-from modpack.writing.writer import ArchiveWriter
+from modpack.selftest.object_rows import StateDifference
+from modpack.selftest.process import HiddenModules, Job, ProbeLevel, RunResult
+from modpack.selftest.reference import ascii_json, declared_operators, operator_schemas
 
 _log = logging.getLogger("modpack")
 
 _MAX_ROUNDS = 24
-_MIN_TIMEOUT_SECONDS = 600.0
-_MAX_SLOWDOWN = 30.0
-"""A run may take this many times as long as the live run before it counts as hanging."""
 _OPERATOR = re.compile(r"\b[A-Za-z_]\w*::[A-Za-z_]\w*")
 _ABSENT_OPERATOR = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
 """The error of ``torch.ops.mylib.add`` if the operator is not declared."""
-_MAX_TRIALS = 4
-_WORTH_WAITING = 30
-"""The number of modules from which waiting imports save more than they cost to examine."""
 
 
 class Outcome(NamedTuple):
@@ -106,64 +87,41 @@ class Outcome(NamedTuple):
         return [each for each in self.result.changed if not each.is_error]
 
 
-class SelfTest:
-    """The self-test of one package.
+class Collector:
+    """Completes the plan of one package by the evidence of runs, and writes the package.
 
     Args:
-        writer: Writes the package and the record of the self-test.
-        plan: The plan of the package.
-        cases: The cases to run, with the recorded outputs.
         builder: Builds the package.
-        planner: Decides which missing resources are added.
-        installed: The installed distributions.
-        modules: The live modules.
-        scripts: Files of scripts whose definitions are included.
-        objects: The descriptions of the saved objects.
-        roots: The saved objects themselves.
+        plan: The plan of the package.
+        judge: Runs the package and compares it with the live objects.
+        roots: The saved objects.
+        importer: The importer of the saved objects and their modules.
         namespace: The namespace that saved objects require.
-        device: The device for the examples. None for those of the saved tensors.
         is_lazy: Whether to find imports that may wait.
-
-    Attributes:
-        call_signatures: Those of the cases. A run that passes adds varying dimensions.
     """
 
     def __init__(
         self,
-        writer: ArchiveWriter,
-        plan: Plan,
-        cases: Sequence[Case],
         builder: PackageBuilder,
-        planner: Planner,
-        installed: DistributionIndex,
-        modules: LiveModules,
-        scripts: Sequence[str] = (),
-        objects: Mapping[tuple[str, str], tuple[Row, ...]] = MappingProxyType({}),
-        roots: Sequence[object] = (),
-        namespace: str = "private",
-        device: str | None = None,
-        is_lazy: bool = True,
+        plan: Plan,
+        judge: Judge,
+        roots: Sequence[object],
+        importer: Importer,
+        namespace: str,
+        is_lazy: bool,
     ) -> None:
-        self._plan = plan
-        self._is_lazy = is_lazy
-        self._device = device
-        self._objects = objects
-        self._roots = roots
-        self._modules = modules
-        self._namespace = namespace
-        self._writer = writer
-        self._cases = {case.records.number: case for case in cases}
         self._builder = builder
-        self._installed = installed
-        self._scripts = tuple(scripts)
-        self._resolver = MissingResourceResolver(planner)
-        models = {id(case.model): case.model for case in cases}
-        self._tables = sorted({t for model in models.values() for t in find_tables_naming(model)})
-        self._locate = planner.walker.locate
+        self._writer = builder.writer
+        self._installed = builder.installed
+        self._walker = builder.planner.walker
+        self._plan = plan
+        self._judge = judge
+        self._roots = roots
+        self._importer = importer
+        self._namespace = namespace
+        self._is_lazy = is_lazy
+        self._resolver = MissingResourceResolver(builder.planner)
         self._operators: list[str] = []
-        self._reruns: dict[int, list[Difference]] = {}
-        self.call_signatures = tuple(case.call_signature for case in cases)
-        self._call_failures: tuple[str, ...] = ()
         self._planned = 0
         self._written: str | None = None
         self._rounds = 0
@@ -171,9 +129,8 @@ class SelfTest:
         self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
+        self._modules = self._live_modules()
         self._started = time.monotonic()
-        limits = [case.seconds * _MAX_SLOWDOWN for case in cases]
-        self._timeout = _MIN_TIMEOUT_SECONDS + sum(limits)
 
     def run(self, write_anyway: bool) -> tuple[Plan, tuple[str, ...]]:
         """Run the self-test, and write the package with all additions and a record of the test.
@@ -191,10 +148,13 @@ class SelfTest:
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             outcome = self._run_namespaces()
             self._write(outcome.namespace)
-            outcome = outcome._replace(modules=tuple(self._changed_modules(outcome)))
-            waiting = self._find_waiting(outcome)
+            with self._builder.open_preview() as package:
+                given = self._make_job(outcome.namespace, package), self._modules, outcome.result
+                outcome = outcome._replace(modules=tuple(self._judge.compare_modules(*given)))
+                is_lazy = self._is_lazy and outcome.failure is None
+                waiting = self._judge.find_waiting(*given) if is_lazy else None
         failure, result, why = None, outcome.result, outcome.failure
-        are_equal = bool(self._cases) and why is None and not any(self._reruns.values())
+        are_equal = why is None and self._judge.has_equal_outputs
         told = [d for d in outcome.modules if not (d.is_own or are_equal)]  # the outputs decide
         if why is not None:
             causes = (f"possible cause: {each.text}" for each in told[:MAX_DIFFERENCES])
@@ -203,21 +163,22 @@ class SelfTest:
             if not write_anyway:
                 raise failure
         notes = list(module_notes([each for each in outcome.modules if each not in told]))
-        are_settings_unused = self._cases and not result.needs_settings
+        are_settings_unused = self._judge.cases and not result.needs_settings
         if notes or (are_settings_unused and self._builder.torch_settings):
             if are_settings_unused:
                 self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._plan = replace(self._plan, notes=(*self._plan.notes, *notes))
             self._builder.write(self._plan, outcome.namespace)
         record = self._make_record(outcome, tuple(self._lasting_warnings(outcome, told)))
-        write_record(self._writer, layout.SELF_TEST, record)
+        self._writer.write(layout.SELF_TEST, ascii_json(record.to_json()))
         if waiting is not None:
-            self._writer.write(layout.WAITING, canonical_json(waiting), compress=True)
+            document = canonical_json(record_to_json(waiting))
+            self._writer.write(layout.WAITING, document, compress=True)
         runs = counted(record.rounds, "run")
         summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
         warnings = (
             *outcome_warnings(source, failure, record),
-            *failed_calls(self._call_failures),
+            *failed_calls(self._judge.call_failures),
             *changed_attributes(outcome.attributes),
             *changed_modules(told if failure is None else ()),
             *(failed_copies(result.copy_failure) if failure is None else ()),
@@ -233,23 +194,23 @@ class SelfTest:
         yield from (f"{each.name} differs from that of the exporting process" for each in modules)
         if outcome.result.copy_failure:
             yield f"for the loaded object, {outcome.result.copy_failure.partition(':')[0]}"
-        for failure in self._call_failures:
+        for failure in self._judge.call_failures:
             yield portable_text(f"with another size, {failure}", local_folders())
 
     def _run_namespaces(self) -> Outcome:
         """Find the namespace in which the package passes."""
-        if self._namespace == "process" and not self._cases:
+        if self._namespace == "process" and not self._judge.cases:
             process = self._run_rounds("process")
-            return Outcome("process", process, self._explain(process))
+            return Outcome("process", process, self._judge.explain(process))
         private = self._run_rounds("private")
-        why = self._explain(private)
+        why = self._judge.explain(private)
         if why is None:
             return self._choose_by_copies(private)
         is_hung = private.failure is not None and private.failure.is_timeout
         details = list(why.details)
         if not is_hung:
             process = self._run_rounds("process", private)
-            other = self._explain(process)
+            other = self._judge.explain(process)
             if other is None:
                 return Outcome("process", process, private_failure=why.reason)
             also = "" if other.reason == why.reason else f": {other.reason}"
@@ -263,7 +224,7 @@ class SelfTest:
         """
         if private.copy_failure:
             process = self._run_round("process")  # only adds to a package that has failed
-            if self._passes(process) and not process.copy_failure:
+            if self._judge.passes(process) and not process.copy_failure:
                 why = f"for the loaded object, {private.copy_failure}"
                 return Outcome("process", process, private_failure=why)
         return Outcome("private", private)
@@ -280,7 +241,7 @@ class SelfTest:
             return False
         interned = set(self._plan.modules(Action.INTERN))
         owners = {
-            name: self._installed.distribution_of(name, self._locate(name))
+            name: self._installed.distribution_of(name, self._walker.locate(name))
             for name in (*self._hidden.modules, *dict(result.blocked))
         }
         missed = {
@@ -303,12 +264,6 @@ class SelfTest:
             self._written = None
         return bool(new)
 
-    def _explain(self, result: RunResult) -> Explanation | None:
-        """Return the reason why a run did not pass, or None."""
-        if self._passes(result):
-            return None
-        return explain_failure(result, self._unexplained(result))
-
     def _run_rounds(self, namespace: str, before: RunResult | None = None) -> RunResult:
         """Run rounds in one namespace until the package works with its own contents or fails.
 
@@ -327,7 +282,7 @@ class SelfTest:
     def _can_continue(self, result: RunResult) -> bool:
         """Return whether another run may pass."""
         is_limited = self._rounds >= _MAX_ROUNDS
-        return result.is_complete and not is_limited and not self._passes(result)
+        return result.is_complete and not is_limited and not self._judge.passes(result)
 
     def _adapt(self, result: RunResult) -> bool:
         """Declare operators or show modules that a failure names; return whether any is new."""
@@ -377,162 +332,108 @@ class SelfTest:
     def _run_round(self, namespace: str, probe_level: ProbeLevel = ProbeLevel.NOTHING) -> RunResult:
         self._write(namespace)
         self._rounds += 1
-        job = self._make_job(namespace, probe_level)
-        # With examples, new weights have new outputs. A first run that passed has added nothing.
-        key = key_of(self._writer, job) if self._rounds == 1 and not self._cases else ""
-        known = recall(key)
-        if known is not None:
-            live = map(without_values, self._objects.values())
-            result = known._replace(changed=tuple(self._changed_parts(live, known)))
-            if self._passes(result):
-                _log.info("self-test of %s: as an earlier one, passed", self._writer.path)
-                return result
+        job, judge, path = self._make_job(namespace), self._judge, self._writer.path
+        job = job._replace(probe_level=probe_level)
+        if self._rounds == 1:  # a first run that passed has added nothing
+            known = judge.recall(job, self._modules, self._writer.digests())
+            if known is not None:
+                _log.info("self-test of %s: as an earlier one, passed", path)
+                return known
         with phase(f"self-test {self._rounds}"), self._builder.open_preview() as package:
             job = job._replace(package=package)
-            result = run_job(job, self._resolver.respond, self._timeout)
-        result = result.rename_package(package, self._writer.path)
-        result = result._replace(changed=tuple(self._changed_parts(self._objects.values(), result)))
-        if result.copy_failure and any(map(why_not_copyable, self._roots)):
-            result = result._replace(copy_failure="")  # as the live object
-        why = self._explain(result)
-        if why is None and key:
-            keep(key, result)
-        if why is None and result.varied.call_signatures:
-            self.call_signatures, self._call_failures = result.varied
+            result = judge.run(job, self._modules, self._resolver.respond)
+        result = result.rename_package(package, path)
+        why = judge.explain(result)
         _log.info(
             "self-test %d of %s, namespace %s: %s after %.1f seconds",
             self._rounds,
-            self._writer.path,
+            path,
             namespace,
             "passed" if why is None else why.reason,
             result.seconds,
         )
         return result
 
-    def _make_job(self, namespace: str, probe_level: ProbeLevel = ProbeLevel.NOTHING) -> Job:
-        """Return the job of a run, without the path of the package."""
-        is_deciding = probe_level is ProbeLevel.NOTHING
+    def _make_job(self, namespace: str, package: str = "") -> Job:
+        """Return the job of a run, to which the judge adds what to run and to describe."""
         return Job(
-            "",
+            package,
             namespace,
-            self._case_records(),
+            (),
             self._hidden,
             tuple(self._path),
             self._tree,
-            probe_level,
-            tuple(self._operators),
-            tuple(self._tables),
-            call_signatures=self.call_signatures if is_deciding else (),
-            objects=tuple(self._objects),
-            modules=self._modules.find_names(self._plan) if is_deciding else {},
-            device=self._device,
+            operators=tuple(self._operators),
         )
-
-    def _changed_modules(self, outcome: Outcome) -> list[ModuleDifference]:
-        """Return the differences between the live modules and the loaded ones."""
-
-        def describe_again(is_new: bool) -> Sequence[Row]:
-            with phase("comparing modules"), self._builder.open_preview() as package:
-                again = self._make_job(outcome.namespace)._replace(
-                    package=package, cases=(), call_signatures=(), in_new_interpreter=is_new
-                )
-                return run_job(again, lambda _: ResolvedResources(), self._timeout).modules
-
-        return self._modules.compare(outcome.result.modules, describe_again)
-
-    def _find_waiting(self, outcome: Outcome) -> Mapping[str, Json] | None:
-        """Return the record of the imports that may wait; None if none should.
-
-        A trial run lets all of them wait. If it passes, those that still wait at its end may wait
-        in the package. A module whose import changes another one is imported with that one,
-        which is tried again.
-        """
-        seen = outcome.result.observations
-        loaded = (*seen.modules, *seen.example_modules)
-        count = len(loaded) + len(outcome.result.imported)
-        if not self._is_lazy or not self._cases or outcome.failure or count < _WORTH_WAITING:
-            return None
-        companions: set[tuple[str, str]] = set()
-        for _ in range(_MAX_TRIALS):
-            with phase("trying waiting imports"), self._builder.open_preview() as package:
-                job = self._make_job(outcome.namespace)._replace(
-                    package=package,
-                    call_signatures=(),
-                    objects=(),
-                    modules={},
-                    tables=(),
-                    in_new_interpreter=True,
-                    trial=LazyTrial(loaded, tuple(sorted(companions))),
-                )
-                result = run_job(job, lambda _: ResolvedResources(), self._timeout)
-            found = result.waiting
-            if result.failure is not None or self._unexplained(result) or found.problem:
-                why = result.failure.text if result.failure is not None else found.problem
-                _log.info("imports do not wait: %s", why or "the output differs if they do")
-                return None
-            if companions.issuperset(found.effects):
-                pairs = tuple(sorted(companions))
-                return record_to_json(WaitingImports(found.modules, tuple(sorted(loaded)), pairs))
-            companions.update(found.effects)
-        _log.info("imports do not wait: too many of them change other modules")
-        return None
 
     def _write(self, namespace: str) -> None:
         has_grown = len(self._resolver.added) > self._planned
         if has_grown:
             self._plan = self._builder.plan()
             self._planned = len(self._resolver.added)
+            self._modules = self._live_modules()
         if has_grown or self._written is None:
-            hidden = (self._plan, self._installed, self._scripts, self._visible)
-            self._hidden = find_hidden_modules(*hidden)
+            scripts = self._builder.objects.scripts.files
+            self._hidden = find_hidden_modules(self._plan, self._installed, scripts, self._visible)
             self._path = build_sys_path(self._plan, self._hidden)
         if has_grown or self._written != namespace:
             self._builder.write(self._plan, namespace)
             self._written = namespace
 
-    def _passes(self, result: RunResult) -> bool:
-        wrong = any(each.is_error for each in result.changed)
-        return result.failure is None and not wrong and not self._unexplained(result)
+    def _live_modules(self) -> LiveModules:
+        """Return the live modules of the plan, except those that were edited after their import."""
+        plan = self._plan
+        interned, externed = plan.modules(Action.INTERN), plan.modules(Action.EXTERN)
+        edited = {note.subject for note in plan.notes if note.code == "source-modified"}
+        packaged = {module: self._live_names(module) for module in interned if module not in edited}
+        return LiveModules(
+            self._roots,
+            {module: names for module, names in packaged.items() if names},
+            plan.modules(Action.MOCK),
+            map(root_of, (*interned, *externed)),
+            self._walker,
+            self._installed,
+            self._builder.objects.scripts.names,
+        )
 
-    def _changed_parts(
-        self, live: Iterable[Sequence[Row]], result: RunResult
-    ) -> Iterator[StateDifference]:
-        """Yield the parts of loaded objects that differ from those of the live ones."""
-        for saved, loaded in zip(live, result.descriptions, strict=False):  # it may have failed
-            yield from compare_objects(saved, loaded, self._is_changed_by_rule)
-
-    def _is_changed_by_rule(self, row: Row) -> bool:
-        decision = self._plan.decisions.get(row.module)
-        return decision is not None and decision.action is Action.MOCK
-
-    def _unexplained(self, result: RunResult) -> list[Difference]:
-        """Return the differences that the live model's own randomness does not explain."""
-        for number, _ in result.differences:  # each justifies one more run of the live model
-            if number not in self._reruns:
-                self._reruns[number] = self._cases[number].compare_with_rerun()
-        return result.unexplained_differences(self._case_records())
+    def _live_names(self, module: str) -> Mapping[str, Any]:
+        """Return the namespace of a module if it was loaded from the packaged source."""
+        location = self._plan.decisions[module].location
+        if location is None or location.file is None or not self._walker.is_loaded(module):
+            return {}
+        live = module_dict(self._importer.loaded_module(module))
+        # A loader may have read another file than the spec names.
+        read = module_dict(live.get("__loader__")).get("path")
+        is_same = location.file in (live.get("__file__"), read)
+        return live if is_same or self._walker.is_from_package(module) else {}
 
     def _make_record(self, outcome: Outcome, warnings: tuple[str, ...]) -> SelfTestRecord:
-        result, why = outcome.result, outcome.failure
+        result, why, folders = outcome.result, outcome.failure, local_folders()
+        reason = None if why is None else "\n".join((why.reason, *why.details))
+        # Without the folder names of this machine.
+        reason, private_failure = (
+            text if text is None else portable_text(text, folders)
+            for text in (reason, outcome.private_failure)
+        )
         return SelfTestRecord(
             why is None,
             outcome.namespace,
-            self._case_records(),
+            self._judge.cases,
             self._rounds,
             time.monotonic() - self._started,
             tuple(self._resolver.added.values()),
-            outcome.private_failure,
-            None if why is None else "\n".join((why.reason, *why.details)),
+            private_failure,
+            reason,
             self._hidden.modules,
             self._hidden.distributions,
             tuple(self._operators),
             platform.python_version(),
             str(torch.__version__),
-            objects=tuple(self._objects),
+            objects=self._judge.objects,
             observations=result.observations._replace(
                 distributions=self._undeclared_imports(result.imported), warnings=warnings
             ),
-            device=self._device,
+            device=self._judge.device,
         )
 
     def _undeclared_imports(
@@ -552,7 +453,7 @@ class SelfTest:
         found: dict[str, tuple[InstalledDistribution, str, str | None]] = {}
         for module, by in imported:
             if not is_everywhere(module) and not any(is_within(module, root) for root in hidden):
-                owner = installed.distribution_of(module, self._locate(module))
+                owner = installed.distribution_of(module, self._walker.locate(module))
                 if owner is not None:
                     found.setdefault(normalized(owner.name), (owner, module, by))
         named = extern_distributions(self._plan, installed)
@@ -565,18 +466,4 @@ class SelfTest:
             UndeclaredImport(owner.name, owner.version, module, by)
             for name, (owner, module, by) in sorted(found.items())
             if name not in known
-        )
-
-    def _case_records(self) -> tuple[SelfTestCase, ...]:
-        """Return the cases with the results of repeated runs of the live model."""
-        again = {number: self._reruns.get(number, []) for number in self._cases}
-        return tuple(
-            SelfTestCase(
-                case.resource,
-                number,
-                case.global_hooks,
-                not again[number],
-                tuple(each.path for each in again[number] if each.is_structural),
-            )
-            for number, case in self._cases.items()
         )

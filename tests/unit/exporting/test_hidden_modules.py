@@ -7,7 +7,8 @@ from pathlib import Path
 
 import modpack
 from modpack.discovery.distributions import DistributionIndex
-from modpack.selftest.process import HiddenModules, build_sys_path, find_hidden_modules
+from modpack.exporting.hidden_modules import build_sys_path, find_hidden_modules
+from modpack.selftest.process import HiddenModules
 
 
 def plan_of(module, **rules):
