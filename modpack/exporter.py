@@ -60,7 +60,6 @@ from modpack.writing.writer import ArchiveWriter
 if TYPE_CHECKING:
     from modpack.capturing.report import HookReport
     from modpack.core.call_signature import CallSignature
-    from modpack.examples.recorded import Example
     from modpack.exporting.hook_saver import HookOptions
     from modpack.hooks.choice import HookChoice
     from modpack.selftest.object_rows import Row
@@ -585,9 +584,18 @@ class PackageExporter:
         with gc_paused():
             from modpack.exporting.hook_saver import HookOptions
 
-        example = self._example(model, example_inputs, example_kwargs)
         target = (package, resource)
-        described = self._describe_call(target, model, example, dynamic)
+        example = described = None
+        if example_inputs is not None or example_kwargs is not None:
+            from modpack.selftest.reference import as_example
+
+            example = as_example(model, example_inputs, example_kwargs)
+        if example is not None:
+            from modpack.selftest.call_description import describe_call
+
+            described = describe_call(target, model, example, dynamic)
+        elif dynamic is not None:
+            raise ValueError("dynamic requires example_inputs. Pass both.")
         chosen = HookOptions(hooks, global_hooks, extras, reset_hook_state)
         restore = partial(self._objects.restore_tensors, self._objects.generation)
         compares = self._compares_objects or bool(example and self._self_test)
@@ -841,30 +849,6 @@ class PackageExporter:
         local = self._objects.module_name(live)
         self._origins.pin(self._planner.walker)
         return local
-
-    def _example(self, model: object, inputs: object, kwargs: object) -> Example | None:
-        """Return the example, or None if there is none."""
-        if inputs is None and kwargs is None:
-            return None
-        from modpack.selftest.reference import as_example
-
-        return as_example(model, inputs, kwargs)
-
-    def _describe_call(
-        self,
-        resource: tuple[str, str],
-        model: object,
-        example: Example | None,
-        dynamic: Mapping[str, Mapping[int, str]] | None,
-    ) -> CallSignature | None:
-        """Return the call signature of an example, without outputs, or None without example."""
-        if example is None:
-            if dynamic is not None:
-                raise ValueError("dynamic requires example_inputs. Pass both.")
-            return None
-        from modpack.selftest.call_description import describe_call
-
-        return describe_call(resource, model, example, dynamic)
 
 
 def _setting_warnings(settings: Mapping[str, str]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from modpack import services
 from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
-from modpack.archive.reader import RecordReader, open_archive
+from modpack.archive.reader import open_archive
 from modpack.archive.records import (
     load_environment,
     read_call_signatures,
@@ -190,8 +190,7 @@ class PackageImporter(Importer):
     looks itself up by name. Interned modules are never imported from the loading environment.
 
     Args:
-        file_or_buffer: Package file, binary file object, folder of an unzipped package, or open
-            ``torch._C.PyTorchFileReader``.
+        file_or_buffer: Package file, binary file object, or folder of an unzipped package.
         module_allowed: Called with each extern module; returns whether the package may use it.
         policy: Trust policy; see :func:`modpack.load`. None allows everything.
         verify: Records to compare with their digests first: ``'code'`` for all records except
@@ -221,7 +220,7 @@ class PackageImporter(Importer):
 
     def __init__(
         self,
-        file_or_buffer: str | os.PathLike[str] | BinaryIO | RecordReader,
+        file_or_buffer: str | os.PathLike[str] | BinaryIO,
         module_allowed: Callable[[str], bool] = _allow_all,
         *,
         policy: TrustPolicy | None = None,
@@ -726,8 +725,7 @@ def _require_record_name(name: object, argument: str) -> str:
 
 
 def _require_arguments(file_or_buffer: object, module_allowed: object) -> None:
-    is_opened = hasattr(file_or_buffer, "read") or isinstance(file_or_buffer, RecordReader)
-    if not isinstance(file_or_buffer, (str, os.PathLike)) and not is_opened:
+    if not (isinstance(file_or_buffer, (str, os.PathLike)) or hasattr(file_or_buffer, "read")):
         raise TypeError(
             "file_or_buffer must be a path or a binary file object, "
             f"not {type(file_or_buffer).__name__}"

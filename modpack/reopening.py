@@ -105,8 +105,8 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
         reason = f"there is no record of the package in {record_file(plain_name).parent}"
         # The usual case: a pickle left the machine, user, or cache folder of the loaded package.
         hint = (
-            "The pickle refers to the package and does not contain it. Load the package by its path "
-            "before the pickle, or write the object with modpack.save instead."
+            "The pickle refers to the package and does not contain it. Load the package by its "
+            "path before the pickle, or write the object with modpack.save instead."
         )
         raise ReopenError(name, reason, hint=hint) from failure
     except (OSError, ValueError, RuntimeError) as failure:

@@ -355,18 +355,6 @@ def _calls() -> Iterator[HostilePickle]:
         whole(call(named(remade, "weak_reference"), named("acme", "run"), values(SHELL), b"N")),
     )
     yield HostilePickle(
-        "a context manager",
-        whole(
-            call(
-                named(remade, "resumed_manager"),
-                named("contextlib", "_GeneratorContextManager"),
-                named("acme", "run"),
-                values(SHELL),
-                b"}",
-            )
-        ),
-    )
-    yield HostilePickle(
         "the same, called",
         whole(call(call(named(remade, "the_same"), named("acme", "run")), SHELL)),
     )

@@ -26,11 +26,11 @@ from modpack.core.codec import Line, written_keys
 from modpack.loading.cache_maintenance import CacheContents, Cleared
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.diff_facts import PackageDifferences
+from modpack.report.facts import PlanFacts
 from modpack.report.json_output import (
     SCHEMA,
     ErrorDocument,
     KeygenDocument,
-    PackageDocument,
     RunDocument,
 )
 from modpack.report.requirements import Requirements
@@ -45,8 +45,8 @@ DOCUMENTS: Final[collections.abc.Mapping[str, Any]] = {
     "cache-list": CacheContents,
     "diff": PackageDifferences,
     "error": ErrorDocument,
-    "export": PackageDocument,
-    "inspect": PackageDocument,
+    "export": PlanFacts,
+    "inspect": PlanFacts,
     "keygen": KeygenDocument,
     "requirements": Requirements,
     "run": RunDocument,

@@ -187,7 +187,7 @@ class Archive(ABC):
         """Require canonical zip structures, for all later reads as well.
 
         Record contents are compared with digests; all other bytes of a zip follow from the
-        contents. Folders have no other bytes, and torch's reader does not expose them.
+        contents. Folders have no other bytes.
 
         Args:
             names: The records that the manifest lists, in its order.

@@ -1,20 +1,16 @@
-"""Packages that are unzipped folders, or that torch's own reader opened."""
+"""Packages that are unzipped folders."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from modpack.archive import layout
 from modpack.archive.base import CHUNK_BYTES, Archive, DataRange
 from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_name_problem
 from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError
-
-if TYPE_CHECKING:
-    from modpack.archive.reader import RecordReader
 
 
 class FolderArchive(Archive):
@@ -179,75 +175,3 @@ def _package_root(folder: str) -> str:
 
 def _is_package(folder: str) -> bool:
     return any(os.path.isfile(os.path.join(folder, version)) for version in layout.VERSIONS)
-
-
-class ReaderArchive(Archive):
-    """The records of an open torch reader, which the caller closes.
-
-    torch's reader does not report file offsets, so tensors are copied instead of mapped.
-
-    Args:
-        reader: An open ``torch._C.PyTorchFileReader``, or an object with its methods.
-        limits: The number of records that it may have.
-
-    Raises:
-        NotAPackageError: If the archive is not a package.
-        ArchiveError: If there are too many records, or their names are unsafe or ambiguous.
-    """
-
-    def __init__(self, reader: RecordReader, limits: Limits = DEFAULT_LIMITS) -> None:
-        super().__init__("<pytorch_file_reader>")
-        self._reader: RecordReader | None = reader
-        try:
-            self._names = tuple(reader.get_all_records())
-        except RuntimeError as failure:  # torch knows no files next to the top-level folder
-            reason = f"torch's reader cannot list the records: {failure}"
-            hint = "Pass the path of the package."
-            raise NotAPackageError(self.path, reason, hint=hint) from failure
-        if len(self._names) > limits.max_records:
-            raise ArchiveError(self.path, f"the archive has more than {limits.max_records} records")
-        problem = find_name_problem(self._names)
-        if problem is not None:
-            raise ArchiveError(self.path, problem[1], problem[0])
-        self._sizes: dict[str, int | None] = dict.fromkeys(self._names)
-        if not any(map(self.has, layout.VERSIONS)):
-            raise NotAPackageError(self.path, "the archive has no version record")
-
-    def has(self, name: str) -> bool:
-        return name in self._sizes
-
-    def size(self, name: str) -> int:
-        known = self._sizes.get(name)
-        if known is None:
-            get_size = getattr(self._reader, "get_record_size", None)  # missing in older torch
-            if get_size is not None and self.has(name):
-                known = int(get_size(name))
-            else:
-                known = len(self._get(name))
-            self._sizes[name] = known
-        return known
-
-    def chunks(self, name: str) -> Iterator[bytes | memoryview]:
-        return iter((self._get(name),))
-
-    def data_range(self, name: str) -> DataRange | None:
-        self._require(name)
-        return None
-
-    def close(self) -> None:
-        self._reader = None
-
-    def _get(self, name: str) -> bytes:
-        reader = self._require(name)
-        try:
-            return reader.get_record(name)
-        except (RuntimeError, OSError) as failure:  # torch raises these for all problems
-            reason = f"the record cannot be read: {failure}"
-            raise ArchiveError(self.path, reason, name) from failure
-
-    def _require(self, name: str) -> RecordReader:
-        if self._reader is None:
-            raise ArchiveError(self.path, "the archive is closed", hint="Open the package again.")
-        if not self.has(name):
-            raise self._missing(name)
-        return self._reader

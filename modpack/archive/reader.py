@@ -12,7 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import BinaryIO, Final, NoReturn, Protocol, runtime_checkable
+from typing import BinaryIO, Final, NoReturn
 
 from modpack.archive import layout
 from modpack.archive.base import (
@@ -334,27 +334,16 @@ class ZipArchive(Archive):
             raise ArchiveError(self.path, reason, name)
 
 
-@runtime_checkable
-class RecordReader(Protocol):
-    """The methods of ``torch._C.PyTorchFileReader`` that reading a package needs."""
-
-    def get_all_records(self) -> list[str]:
-        """Return the names of all records."""
-
-    def get_record(self, name: str, /) -> bytes:
-        """Return a record's content."""
-
-
 def open_archive(
-    source: str | os.PathLike[str] | BinaryIO | RecordReader, limits: Limits = DEFAULT_LIMITS
+    source: str | os.PathLike[str] | BinaryIO, limits: Limits = DEFAULT_LIMITS
 ) -> Archive:
     """Open a package for reading, without executing or unpickling its contents.
 
     Args:
-        source: One of four kinds. The path of a zip archive. The path of an unzipped package:
+        source: One of three kinds. The path of a zip archive. The path of an unzipped package:
             the folder with ``.data``, or a folder that contains only that folder. A binary
             buffer, which is read at once from its current position to its end and can be closed
-            afterwards. A torch reader (:class:`.RecordReader`), which stays open.
+            afterwards.
         limits: Limits on the archive's sizes.
 
     Raises:
@@ -374,17 +363,13 @@ def open_archive(
     ...     archive.read("pkg/greeting.txt")
     b'hello'
     """
-    if isinstance(source, RecordReader):
-        from modpack.archive.folder_reader import ReaderArchive  # rarely needed, like folders
-
-        return _reject_other_formats(ReaderArchive(source, limits))
     if not isinstance(source, (str, os.PathLike)):
         return _open_content(BufferBytes(_read_buffer(source)), limits)
     path = os.fspath(source)
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
     if os.path.isdir(path):
-        from modpack.archive.folder_reader import FolderArchive
+        from modpack.archive.folder_reader import FolderArchive  # rarely needed
 
         return _reject_other_formats(FolderArchive(path, limits))
     return _open_content(FileBytes(path, path), limits)

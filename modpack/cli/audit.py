@@ -40,17 +40,13 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     """Print the codes of findings and exit, if ``--list-codes`` is given."""
     if not is_given or ctx.resilient_parsing:
         return
-    from rich import box
-    from rich.table import Table
-
     from modpack.diagnostics import diagnostic_codes
+    from modpack.report.format import table
 
-    table = Table(
-        "code", "severity", "meaning", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False
-    )
+    rows = table(("bold", "left"), ("", "left"), ("", "left"))
     for code in diagnostic_codes("audit").values():
-        table.add_row(code.code, code.severity.value, code.meaning)
-    show(table)
+        rows.add_row(code.code, code.severity.value, code.meaning)
+    show(rows)
     ctx.exit()
 
 

@@ -130,22 +130,17 @@ def _count(entries: tuple[CacheEntry, ...]) -> str:
 def _show_list(folder: Path, entries: tuple[CacheEntry, ...], scans: Scans) -> None:
     from datetime import datetime
 
-    from rich import box
-    from rich.table import Table
-
     from modpack.core.text import counted, human_size
+    from modpack.report.format import table
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for column in ("digest", "package", "last used"):
-        table.add_column(column)
-    for column in ("files", "size"):
-        table.add_column(column, justify="right")
+    rows = table(("", "left"), ("", "left"), ("", "left"), ("", "right"), ("", "right"))
+    rows.add_row("digest", "package", "last used", "files", "size")
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
         size = human_size(entry.size_bytes)
-        table.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
+        rows.add_row(entry.digest[:16], _name(entry), used, str(entry.files), size)
     if entries:
-        show(table)
+        show(rows)
     total = sum(entry.size_bytes for entry in entries) + scans.size_bytes
     kept = f"; {counted(scans.files, 'scan')} of sources" if scans.files else ""
     write(f"{_count(entries)}{kept}; {human_size(total)} in {folder}\n")

@@ -214,14 +214,13 @@ def _build_inputs(example: Target, model: object, debug: bool) -> object:
 
 
 def _report_json(plan: Plan, written: str | None) -> None:
-    from modpack.report.facts import plan_facts
-    from modpack.report.json_output import package_document, plan_document
+    from modpack.report.facts import PlanFacts, plan_facts
     from modpack.report.package_info import package_facts
 
     if written is None:
-        write_json(plan_document(plan_facts(plan)))
+        write_json(plan_facts(plan))
     else:
-        write_json(package_document(package_facts(written)))
+        write_json(PlanFacts.of_package(package_facts(written)))
 
 
 def _report_text(plan: Plan, written: str | None) -> None:

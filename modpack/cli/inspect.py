@@ -54,9 +54,9 @@ def _show_facts(file: str, only_notes: bool, as_json: bool) -> None:
 
     facts = package_facts(file)
     if as_json:
-        from modpack.report.json_output import package_document
+        from modpack.report.facts import PlanFacts
 
-        write_json(package_document(facts))
+        write_json(PlanFacts.of_package(facts))
     else:
         from modpack.report.text import notes_report, package_report
 

@@ -164,7 +164,7 @@ def serve_command(
         from modpack.serving.asgi import ServerApp
 
         metrics.observe(server)
-        run(server, ServerApp(server, metrics))
+        run(server, ServerApp(server))
     finally:
         server.kill()
 

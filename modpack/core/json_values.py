@@ -9,7 +9,6 @@ import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias, cast
 
@@ -58,9 +57,10 @@ def parse_json(
                 f"the values need {needed} bytes of memory, and the limit is {max_bytes}"
             )
     try:
-        parsed = cast("Json", _decode(text))
-        if unique_keys and not _has_keys(parsed, content.count(b":")):
-            json.loads(text, object_pairs_hook=_refuse_duplicates)
+        if text.startswith("\ufeff"):
+            json.loads(text)  # raises the error for a byte order mark
+        # json.loads would create a decoder for each text.
+        parsed = cast("Json", (_DECODER_OF_UNIQUE if unique_keys else _DECODER).decode(text))
         is_too_deep = max_depth is not None and is_deeper(content, max_depth)
     except RecursionError:
         is_too_deep = True
@@ -86,26 +86,11 @@ def is_deeper(content: bytes, depth: int) -> bool:
     return bool(brackets)
 
 
-def _has_keys(document: Json, colons: int) -> bool:
-    """Return whether a document has as many keys as its text has colons.
-
-    If so, no key occurs twice, because a colon follows each. Checking every object while parsing
-    would take twice as long.
-    """
-    level: list[Json] = [document]
-    while level:
-        objects = [each for each in level if isinstance(each, dict)]
-        colons -= sum(map(len, objects))
-        if not colons:
-            return True
-        lists = (each for each in level if isinstance(each, list))
-        level = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
-    return False
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Json]]) -> None:
-    if len(dict(pairs)) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
         raise ValueError("a key occurs twice in one object")
+    return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -113,12 +98,9 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _decode(text: str) -> object:
-    if text.startswith("\ufeff"):
-        return json.loads(text)  # raises the error for a byte order mark
-    return _DECODER.decode(text)  # json.loads would create a decoder for each text
+_DECODER_OF_UNIQUE: Final = json.JSONDecoder(
+    parse_constant=_refuse_constant, object_pairs_hook=_unique_keys
+)
 
 
 def as_text(value: object, label: str) -> str:

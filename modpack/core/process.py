@@ -2,8 +2,7 @@
 
 Long operations report progress to the log and to a listener.
 
-Helper processes are an optimization: this process does itself whatever a helper leaves undone. A
-helper runs the same Python in isolated mode and imports neither torch nor the user's main module.
+A helper process is an optimization: without it, this process does the work itself.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from enum import Enum
@@ -29,12 +28,11 @@ from types import (
     ModuleType,
     TracebackType,
 )
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from modpack.core.names import is_within, namespace_of
 
 if TYPE_CHECKING:
-    import subprocess
     from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
@@ -349,14 +347,8 @@ def _referents_of(opaque: object) -> tuple[object, ...]:
 
 
 _WORKERS_VARIABLE: Final = "MODPACK_WORKERS"
-_KILL_TIMEOUT: Final = 5.0
-"""Seconds to wait for a killed helper, which may be blocked on its disk."""
 _CPU_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 """A container's CPU limit (cgroup v2): quota and period in microseconds."""
-_MODPACK_PARENT: Final = str(Path(__file__).absolute().parents[2])
-"""The folder that contains modpack, absolute because the current folder may change."""
-FIND_MODPACK: Final = "import sys; sys.path.append(sys.argv[1])"
-"""Code that makes modpack importable in a helper."""
 
 
 def helpers_enabled() -> bool:
@@ -375,58 +367,18 @@ def usable_cores() -> int:
     return cores
 
 
-def start_helper(
-    code: str, arguments: Sequence[str], stdin: IO[Any], stdout: IO[Any] | None = None
-) -> subprocess.Popen[bytes]:
-    """Start a helper. Its input is a file, because a pipe would have to be fed.
-
-    Args:
-        code: Code to run. ``sys.argv`` contains modpack's folder and the arguments.
-        arguments: Arguments of the helper.
-        stdin: File with the helper's input.
-        stdout: File for the helper's output, if it has any.
-
-    Raises:
-        OSError: If the operating system cannot start a process.
-        RuntimeError: If Python cannot start a process.
-        ValueError: If an argument is invalid.
-    """
-    import subprocess  # not needed by most loads
-
-    python = sys.executable or ""
-    if not Path(python).name.lower().startswith(("python", "pypy")):
-        raise OSError(f"sys.executable is {python!r}, which may not be Python")
-    # -S: helpers need no installed distributions, and processing site-packages takes time.
-    return subprocess.Popen(
-        [python, "-I", "-S", "-c", code, _MODPACK_PARENT, *arguments],
-        stdin=stdin,
-        stdout=subprocess.DEVNULL if stdout is None else stdout,
-        stderr=subprocess.DEVNULL,
-        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-    )
-
-
 def start_if_possible(start: Callable[[], T], work: str) -> T | None:
     """Start a helper; return None and log the reason if that is not possible.
 
     Args:
         start: Function that starts the helper and creates its files.
-        work: Description of the helper's work, such as ``"compiling"``.
+        work: Description of the helper's work, such as ``"self-tests"``.
     """
     try:
         return start()
     except Exception as failure:  # audit hooks may raise anything
         _log.info("no helper process for %s (%s)", work, failure)
         return None
-
-
-def kill_helper(helper: subprocess.Popen[bytes]) -> None:
-    """Kill a helper, which must not leave partial results at any point of its work."""
-    import subprocess
-
-    helper.kill()
-    with contextlib.suppress(subprocess.TimeoutExpired):  # subprocess reaps it later
-        helper.wait(_KILL_TIMEOUT)
 
 
 _PR_SET_PDEATHSIG: Final = 1

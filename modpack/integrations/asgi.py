@@ -63,7 +63,7 @@ class ModelApp:
         metrics.observe(server)
         try:
             await server.start()
-            self._app = ServerApp(server, metrics)
+            self._app = ServerApp(server)
             yield
         finally:
             if self._app is not None:

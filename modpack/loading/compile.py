@@ -29,7 +29,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType
-from typing import Final, NamedTuple
 
 from modpack.archive.module_index import MODULES_NAME
 from modpack.core.cache_dir import make_private, replace_file, require_trusted_folder
@@ -48,22 +47,6 @@ _UNUSED = "_modpack_imported"
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-class CodeForm(NamedTuple):
-    """Properties of a module that its code depends on, apart from its source and its path.
-
-    Attributes:
-        is_lazy: Whether imports at module level may wait.
-        is_package: Whether the module is a Python package.
-    """
-
-    is_lazy: bool = False
-    is_package: bool = False
-
-
-EAGER: Final = CodeForm()
-"""The form of code in which all imports are executed where they are."""
-
-
 @gc_paused()
 def compile_module(
     source: bytes,
@@ -71,7 +54,9 @@ def compile_module(
     package: str,
     is_ours: Callable[[str], bool] | None,
     optimize: int = -1,
-    form: CodeForm = EAGER,
+    *,
+    is_lazy: bool = False,
+    is_package: bool = False,
 ) -> CodeType:
     """Compile a packaged module's source.
 
@@ -83,16 +68,18 @@ def compile_module(
         is_ours: Returns whether an absolute module path must not be imported from the host. None
             in the process namespace.
         optimize: As for :func:`compile`.
-        form: What else the code depends on.
+        is_lazy: Whether imports at module level may wait.
+        is_package: Whether the module is a Python package.
 
     Raises:
         SyntaxError: If the source is not valid Python.
         ValueError: If the source contains null bytes.
     """
     # Building a syntax tree takes twice as long as compiling the text; most sources need none.
+    code: CodeType
     looks_up = is_ours is not None and re.search(_SYS_MODULES, source) is not None
     imports_ours = is_ours is not None and _may_import_ours(source, is_ours)
-    if form.is_lazy or looks_up or imports_ours:
+    if is_lazy or looks_up or imports_ours:
         try:
             tree = ast.parse(source, file)
             changed = False
@@ -101,20 +88,16 @@ def compile_module(
             transformer = _ModulesTransformer()
             if looks_up:
                 transformer.visit(tree)
-            if form.is_lazy:
+            if is_lazy:
                 from modpack.loading.waiting_imports import postpone_imports
 
-                changed |= postpone_imports(tree, source, form.is_package)
+                changed |= postpone_imports(tree, source, is_package)
             if changed or transformer.changed:
-                code: CodeType = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
+                code = compile(tree, file, "exec", dont_inherit=True, optimize=optimize)
                 return code
         except RecursionError:  # too deeply nested for a tree; compiling the text may still work
             pass
-    return _compiled(source, file, optimize)
-
-
-def _compiled(source: bytes, file: str, optimize: int) -> CodeType:
-    code: CodeType = compile(source, file, "exec", dont_inherit=True, optimize=optimize)
+    code = compile(source, file, "exec", dont_inherit=True, optimize=optimize)
     return code
 
 
@@ -225,7 +208,7 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 _FORM = 1
 """Version of the files and of the code in them. Increase it with every change."""
-LAZY_FORM = "lazy1"
+LAZY_FORM = "lazy2"
 """Marks code whose imports may wait. Increase it when :func:`.postpone_imports` changes."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10

@@ -248,11 +248,13 @@ class _PackagedLoader(_MarkingLoader):
             return super().source_to_code(data, path, _optimize=_optimize)
         module, is_package = self.name[len(finder.prefix) :], self.is_package(self.name)
         package = module if is_package else module.rpartition(".")[0]
-        from modpack.loading.compile import CodeForm, compile_module
+        from modpack.loading.compile import compile_module
 
-        form = CodeForm(finder.imports is not None, is_package)
         is_ours = finder.index.is_package_import if finder.prefix else None
-        return compile_module(data, path, package, is_ours, _optimize, form)
+        is_lazy = finder.imports is not None
+        return compile_module(
+            data, path, package, is_ours, _optimize, is_lazy=is_lazy, is_package=is_package
+        )
 
     def get_data(self, path: str) -> bytes:
         return super().get_data(self._variant(path))

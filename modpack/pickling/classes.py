@@ -1,8 +1,8 @@
 """Re-creation of classes that cannot be imported: made in functions or at run time.
 
 Loading takes two steps, so that the class may refer to itself: its metaclass creates an empty
-class, then the attributes are set. The functions of dataclasses, named tuples, enums, and typed
-dictionaries are generated again.
+class, then the attributes are set. The functions of dataclasses, named tuples, and enums are
+generated again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import dataclasses
 import enum
 import sys
 import types
-import typing
 from typing import Any
 
 from modpack.pickling.rebuild import named_in_packages
@@ -40,24 +39,6 @@ def make_named_tuple(
 
 def _path(module: Any) -> str:
     return module.__name__ if isinstance(module, types.ModuleType) else str(module)
-
-
-@named_in_packages
-def make_typed_dict(
-    name: str, qualname: str, module: Any, hints: dict[str, Any], total: bool
-) -> type:
-    """Create a typed dictionary class.
-
-    Args:
-        name: Its ``__name__``.
-        qualname: Its ``__qualname__``.
-        module: The module that it claims to be defined in, or that module's path.
-        hints: Types by key.
-        total: Whether all keys are required by default.
-    """
-    made: type = typing.TypedDict(name, hints, total=total)  # type: ignore[misc]
-    made.__module__, made.__qualname__ = _path(module), qualname
-    return made
 
 
 @named_in_packages

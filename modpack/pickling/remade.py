@@ -70,12 +70,6 @@ def fresh_semaphore(value: int) -> threading.BoundedSemaphore:
 
 
 @named_in_packages
-def fresh_barrier(parties: int, action: Any, timeout: float | None) -> threading.Barrier:
-    """Return a barrier without waiters."""
-    return threading.Barrier(parties, action, timeout)
-
-
-@named_in_packages
 def thread_local(kind: Any) -> Any:
     """Return a thread-local object; its state is set for the loading thread only."""
     return kind.__new__(kind)
@@ -85,14 +79,6 @@ def thread_local(kind: Any) -> Any:
 def fresh_executor(workers: int, prefix: str, initializer: Any, initargs: Any) -> Any:
     """Return a thread pool without running threads."""
     return ThreadPoolExecutor(workers, prefix, initializer, initargs)
-
-
-@named_in_packages
-def fresh_simple_queue() -> Any:
-    """Return an empty queue."""
-    import queue
-
-    return queue.SimpleQueue()
 
 
 @named_in_packages
@@ -174,22 +160,6 @@ def mapping_proxy(mapping: Any) -> Any:
 
 
 @named_in_packages
-def memory_view(base: Any, layout: str, shape: list[int], readonly: bool) -> memoryview:
-    """Return a view of all the bytes of an object.
-
-    Args:
-        base: Bytes, a bytearray, an array, or another buffer.
-        layout: The format of an item; see :mod:`struct`.
-        shape: The shape, in items.
-        readonly: Whether the view is read-only.
-    """
-    view = memoryview(base)
-    if (view.format, list(view.shape or ())) != (layout, shape):
-        view = view.cast("B").cast(layout, shape)  # type: ignore[call-overload]
-    return view.toreadonly() if readonly and not view.readonly else view
-
-
-@named_in_packages
 def lru_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
     """Wrap a function in an empty cache."""
     return lru_cache(maxsize=maxsize, typed=typed)(function)
@@ -199,12 +169,6 @@ def lru_cached(function: Any, maxsize: int | None, typed: bool) -> Any:
 def property_of(kind: type, getter: Any, setter: Any, deleter: Any, doc: str | None) -> Any:
     """Return a property."""
     return kind(getter, setter, deleter, doc)
-
-
-@named_in_packages
-def resumed_manager(kind: type, function: Any, arguments: Any, keywords: Any) -> Any:
-    """Return a context manager from a generator function, not entered yet."""
-    return kind(function, arguments, keywords)
 
 
 @named_in_packages

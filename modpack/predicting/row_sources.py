@@ -37,12 +37,12 @@ class RowSource(ABC, Generic[_Row]):
     Args:
         file: The file, for messages.
         layout: The layout of the call.
-        total: Number of rows, for the progress display only.
+        total: Number of rows, for the progress display only; None if only reading counts them.
     """
 
     is_whole: bool = False
 
-    def __init__(self, file: str, layout: Layout, total: int | None) -> None:
+    def __init__(self, file: str, layout: Layout, total: int | None = None) -> None:
         self._file, self._layout, self.total = file, layout, total
         self._size = layout.size or ROWS_READ
         self._row_specs = {name: row_spec(layout, name) for name in layout.specs}

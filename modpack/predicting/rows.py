@@ -119,7 +119,7 @@ class Source(Protocol):
     """An input."""
 
     total: int | None
-    """Number of rows, if known; it may be an estimate."""
+    """Number of rows, if known before they are read."""
     is_whole: bool
     """Whether the input is exactly one call without a dimension of rows."""
 

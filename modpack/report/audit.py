@@ -80,7 +80,6 @@ def mock_facts(
             each.rule,
             importers=each.importers,
             uses=tuple(uses[each.module]),
-            chain=_chain_to(uses[each.module], plan),
             risk=observed_risk(events[each.module], runs),
             events=tuple(events[each.module]),
             runs=runs,
@@ -89,11 +88,6 @@ def mock_facts(
         if each.action is Action.MOCK
     ]
     return tuple(sorted(facts, key=lambda each: (_WORST_FIRST.index(each.risk), each.module)))
-
-
-def _chain_to(uses: Sequence[UseFacts], plan: Plan) -> tuple[str, ...]:
-    """Return the import chain from a saved object to the first use of a mock."""
-    return plan.graph.shortest_path(uses[0].importer) if uses else ()
 
 
 def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:

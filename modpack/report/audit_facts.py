@@ -34,7 +34,6 @@ class MockFacts:
         rule: The rule that mocks it. None if the package does not record it.
         importers: The imports of the module.
         uses: The uses of its names in packaged code, those of saved classes first.
-        chain: The import chain from a saved object to the first use.
         risk: What the recorded runs showed.
         events: The accesses to the mock in the self-test.
         runs: The number of examples that the self-test ran successfully.
@@ -44,7 +43,6 @@ class MockFacts:
     rule: str | None
     importers: tuple[ImporterFacts, ...] = ()
     uses: tuple[UseFacts, ...] = ()
-    chain: tuple[str, ...] = ()
     risk: MockRisk = MockRisk.NOT_OBSERVED
     events: tuple[MockEvent, ...] = ()
     runs: int = 0
@@ -81,24 +79,6 @@ class DistributionFacts:
     is_optional: bool = False
 
 
-class EnvironmentFacts(NamedTuple):
-    """The export environment.
-
-    Attributes:
-        python: Version of Python, or None if not recorded.
-        implementation: Implementation of Python, such as ``CPython``, or None.
-        platform: Operating system, as ``sys.platform`` names it, or None.
-        machine: Architecture of the processor, or None.
-        torch: Version of torch, or None.
-    """
-
-    python: str | None
-    implementation: str | None
-    platform: str | None
-    machine: str | None
-    torch: str | None
-
-
 class GateResult(NamedTuple):
     """A gate of ``--fail-on``.
 
@@ -114,9 +94,9 @@ class GateResult(NamedTuple):
 
 
 @json_keys(
-    {"is_verified": "verified", "export_environment": "environment"},
+    {"is_verified": "verified"},
     omitted=("subject", "graph", "absent", "environment"),
-    derived=("path", "target", "passed", "export_environment"),
+    derived=("path", "target", "passed"),
 )
 @dataclass(frozen=True)
 class AuditFacts:
@@ -176,19 +156,6 @@ class AuditFacts:
     def passed(self) -> bool:
         """Whether there are no problems, no errors, and no gates that fired."""
         return not (self.problems or self.errors or any(each.fired for each in self.gates))
-
-    @property
-    def export_environment(self) -> EnvironmentFacts | None:
-        """The export environment. None for a plan."""
-        if self.environment is None:
-            return None
-        return EnvironmentFacts(*(getattr(self.environment, f) for f in EnvironmentFacts._fields))
-
-    def is_settled(self, finding: Diagnostic) -> bool:
-        """Return whether a passed self-test has already done what the finding's hint asks for."""
-        self_test = self.package.self_test if self.package is not None else None
-        has_passed = self_test is not None and self_test.passed
-        return has_passed and finding.code == "dynamic-import-library"
 
 
 def files_of(modules: Iterable[ModuleFacts]) -> dict[str, str]:

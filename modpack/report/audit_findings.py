@@ -70,7 +70,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
         *_licenses(audit.distributions),
     ]
     order = list(diagnostic_codes())
-    found.sort(key=lambda d: (d.severity.rank, audit.is_settled(d), order.index(d.code)))
+    found.sort(key=lambda d: (d.severity.rank, order.index(d.code)))
     return tuple(found)
 
 
@@ -172,8 +172,11 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
+    self_test = audit.package.self_test if audit.package is not None else None
     for note in audit.notes:
-        yield replace(note, hint="") if audit.is_settled(note) else note
+        # A passed self-test is what the hint of this note asks for.
+        is_settled = note.code == "dynamic-import-library" and self_test and self_test.passed
+        yield replace(note, hint="") if is_settled else note
 
 
 def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:

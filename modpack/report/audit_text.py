@@ -1,4 +1,4 @@
-"""Audits as text: problems and findings, then mocks, modules, and totals.
+"""Audits as text: problems and findings, then mocks, code, distributions, and totals.
 
 Verifications show findings and code in the same way.
 """
@@ -6,30 +6,29 @@ Verifications show findings and code in the same way.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from modpack.core.environment import is_optional, needed_at_once
 from modpack.core.names import root_of
 from modpack.core.observations import MockEventKind, MockRisk
 from modpack.core.plan import UseKind
-from modpack.core.rules import Action, Owner
+from modpack.core.rules import Action
 from modpack.core.text import counted, human_size, printable
 from modpack.diagnostics import Diagnostic, Severity
 from modpack.errors import listed
 from modpack.report.audit_facts import (
     LICENSE,
     AuditFacts,
+    DistributionFacts,
     MockFacts,
     importers_by_name,
 )
-from modpack.report.facts import ModuleFacts, UseFacts, used_name
+from modpack.report.facts import UseFacts, used_name
 from modpack.report.format import indented, relative, table, title
-from modpack.report.module_groups import ModuleGroup, grouped
-from modpack.report.text import STYLES, distinct, problems_report, relocated, size_of, summed
+from modpack.report.text import distinct, problems_report, relocated
 from modpack.trust.code_listing import CodeListing
 
 _RISK_STYLES = {
@@ -39,11 +38,8 @@ _RISK_STYLES = {
     MockRisk.UNTOUCHED: "green",
 }
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "blue"}
-_LATER = "not needed to load"
 _MOST = {Severity.INFO: 4}
 """Limit of the findings of one code, by severity."""
-_SHORT_CHAIN = 2
-"""A chain that is not worth showing: the saved object, and the module of its class."""
 _SHOWN_PARTS = 5
 _SHOWN_PLACES = 8
 _SHOWN_ROOTS = 8
@@ -107,8 +103,6 @@ def _details(mock: MockFacts, folder: Path | None) -> Iterator[RenderableType]:
         yield _uses(mock.uses, folder)
     elif importers:
         yield Text("no use of its names was found", "dim")
-    if len(mock.chain) > _SHORT_CHAIN:
-        yield Text(printable(f"the first use is reached through {' -> '.join(mock.chain)}"), "dim")
     yield Text(printable(describe_events(mock)), "dim")
 
 
@@ -127,7 +121,6 @@ def by_severity(
     findings: Sequence[Diagnostic],
     most: Mapping[Severity, int],
     folder: Path | None = None,
-    is_settled: Callable[[Diagnostic], bool] = lambda _: False,
 ) -> Iterator[RenderableType]:
     """Yield the findings, grouped by severity and code.
 
@@ -135,7 +128,6 @@ def by_severity(
         findings: The findings, in any order.
         most: Limit of the shown findings of one code, by severity.
         folder: Paths below this folder are shown relative to it.
-        is_settled: Returns whether the self-test already did what a finding's hint asks for.
     """
     for severity in Severity:
         chosen = [each for each in findings if each.severity is severity]
@@ -146,12 +138,7 @@ def by_severity(
         for code in dict.fromkeys(each.code for each in chosen):
             yield indented(Text(code, "bold"), 2)
             alike = [each for each in chosen if each.code == code]
-            if is_settled(alike[0]):
-                subjects = distinct((each.subject for each in alike), _SHOWN_SUBJECTS)
-                text = f"{subjects}: the self-test passed with the packaged modules"
-                yield indented(Text(text), 4)
-            else:
-                yield from _of_one_code(alike, most.get(severity, len(alike)), folder)
+            yield from _of_one_code(alike, most.get(severity, len(alike)), folder)
 
 
 def _of_one_code(
@@ -222,10 +209,10 @@ def audit_report(audit: AuditFacts, folder: Path | None = None) -> RenderableTyp
         _head(audit),
         *_self_test(audit),
         *(["", problems_report(audit.problems, True, folder)] if audit.problems else ()),
-        *by_severity(audit.findings, _MOST, folder, audit.is_settled),
+        *by_severity(audit.findings, _MOST, folder),
         *_mocks(audit, folder),
         *code_part(audit.code),
-        *_modules(audit),
+        *_distributions(audit.distributions),
         "",
         _totals(audit),
         *_verdict(audit),
@@ -251,55 +238,23 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
 
 
-def _modules(audit: AuditFacts) -> Iterator[RenderableType]:
-    at_once = needed_at_once(audit.graph)
-    for action in (Action.INTERN, Action.EXTERN, Action.DENY):
-        chosen = [facts for facts in audit.modules if facts.action is action]
-        if chosen:
-            yield ""
-            yield title(f"{action.past}: {summed(chosen)}", STYLES[action])
-            for group, members in grouped(audit.modules, action):
-                yield from _group(group, members, at_once)
-
-
-def _not_at_once(
-    members: Sequence[ModuleFacts], at_once: frozenset[str] | None
-) -> list[ModuleFacts]:
-    """Return the extern modules of a group that loading does not need."""
-    if members[0].action is not Action.EXTERN:
-        return []
-    if members[0].distribution is not None:
-        return list(members) if is_optional((m.module for m in members), at_once) else []
-    return [each for each in members if is_optional([each.module], at_once)]
-
-
-def _group(
-    group: ModuleGroup, members: Sequence[ModuleFacts], at_once: frozenset[str] | None
-) -> Iterator[RenderableType]:
-    """Yield a distribution with its license and its modules, each with its rule."""
-    license = group.license or ("" if group.version is None else "license unknown")
-    license += ", an editable install" if group.editable else ""
-    parts = filter(None, (printable(license), summed(members)))
-    head = Text.assemble((printable(group.label), "bold"), "  ", "  ".join(parts))
-    if members[0].provided_by in (Owner.STDLIB, Owner.RUNTIME):
-        roots = distinct((root_of(facts.module) for facts in members), _SHOWN_ROOTS)
-        head.append(f"  ({roots})", "dim")
-        yield indented(head, 2)
+def _distributions(distributions: Sequence[DistributionFacts]) -> Iterator[RenderableType]:
+    if not distributions:
         return
-    rules = list(dict.fromkeys(facts.why for facts in members))
-    if len(rules) == 1:
-        head.append(f"  {printable(rules[0])}", "dim")
-    later = _not_at_once(members, at_once)
-    if len(later) == len(members):
-        head.append(f"  {_LATER}", "dim")
-        later = []
-    yield indented(head, 2)
-    rows = table(("", "left"), ("", "right"), ("dim", "left"))
-    for facts in members:
-        why = [printable(facts.why)] if len(rules) > 1 else []
-        why += [_LATER] if facts in later else []
-        rows.add_row(printable(facts.module), size_of(facts), "; ".join(why))
-    yield indented(rows, 4)
+    yield ""
+    yield title(counted(len(distributions), "distribution"), "cyan")
+    rows = table(("", "left"), ("", "left"), ("", "left"), ("dim", "left"))
+    for each in distributions:
+        license = printable(each.license or "license unknown")
+        license += ", an editable install" if each.editable else ""
+        parts = (
+            [f"{each.interned} interned, {human_size(each.size_bytes)}"] if each.interned else []
+        )
+        parts += [f"{each.extern} extern"] if each.extern else []
+        name = f"{each.name}=={each.version}" if each.version else each.name
+        later = "not needed to load" if each.is_optional else ""
+        rows.add_row(printable(name), license, ", ".join(parts), later)
+    yield indented(rows, 2)
 
 
 def _totals(audit: AuditFacts) -> RenderableType:

@@ -72,7 +72,7 @@ def compare_packages(
     """
     with open_archive(before) as first, open_archive(after) as second:
         old = read_compared_package(first)
-        new = read_compared_package(second, old)
+        new = read_compared_package(second)
         sides = _compared_facts(old.facts), _compared_facts(new.facts)
         if sides[0].digest == sides[1].digest:
             return PackageDifferences(*sides)
@@ -89,9 +89,7 @@ def compare_packages(
             *_notes(old, new),
         ]
         found += _others(old, new, found)
-        return PackageDifferences(
-            *sides, tuple(found), tensors.names_tensors, tensors.same_storages
-        )
+        return PackageDifferences(*sides, tuple(found), tensors.names_tensors)
 
 
 def _compared_facts(facts: PackageFacts) -> ComparedFacts:

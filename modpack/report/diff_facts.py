@@ -162,15 +162,12 @@ class PackageDifferences:
         differences: The differences, by part.
         names_tensors: Whether both packages name their tensors. If not, all storages were compared
             by content only.
-        same_storages: Number of storages with the same content among those that were compared by
-            content.
     """
 
     before: ComparedFacts
     after: ComparedFacts
     differences: tuple[Difference, ...] = ()
     names_tensors: bool = True
-    same_storages: int = 0
 
     @property
     def passed(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from modpack.core.hookspec import HookSpec
 from modpack.report.diff_facts import (
@@ -18,7 +18,8 @@ from modpack.report.diff_facts import (
 from modpack.report.facts import HookFacts, hook_flags, hook_target
 from modpack.report.text_diff import WorkBudget, text_difference
 
-_Pair = tuple[HookFacts, HookFacts]
+_Key = tuple[str, str, tuple[str, ...], str, int]
+"""Saved object, kind, target, name of the function, and index among hooks that share these."""
 
 
 def compare_hooks(
@@ -26,8 +27,8 @@ def compare_hooks(
 ) -> Iterator[Difference]:
     """Yield the hooks that differ.
 
-    Hooks of one kind on one target are paired if they call the same function. The remaining ones
-    are paired in order.
+    Hooks of one kind on one target are the same hook if they call functions of the same name; if
+    there are several, in their order.
 
     Args:
         before: Hooks of the first package.
@@ -35,55 +36,34 @@ def compare_hooks(
         with_source: Whether to compare sources line by line.
         effort: Budget for comparing texts.
     """
-    pairs, old, new = _paired(before, after)
-    for change, unpaired in ((Change.REMOVED, old), (Change.ADDED, new)):
-        for hook in unpaired:
-            spec = hook.spec
+    old, new = dict(_keyed(before)), dict(_keyed(after))
+    for key in dict.fromkeys([*old, *new]):
+        was, now = old.get(key), new.get(key)
+        resource, spec = key[0], now or old[key]
+        change, contents, text = Change.of(was, now), None, None
+        if was is not None and now is not None:
+            fields = changed_fields(_hook_fields(was), _hook_fields(now))
+            is_same = was.callable.source == now.callable.source
+            if is_same and not fields:
+                continue
+            contents = Contents.SAME if is_same else Contents.DIFFERENT
+            text = None if is_same or not with_source else _compare_sources(was, now, effort)
+        else:
             values = {"kind": spec.kind, "target": hook_target(spec), **_hook_fields(spec)}
             values |= {"source": spec.callable.source, "location": spec.callable.location}
-            yield _difference(hook, change)._replace(fields=fields_of(change, values))
-    for was, now in pairs:
-        fields = changed_fields(_hook_fields(was.spec), _hook_fields(now.spec))
-        if was.spec.callable.source != now.spec.callable.source:
-            text = _compare_sources(was.spec, now.spec, effort) if with_source else None
-            found = _difference(now, Change.CHANGED)
-            yield found._replace(fields=fields, contents=Contents.DIFFERENT, text=text)
-        elif fields:
-            found = _difference(now, Change.CHANGED)
-            yield found._replace(fields=fields, contents=Contents.SAME)
+            fields = fields_of(change, values)
+        about = f"{spec.kind}: {spec.callable.name}, in {resource}"
+        target = hook_target(spec)
+        yield Difference(Part.HOOK, target, change, about, fields, contents, text, owner=resource)
 
 
-def _difference(hook: HookFacts, change: Change) -> Difference:
-    spec = hook.spec
-    about = f"{spec.kind}: {spec.callable.name}, in {hook.resource}"
-    return Difference(Part.HOOK, hook_target(spec), change, about, owner=hook.resource)
-
-
-def _paired(
-    old: Sequence[HookFacts], new: Sequence[HookFacts]
-) -> tuple[list[_Pair], Sequence[HookFacts], Sequence[HookFacts]]:
-    """Return pairs of hooks, the most similar first, and the unpaired hooks of both sides."""
-    pairs: list[_Pair] = []
-    for length in (7, 5, 3):  # all fields; target and callable; target only
-        waiting: dict[Hashable, deque[HookFacts]] = {}
-        for each in old:
-            waiting.setdefault(_identity(each)[:length], deque()).append(each)
-        left: list[HookFacts] = []
-        for each in new:
-            candidates = waiting.get(_identity(each)[:length])
-            if candidates:
-                pairs.append((candidates.popleft(), each))
-            else:
-                left.append(each)
-        paired = {id(was) for was, _ in pairs}
-        old, new = [each for each in old if id(each) not in paired], left
-    return pairs, old, new
-
-
-def _identity(hook: HookFacts) -> tuple[Hashable, ...]:
-    spec, called = hook.spec, hook.spec.callable
-    where = hook.resource, spec.kind, spec.target
-    return (*where, called.by, called.name, called.source, hook_flags(spec))
+def _keyed(hooks: Sequence[HookFacts]) -> Iterator[tuple[_Key, HookSpec]]:
+    seen: Counter[tuple[object, ...]] = Counter()
+    for each in hooks:
+        spec = each.spec
+        key = each.resource, spec.kind, spec.target, spec.callable.name
+        yield (*key, seen[key]), spec
+        seen[key] += 1
 
 
 def _hook_fields(spec: HookSpec) -> dict[str, str | None]:

@@ -94,20 +94,14 @@ def is_of_self_test(record: str) -> bool:
     return record.startswith((layout.SELF_TEST_TENSORS, layout.SELF_TESTS))
 
 
-def read_compared_package(
-    archive: Archive, other: ComparedPackage | None = None
-) -> ComparedPackage:
+def read_compared_package(archive: Archive) -> ComparedPackage:
     """Read one of the packages.
-
-    Args:
-        archive: The package.
-        other: The package that was read before. Equal records are not decoded again.
 
     Raises:
         ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_checked_manifest(archive)
-    plan = _plan(archive, manifest, other)
+    plan = read_plan(archive, manifest) if manifest is not None else Plan({})
     # Imports are compared as lines of sources, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)
@@ -122,17 +116,6 @@ def read_compared_package(
         environment,
         frozenset(archive.names()),
     )
-
-
-def _plan(archive: Archive, manifest: Manifest | None, other: ComparedPackage | None) -> Plan:
-    if manifest is None:
-        return Plan({})
-    declared = manifest.records.get(layout.GRAPH)
-    if declared is not None and other is not None and other.manifest is not None:
-        if other.manifest.records.get(layout.GRAPH) == declared:
-            archive.read(layout.GRAPH, verify=manifest)
-            return other.plan
-    return read_plan(archive, manifest)
 
 
 def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str) -> bool:

@@ -139,12 +139,10 @@ class ComparedTensors(NamedTuple):
     Attributes:
         differences: Differences of named tensors, of shared storages, and of the other storages.
         names_tensors: Whether both packages name their tensors.
-        same_storages: Number of contents of other storages that both packages have.
     """
 
     differences: tuple[Difference, ...] = ()
     names_tensors: bool = True
-    same_storages: int = 0
 
 
 def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> ComparedTensors:
@@ -153,8 +151,6 @@ def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> Compared
     Named tensors are compared by name, regardless of their storage. Storages without a named
     tensor are compared by content. So are all storages if a package does not record names.
     """
-    if _have_same_tensors(before, after):
-        return ComparedTensors()
     found: list[Difference] = []
     old, new = before.tensors(), after.tensors()
     names_tensors = old is not None and new is not None
@@ -169,17 +165,7 @@ def compare_tensors(before: ComparedPackage, after: ComparedPackage) -> Compared
         found.append(
             Difference(Part.STORAGE, record, change, fields=fields_of(change, {SIZE: size}))
         )
-    return ComparedTensors(tuple(found), names_tensors, len(was.keys() & is_now.keys()))
-
-
-def _have_same_tensors(before: ComparedPackage, after: ComparedPackage) -> bool:
-    """Return whether the tensor records and storages are equal, by their digests."""
-    if before.manifest is None or after.manifest is None:
-        return False
-    records = (layout.TENSORS, *before.storages())
-    others = (layout.TENSORS, *after.storages())
-    old, new = before.manifest.records, after.manifest.records
-    return {r: old.get(r) for r in records} == {r: new.get(r) for r in others}
+    return ComparedTensors(tuple(found), names_tensors)
 
 
 def _tensors(

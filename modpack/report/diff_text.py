@@ -121,7 +121,6 @@ def _sections(found: PackageDifferences) -> Iterator[_Section]:
                 shown = [(d._replace(subject=f"{d.owner}: {d.subject}"), t) for d, t in shown]
         elif part is Part.STORAGE:
             title = title if found.names_tensors else "tensor storages"
-            summary += f", {found.same_storages} the same"
         yield _Section(title, summary, tuple(_lines(part, shown)))
 
 

@@ -218,23 +218,6 @@ class StorageFacts:
     size_bytes: int
 
 
-@dataclass(frozen=True)
-class PlanFacts:
-    """The contents of a package that can be written.
-
-    Attributes:
-        modules: All modules with a decision, sorted by path.
-        problems: Reasons why the package cannot be written.
-        notes: Hazards and remarks.
-        files: Files that are included with the code.
-    """
-
-    modules: tuple[ModuleFacts, ...]
-    problems: tuple[Diagnostic, ...] = ()
-    notes: tuple[Diagnostic, ...] = ()
-    files: tuple[ResourceFacts, ...] = ()
-
-
 class MainResource(NamedTuple):
     """The name, ``PACKAGE/RESOURCE``, of the object that :func:`modpack.load` loads.
 
@@ -298,6 +281,31 @@ class PackageFacts:
         python = f"Python {self.python}" if self.python else None
         torch = f"torch {self.torch}" if self.torch else None
         return ", ".join(filter(None, (python, torch, self.platform)))
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """A package, or a plan of one.
+
+    Attributes:
+        modules: All modules that the package contains or needs, sorted by path.
+        problems: Reasons why the package cannot be written. Empty for a package.
+        notes: Hazards and remarks.
+        files: Files that were included with the code.
+        package: The package. Null if none was written.
+    """
+
+    modules: tuple[ModuleFacts, ...]
+    problems: tuple[Diagnostic, ...] = ()
+    notes: tuple[Diagnostic, ...] = ()
+    files: tuple[ResourceFacts, ...] = ()
+    package: PackageFacts | None = None
+
+    @staticmethod
+    def of_package(facts: PackageFacts) -> PlanFacts:
+        """Return the document of a package."""
+        files = tuple(each for each in facts.resources if each.kind.comes_with_code)
+        return PlanFacts(facts.modules, (), facts.notes, files, facts)
 
 
 def plan_facts(plan: Plan) -> PlanFacts:

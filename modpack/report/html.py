@@ -40,7 +40,6 @@ from modpack.report.facts import (
 from modpack.report.html_document import (
     PackagedSources,
     drawn_graph,
-    is_self_test_input,
     packed,
     page_document,
     sources_document,
@@ -159,12 +158,7 @@ class PageData:
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
         """Return the first importers of a module, preferably with a line."""
-        needed = (
-            each
-            for each in facts.importers
-            if each.kind.is_dependency
-            if each.importer in self.audit.graph or not is_self_test_input(each.importer)
-        )
+        needed = (each for each in facts.importers if each.kind.is_dependency)
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_SHOWN_IMPORTERS])
 
     def importers_of_mock(self, mock: MockFacts) -> tuple[ImporterFacts, ...]:

@@ -52,31 +52,23 @@ def is_self_test_input(node: str) -> bool:
 
 
 def drawn_graph(audit: AuditFacts) -> DependencyGraph:
-    """Return the graph of an audit with the imports of mocks, without unneeded self-test inputs.
+    """Return the graph of an audit with the imports of the module that mocks import.
 
-    The inputs of a self-test are saved with the package, but loading the model does not load them.
-    Import chains start at them only for modules that the chains of the model do not reach. The
-    module that mocks import is in no plan, so its imports are added.
+    No plan has that module.
 
     Args:
         audit: The audit.
     """
-    omitted = _unneeded_inputs(audit)
-    mock_imports = list(_imports_of_mocks(audit))
-    if not (omitted or mock_imports):
+    added = list(_imports_of_mocks(audit))
+    if not added:
         return audit.graph
     graph = DependencyGraph()
     for node in audit.graph.nodes():
-        if node not in omitted:
-            graph.add_node(node)
-    for edge in audit.graph.edges():
-        if edge.importer not in omitted:
-            graph.add_edge(edge)
-    for root in audit.graph.roots():
-        if root not in omitted:
-            graph.mark_root(root)
-    for edge in mock_imports:
+        graph.add_node(node)
+    for edge in (*audit.graph.edges(), *added):
         graph.add_edge(edge)
+    for root in audit.graph.roots():
+        graph.mark_root(root)
     return graph
 
 
@@ -105,23 +97,6 @@ def _depths_on_chains(previous: Mapping[str, str | None]) -> dict[str, int]:
     for name, before in previous.items():
         depths[name] = 0 if before is None else depths[before] + 1
     return depths
-
-
-def _unneeded_inputs(audit: AuditFacts) -> frozenset[str]:
-    """Return the self-test inputs at which no needed chain starts."""
-    inputs = frozenset(filter(is_self_test_input, audit.graph.nodes()))
-    if not inputs:
-        return inputs
-    decided = {facts.module for facts in audit.modules}
-    previous = previous_on_chains(audit.graph)
-    needed = {_start(module, previous) for module in decided if module in previous}
-    return inputs - needed
-
-
-def _start(node: str, previous: Mapping[str, str | None]) -> str:
-    while (before := previous[node]) is not None:
-        node = before
-    return node
 
 
 def _imports_of_mocks(audit: AuditFacts) -> Iterable[Edge]:

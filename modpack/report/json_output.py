@@ -5,26 +5,14 @@ their commands. The annotations of a document describe its keys, and the ``Attri
 docstring explain them. ``make schemas`` writes the JSON schemas in ``docs/reference/json`` from
 both. Under one schema number, keys are only added. A change that could mislead a reader of the
 present documents increments :data:`SCHEMA`.
-
-Types of other modules are imported for type checking only, so that printing one document does not
-import the modules of all others.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from modpack.core.codec import record_to_json
-
-if TYPE_CHECKING:
-    from modpack.diagnostics import Diagnostic
-    from modpack.report.facts import (
-        ModuleFacts,
-        PackageFacts,
-        PlanFacts,
-        ResourceFacts,
-    )
 
 SCHEMA: Final = 1
 
@@ -58,35 +46,6 @@ class ErrorDocument(NamedTuple):
     """
 
     error: ErrorFacts
-
-
-class PackageDocument(NamedTuple):
-    """A package, or a plan of one.
-
-    Attributes:
-        package: The package. Null if none was written.
-        modules: All modules that the package contains or needs, sorted by path.
-        problems: Reasons why the package cannot be written. Empty for a package.
-        notes: Hazards and remarks.
-        files: Files that were included with the code.
-    """
-
-    package: PackageFacts | None
-    modules: tuple[ModuleFacts, ...]
-    problems: tuple[Diagnostic, ...]
-    notes: tuple[Diagnostic, ...]
-    files: tuple[ResourceFacts, ...]
-
-
-def package_document(facts: PackageFacts) -> PackageDocument:
-    """Return the document of a package."""
-    files = tuple(each for each in facts.resources if each.kind.comes_with_code)
-    return PackageDocument(facts, facts.modules, (), facts.notes, files)
-
-
-def plan_document(facts: PlanFacts) -> PackageDocument:
-    """Return the document of a plan."""
-    return PackageDocument(None, facts.modules, facts.problems, facts.notes, facts.files)
 
 
 class SkippedRow(NamedTuple):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from modpack.core.call_signature import Batching
@@ -19,7 +21,6 @@ from modpack.core.plan import (
     has_chain_to_show,
     html_details,
     html_heading,
-    html_list,
     html_table,
     problems_by_cause,
 )
@@ -57,6 +58,7 @@ _ROWS: Final[Mapping[Batching, str]] = {
     "dependent": "; calls cannot share a batch",
     "untested": "",
 }
+_HTML_COLUMNS = 120
 _MAX_NAMES = 8
 """Limit of the names that are listed as recorded. Larger numbers are counted only."""
 _COLORS = {
@@ -339,7 +341,7 @@ def _totals(facts: PackageFacts) -> RenderableType:
 
 
 def package_html(facts: PackageFacts) -> str:
-    """Return a package as HTML for notebooks."""
+    """Return a package as HTML for notebooks: the most important facts, and the whole report."""
     storages = facts.storages
     head = [
         ("format", facts.format),
@@ -349,27 +351,16 @@ def package_html(facts: PackageFacts) -> str:
         ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
         ("digest", facts.digest),
     ]
-    warnings = (str(note) for note in facts.notes if note.severity is Severity.WARNING)
-    parts = [
-        html_heading(facts.path, human_size(facts.size_bytes)),
-        html_table([], head),
-        html_list(warnings),
-    ]
-    for action in Action:
-        modules = [each for each in facts.modules if each.action is action]
-        rows = [(each.module, each.requirement or size_of(each), each.why) for each in modules]
-        parts.append(_html_part(f"{action.past}: {len(rows)}", ("module", "from", "rule"), rows))
-    specs = [each.spec for each in facts.hooks]
-    rows = [(spec.kind, " + ".join(spec.target), spec.callable.name) for spec in specs]
-    parts.append(_html_part(counted(len(rows), "hook"), ("kind", "on", "calls"), rows))
-    saved = [each for each in facts.resources if not each.kind.comes_with_code]
-    rows = [(each.record, each.kind.value, human_size(each.size_bytes)) for each in saved]
-    parts.append(_html_part(counted(len(rows), "resource"), ("record", "kind", ""), rows))
-    return "".join(parts)
-
-
-def _html_part(summary: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return html_details(summary, html_table(head, rows)) if rows else ""
+    console = Console(file=StringIO(), width=_HTML_COLUMNS, color_system=None)
+    with console.capture() as captured:
+        console.print(package_report(facts))
+    return "".join(
+        (
+            html_heading(facts.path, human_size(facts.size_bytes)),
+            html_table([], head),
+            html_details("contents", f"<pre>{escape(captured.get())}</pre>"),
+        )
+    )
 
 
 def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -> RenderableType:

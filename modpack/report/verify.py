@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import BinaryIO, Final
 
 from modpack.archive import layout
@@ -206,7 +205,7 @@ def verify_package(
     except NotAPackageError:
         raise
     except ArchiveError as failure:
-        return _refused_at_once(failure, source)
+        return _refused_at_once(failure)
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
         return _Verification(archive, path, policy, keys).facts()
@@ -218,25 +217,12 @@ def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError)
     return Diagnostic.from_code(code, subject, failure.reason, hint=hint)
 
 
-def _refused_at_once(
-    failure: ArchiveError, source: str | os.PathLike[str] | BinaryIO
-) -> VerifyFacts:
+def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
     """Return the result for an archive that cannot be opened."""
     subject = failure.record or failure.path
     finding = _from_error("archive-invalid", subject, failure)
     check = CheckFacts("structure", 0, "records", False)
-    size = _bytes_at(source) if isinstance(source, (str, os.PathLike)) else 0
-    return VerifyFacts(failure.path, None, None, size, (check,), (finding,))
-
-
-def _bytes_at(path: str | os.PathLike[str]) -> int:
-    """Return the size of a file, or of all files in a folder; 0 if it cannot be read."""
-    target = Path(path)
-    try:
-        files = [target] if target.is_file() else [f for f in target.rglob("*") if f.is_file()]
-        return sum(file.lstat().st_size for file in files)
-    except OSError:  # deleted in the meantime
-        return 0
+    return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
 
 
 def _damaged(reasons: Mapping[str, str]) -> Iterator[Diagnostic]:

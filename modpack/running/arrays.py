@@ -59,7 +59,7 @@ def open_pt(file: str, layout: Layout) -> ArraySource:
     """Open a file of ``torch.save``: a tensor, or a dict. Only tensors and plain values load."""
     with reading(file):
         try:
-            loaded = _load_tensors(file)
+            loaded = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except Exception as failure:
             if "Weights only load failed" not in str(failure):
                 raise
@@ -71,13 +71,6 @@ def open_pt(file: str, layout: Layout) -> ArraySource:
     values = flatten_named(layout.signature, loaded) if isinstance(loaded, dict) else {"": loaded}
     stored = {n: in_memory(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
     return _named(file, layout, stored)
-
-
-def _load_tensors(file: str) -> object:
-    try:
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except RuntimeError:  # the format before torch 1.6 cannot be mapped
-        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def open_safetensors(file: str, layout: Layout) -> ArraySource:

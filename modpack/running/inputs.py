@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from modpack.core.names import root_of
-from modpack.errors import DataError, ModpackError, listed
+from modpack.errors import DataError, ModpackError
 
 STDIN: Final = "-"
 IMAGE: Final = "image"
@@ -202,11 +202,6 @@ def require_library(module: str, purpose: str) -> ModuleType:
             f"{purpose} require {names.get(root, root)}, which is not installed",
             hint="Run: pip install 'modpack[run]'",
         ) from failure
-
-
-def describe_inputs(files: Sequence[InputFile]) -> str:
-    """Return the inputs for a message, shortened."""
-    return listed([each.label for each in files], 3)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from modpack.core.process import ProgressUnit, phase
-from modpack.errors import DataError
+from modpack.errors import DataError, listed
 from modpack.predicting.predictor import Predictor
 from modpack.predicting.rows import (
     BadRow,
@@ -19,7 +19,7 @@ from modpack.predicting.rows import (
 )
 from modpack.report.json_output import RunDocument, SkippedRow
 from modpack.running.formats import open_source
-from modpack.running.inputs import InputFile, describe_inputs
+from modpack.running.inputs import InputFile
 from modpack.running.outputs import OutputFile
 from modpack.running.summary import OutputSummary
 
@@ -90,7 +90,7 @@ def run_package(
             items = merge(source.chunks(), layout)
             skipped = run_rows(predictor.predict, items, layout, write, on_error)
         if not summary.rows and not skipped:
-            raise DataError(describe_inputs(files), "there are no rows")
+            raise DataError(listed([each.label for each in files], 3), "there are no rows")
         if written is not None and summary.rows:
             written.finish(is_single)
         return RunResult(summary, skipped, is_single, predictor.device)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from modpack.predicting.decoding import decode_named, parse_document
 from modpack.predicting.row_sources import RowSource, decode_rows
 from modpack.predicting.rows import Layout, Place
 from modpack.running.inputs import reading
-
-_BLOCK_BYTES: Final = 1 << 20
 
 
 class JsonlSource(RowSource[bytes]):
@@ -23,7 +20,7 @@ class JsonlSource(RowSource[bytes]):
     """
 
     def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, count_lines(file))
+        super().__init__(file, layout)
 
     def _rows(self) -> Iterator[tuple[Place, bytes]]:
         number = 0
@@ -38,12 +35,3 @@ class JsonlSource(RowSource[bytes]):
 
     def _decode_all(self, rows: Sequence[bytes]) -> dict[str, object] | None:
         return decode_rows(self._layout, [parse_document(row) for row in rows])
-
-
-def count_lines(file: str) -> int:
-    """Return the number of lines, for the progress display only. Takes 0.3 s per GB."""
-    count, last = 0, b"\n"
-    with reading(file), Path(file).open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            count, last = count + block.count(b"\n"), block[-1:]
-    return count + (last != b"\n")

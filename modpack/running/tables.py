@@ -9,7 +9,7 @@ import sys
 import warnings
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -24,7 +24,6 @@ from modpack.predicting.row_sources import ROWS_READ, RowSource
 from modpack.predicting.rows import Layout, Place, row_spec
 from modpack.predicting.values import convert
 from modpack.running.inputs import reading, require_library
-from modpack.running.row_files import count_lines
 
 
 class Assignment(NamedTuple):
@@ -132,8 +131,11 @@ def _check_count(file: str, layout: Layout, assigned: Assignment) -> None:
         )
 
 
-def fold(value: object, spec: ValueSpec) -> object:
-    """Return the elements of a row in the shape of the input, in row-major order."""
+def _decode_cells(assigned: Assignment, spec: ValueSpec, cells: Sequence[object]) -> object:
+    """Return the value of an input in one row; several cells are in row-major order."""
+    if not assigned.is_vector:
+        return decode_value(spec, cells[0])
+    value = decode_value(spec, cells)
     if not isinstance(value, torch.Tensor) or spec.shape is None or len(spec.shape) < 2:
         return value
     try:
@@ -156,7 +158,7 @@ class CsvSource(RowSource[list[str]]):
     """
 
     def __init__(self, file: str, layout: Layout) -> None:
-        super().__init__(file, layout, max(count_lines(file) - 1, 0))
+        super().__init__(file, layout)
         with reading(file), Path(file).open(encoding="utf-8-sig", newline="") as stream:
             header = next(csv.reader(stream), None)
         if not header:
@@ -184,7 +186,16 @@ class CsvSource(RowSource[list[str]]):
                 ) from failure
 
     def _decode(self, row: list[str]) -> dict[str, object]:
-        return _decode_cells(self._row_specs, self._assigned, self._header, row)
+        header = self._header
+        if len(row) != len(header):
+            text = f"expected {len(header)} columns as in the first line, got {len(row)}"
+            raise InputMismatchError((text,))
+        values: dict[str, object] = {}
+        for each in self._assigned:
+            spec = self._row_specs[each.name]
+            cells = [_parse(row[index], spec, header[index]) for index in each.columns]
+            values[each.name] = _decode_cells(each, spec, cells)
+        return values
 
     def _decode_all(self, rows: Sequence[list[str]]) -> dict[str, object] | None:
         if any(len(row) != len(self._header) for row in rows):
@@ -221,26 +232,6 @@ def _parse_numbers(
     if not bool(numbers.isfinite().all()):
         return None
     return convert(numbers, dtype)
-
-
-def _decode_cells(
-    specs: Mapping[str, ValueSpec],
-    assigned: Iterable[Assignment],
-    header: Sequence[str],
-    row: Sequence[str],
-) -> dict[str, object]:
-    if len(row) != len(header):
-        text = f"expected {len(header)} columns as in the first line, got {len(row)}"
-        raise InputMismatchError((text,))
-    values: dict[str, object] = {}
-    for each in assigned:
-        spec = specs[each.name]
-        cells = [_parse(row[index], spec, header[index]) for index in each.columns]
-        if each.is_vector:
-            values[each.name] = fold(decode_value(spec, cells), spec)
-        else:
-            values[each.name] = decode_value(spec, cells[0])
-    return values
 
 
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -328,8 +319,7 @@ class ParquetSource(RowSource[Any]):
                 continue
             spec = self._row_specs[each.name]
             cells = [row.column(self._columns[index])[0].as_py() for index in each.columns]
-            value = decode_value(spec, cells if each.is_vector else cells[0])
-            values[each.name] = fold(value, spec) if each.is_vector else value
+            values[each.name] = _decode_cells(each, spec, cells)
         return values
 
     def _tensor(self, batch: Any, assigned: Assignment) -> torch.Tensor | None:

@@ -2,8 +2,8 @@
 
 Source alone cannot re-create such a class, because names in it refer to variables of a call that
 has ended. The class is therefore saved in parts. Its functions are saved by their source like any
-others. The generated functions of dataclasses, named tuples, enums, and typed dictionaries have no
-source; the input that they are generated from is saved.
+others. The generated functions of dataclasses, named tuples, and enums have no source; the input
+that they are generated from is saved.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from modpack.pickling.classes import (
     make_class,
     make_enum,
     make_named_tuple,
-    make_typed_dict,
 )
 from modpack.saving.base import RefusedError
 from modpack.saving.function_source import find_live_object
@@ -35,8 +34,11 @@ _Generated = tuple[Callable[..., type], tuple[Any, ...], dict[str, Any]]
 def _generated(cls: type, module: Any) -> _Generated | None:
     if isinstance(cls, enum.EnumMeta):
         return _enum_parts(cls, module)
-    if type(cls) is type(_Typed):
-        return _typed_dict_parts(cls, module)
+    if typing.is_typeddict(cls):
+        raise RefusedError(
+            f"the typed dictionary {cls.__qualname__} is not found under its name",
+            hint="Define it at the top level of a module.",
+        )
     if cls.__bases__ == (tuple,) and isinstance(vars(cls).get("_fields"), tuple):
         return _named_tuple_parts(cls, module)
     return None
@@ -74,18 +76,6 @@ def _is_generated(function: Any) -> bool:
     return code is not None and (
         code.co_filename.startswith("<string>") or code.co_filename in generators
     )
-
-
-class _Typed(typing.TypedDict):
-    """An example that gives access to the metaclass of typed dictionaries."""
-
-
-def _typed_dict_parts(cls: Any, module: Any) -> _Generated:
-    names = ("__required_keys__", "__optional_keys__", "__doc__")
-    attributes = {name: getattr(cls, name) for name in names}
-    hints = dict(cls.__annotations__)
-    arguments = (cls.__name__, cls.__qualname__, module, hints, cls.__total__)
-    return make_typed_dict, arguments, attributes
 
 
 def _enum_parts(cls: Any, module: Any) -> _Generated:

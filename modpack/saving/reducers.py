@@ -9,16 +9,13 @@ because nothing would keep it after loading. Such references are dead after load
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import copy
 import enum
 import functools
 import gc
-import inspect
 import logging
 import operator
-import queue
 import random
 import re
 import sys
@@ -86,19 +83,6 @@ def _dict_view(method: Any) -> Any:
     return reduce
 
 
-def _memory_view(view: memoryview, context: ObjectGraph) -> Any:
-    base: Any = view.obj
-    whole = memoryview(base)
-    if not view.c_contiguous or view.nbytes != whole.nbytes:
-        if not whole.readonly:
-            raise RefusedError(
-                "a memoryview of a part of an object cannot be saved",
-                hint="Save the object, and create the view on first use.",
-            )
-        base = view.tobytes()
-    return remade.memory_view, (base, view.format, list(view.shape or ()), view.readonly)
-
-
 def _property(made: Any, context: ObjectGraph) -> Any:
     doc = made.__doc__ if isinstance(made.__doc__, str) else None
     return remade.property_of, (type(made), made.fget, made.fset, made.fdel, doc)
@@ -108,15 +92,6 @@ def _cached(function: Any, context: ObjectGraph) -> Any:
     options = function.cache_parameters()
     parts = (function.__wrapped__, options["maxsize"], options["typed"])
     return context.reduce_to_name(function) or (remade.lru_cached, parts)
-
-
-def _manager(manager: Any, context: ObjectGraph) -> Any:
-    if not hasattr(manager, "func") or inspect.getgeneratorstate(manager.gen) != "GEN_CREATED":
-        raise RefusedError(
-            "a context manager that has been entered cannot be saved",
-            hint="Create it where it is entered.",
-        )
-    return remade.resumed_manager, (type(manager), manager.func, manager.args, manager.kwds)
 
 
 def _descriptor(descriptor: Any, context: ObjectGraph) -> Any:
@@ -182,18 +157,12 @@ STANDARD: tuple[Row, ...] = (
         (types.MappingProxyType,),
         lambda proxy, context: (remade.mapping_proxy, (gc.get_referents(proxy)[0],)),
     ),
-    ReducerRow((memoryview,), _memory_view),
     ReducerRow((enum.Enum, enum.Flag), _enum_member, subclasses=True),
     ReducerRow((property,), _property, subclasses=True),
     ReducerRow(
         (staticmethod, classmethod), lambda wrapper, context: (type(wrapper), (wrapper.__func__,))
     ),
     ReducerRow((type(functools.lru_cache(len)),), _cached),
-    ReducerRow(
-        (contextlib._GeneratorContextManager, contextlib._AsyncGeneratorContextManager),
-        _manager,
-        subclasses=True,
-    ),
     ReducerRow((types.GetSetDescriptorType,), _descriptor),
     ReducerRow((super,), _super),
     ReducerRow(("_struct.Struct",), lambda layout, context: (type(layout), (layout.format,))),
@@ -282,10 +251,6 @@ WEAK: tuple[Row, ...] = (
 """Rows for weak references and their containers."""
 
 
-def _barrier(barrier: Any, context: ObjectGraph) -> Any:
-    return remade.fresh_barrier, (barrier.parties, barrier._action, barrier._timeout)
-
-
 def _executor(pool: Any, context: ObjectGraph) -> Any:
     if pool._work_queue.qsize() or pool._shutdown:
         state = "has been shut down" if pool._shutdown else "has pending work"
@@ -297,15 +262,6 @@ def _executor(pool: Any, context: ObjectGraph) -> Any:
 
 _COUNTED = r"ThreadPoolExecutor-\d+"
 """The default name of a thread pool, which contains the number of pools in the process."""
-
-
-def _simple_queue(waiting: Any, context: ObjectGraph) -> Any:
-    if not waiting.empty():
-        raise RefusedError(
-            "a queue.SimpleQueue with items cannot be saved, because its items cannot be listed",
-            hint="Empty it, or use a queue.Queue.",
-        )
-    return remade.fresh_simple_queue, ()
 
 
 def _context_var(variable: Any, context: ObjectGraph) -> Any:
@@ -328,13 +284,12 @@ THREADS: tuple[Row, ...] = (
         lambda condition, context: (remade.fresh_condition, (condition._lock,)),
         by_name=True,
     ),
-    ReducerRow((threading.Event, threading.Semaphore), by_name=True),
+    ReducerRow((threading.Event, threading.Semaphore, threading.Barrier), by_name=True),
     ReducerRow(
         (threading.BoundedSemaphore,),
         lambda semaphore, context: (remade.fresh_semaphore, (semaphore._initial_value,)),
         by_name=True,
     ),
-    ReducerRow((threading.Barrier,), _barrier, by_name=True),
     ReducerRow(
         (threading.local,),
         lambda local, context: (remade.thread_local, (type(local),), dict(vars(local))),
@@ -342,7 +297,6 @@ THREADS: tuple[Row, ...] = (
         by_name=True,
     ),
     ReducerRow((ThreadPoolExecutor,), _executor, by_name=True),
-    ReducerRow((queue.SimpleQueue,), _simple_queue, by_name=True),
     ReducerRow((contextvars.ContextVar,), _context_var, by_name=True),
 )
 """Rows for locks, queues, pools, and thread-local data."""

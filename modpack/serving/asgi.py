@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from modpack.serving.open_inference import HEADER_LENGTH_KEY, model_metadata, server_metadata
 from modpack.serving.openapi import openapi_document
@@ -51,16 +51,6 @@ _MODEL: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/(infer|
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-class Metrics(Protocol):
-    """The figures of a server."""
-
-    def answered(self, model: str, kind: str, status: int, seconds: float) -> None:
-        """Count an answered request."""
-
-    def render(self) -> tuple[str, bytes]:
-        """Return the media type of all figures, and their text."""
-
-
 class _ClientGone(Exception):
     """The client has closed the connection."""
 
@@ -70,12 +60,11 @@ class ServerApp:
 
     Args:
         server: The models.
-        metrics: Counts requests.
     """
 
-    def __init__(self, server: ModelServer, metrics: Metrics) -> None:
+    def __init__(self, server: ModelServer) -> None:
         self._server = server
-        self._metrics = metrics
+        self._metrics = server.metrics
         self._prefix = os.urandom(4).hex()
         self._numbers = itertools.count(1)
         self._ended: list[_Ended] = []

@@ -21,8 +21,11 @@ _MAX_DEATHS: Final = 2
 """Workers that may die of a request before it is given up."""
 
 
-class Observer(Protocol):
-    """The receiver of figures about a model."""
+class Metrics(Protocol):
+    """The figures of a server."""
+
+    def answered(self, model: str, kind: str, status: int, seconds: float) -> None:
+        """Count an answered request."""
 
     def computed(self, model: str, requests: int, seconds: float) -> None:
         """Count a batch."""
@@ -32,6 +35,9 @@ class Observer(Protocol):
 
     def replaced(self, model: str, succeeded: bool) -> None:
         """Count an attempt to replace the package."""
+
+    def render(self) -> tuple[str, bytes]:
+        """Return the media type of all figures, and their text."""
 
 
 class Job:
@@ -106,13 +112,13 @@ class Dispatcher:
     Args:
         name: Name of the model.
         settings: Limits of batches, waiting, and time.
-        observer: Receives the sizes and durations of batches.
+        metrics: Receives the sizes and durations of batches.
     """
 
-    def __init__(self, name: str, settings: ServerSettings, observer: Observer) -> None:
+    def __init__(self, name: str, settings: ServerSettings, metrics: Metrics) -> None:
         self._name = name
         self._settings = settings
-        self._observer = observer
+        self._metrics = metrics
         self._pending: deque[Job] = deque()
         self._idle: list[JobWorker] = []
         self._running: dict[JobWorker, deque[_Batch]] = {}
@@ -181,7 +187,7 @@ class Dispatcher:
         batches_done = -(-len(jobs) // self._settings.max_batch)
         self._seconds += (seconds / batches_done - self._seconds) / 4
         for job in jobs[:: self._settings.max_batch]:
-            self._observer.computed(self._name, job.batch, seconds / batches_done)
+            self._metrics.computed(self._name, job.batch, seconds / batches_done)
         if batches:
             self._dispatch()
             return False

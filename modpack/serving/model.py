@@ -8,7 +8,7 @@ from typing import Final
 
 from modpack.core.call_signature import CallSignature
 from modpack.errors import ModpackError
-from modpack.serving.dispatch import Dispatcher, Observer
+from modpack.serving.dispatch import Dispatcher, Metrics
 from modpack.serving.frames import LoadedPackage, LoadOrder
 from modpack.serving.open_inference import version_of
 from modpack.serving.pool import WorkerPool
@@ -22,7 +22,7 @@ class ServedModel:
 
     Args:
         order: The package, and how to load it.
-        observer: Receives figures.
+        metrics: Receives figures.
         log: Writes log lines.
 
     Attributes:
@@ -34,11 +34,11 @@ class ServedModel:
     digest: str
     signature: CallSignature
 
-    def __init__(self, order: LoadOrder, observer: Observer, log: Log) -> None:
+    def __init__(self, order: LoadOrder, metrics: Metrics, log: Log) -> None:
         self.name = order.name
-        self.dispatcher = Dispatcher(order.name, order.settings, observer)
+        self.dispatcher = Dispatcher(order.name, order.settings, metrics)
         self._order = order
-        self._observer = observer
+        self._metrics = metrics
         self._log = log
         self._retired: set[asyncio.Task[None]] = set()
         self._seen = _identity(order.path)
@@ -86,7 +86,7 @@ class ServedModel:
         self._log("ready", model=self.name, version=self.version, workers=self._pool.pids)
 
     def _count_lost(self, pid: int | None) -> None:
-        self._observer.worker_lost(self.name)
+        self._metrics.worker_lost(self.name)
         self._log("worker lost", model=self.name, pid=pid)
 
     async def _watch(self) -> None:
@@ -108,14 +108,14 @@ class ServedModel:
         except Exception as failure:  # of any kind: the previous package must go on answering
             if pool is not None:
                 await pool.close(0)
-            self._observer.replaced(self.name, False)
+            self._metrics.replaced(self.name, False)
             is_broken = self._pool.is_broken
             kept = "no worker can be replaced" if is_broken else "the previous one answers"
             self._log("replacement failed", model=self.name, error=str(failure), result=kept)
             return isinstance(failure, ModpackError)  # others are of the system, not of the file
         previous, self._pool = self._pool, pool
         self._adopt(package)
-        self._observer.replaced(self.name, True)
+        self._metrics.replaced(self.name, True)
         timeout = self._order.settings.timeout
         run_in_background(
             "end old workers", lambda: previous.close(timeout), self._retired, self._log

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from modpack.core.policy import TrustPolicy
-from modpack.serving.dispatch import Job, Observer
+from modpack.serving.dispatch import Job, Metrics
 from modpack.serving.frames import LoadOrder
 from modpack.serving.model import ServedModel
 from modpack.serving.open_inference import HEADER_LENGTH, HEADER_LENGTH_KEY
@@ -25,12 +25,13 @@ class ModelServer:
         packages: The packages by name of the model.
         settings: The settings of the server.
         policy: The trust policy of the packages. None allows everything.
-        observer: Receives figures.
+        metrics: The figures of the models and of requests.
         log: Writes log lines.
 
     Attributes:
         models: The models by name.
         settings: The settings.
+        metrics: The figures.
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class ModelServer:
         packages: Mapping[str, str],
         settings: ServerSettings,
         policy: TrustPolicy | None,
-        observer: Observer,
+        metrics: Metrics,
         log: Log,
     ) -> None:
         self.settings = settings
+        self.metrics = metrics
         self.log = log
         self.models = {
-            name: ServedModel(LoadOrder(name, path, settings, policy), observer, log)
+            name: ServedModel(LoadOrder(name, path, settings, policy), metrics, log)
             for name, path in packages.items()
         }
 

@@ -390,12 +390,6 @@ def test_audit_lists_uses_in_annotations(mocks):
     }
 
 
-def test_audit_shows_import_chain_of_first_use(mocks):
-    chains = {module: mocks[module]["chain"] for module in ("telemetry.live", "telemetry.dumps")}
-    assert chains["telemetry.live"] == [SAVED, "scout.net"]
-    assert chains["telemetry.dumps"] == [SAVED, "scout.net", "scout.debugging"]
-
-
 def test_parent_mocked_only_for_submodules_is_untouched(mocks):
     found = mocks["telemetry"]
     assert found["risk"] == "untouched"
@@ -549,8 +543,7 @@ def test_unknown_gate_is_rejected_with_suggestion(first):
 
 def test_audit_text_starts_with_problems_and_risks(first):
     text = asked("audit", first).output
-    first_module = text.index("gridkit.cells")
-    assert text.index("telemetry.live") < first_module
+    assert text.index("telemetry.live") < text.index("gridkit==0.9.1")
     assert place("scout/net.py", "live.beat(") in text
     assert "GPL-3.0-only" in text
 
@@ -595,20 +588,6 @@ SHORTEST = [
     ("scout.net", "scout.blocks", BLOCKS, "required"),
     ("scout.blocks", "gridkit.cells", ("scout/blocks.py", "from gridkit"), "required"),
 ]
-LONGER = [
-    [
-        SAVED_OBJECT,
-        ("scout.net", "scout.left", LEFT, "required"),
-        ("scout.left", "scout.blocks", ("scout/left.py", "scout.blocks"), "required"),
-        ("scout.blocks", "gridkit.cells", ("scout/blocks.py", "from gridkit"), "required"),
-    ],
-    [
-        SAVED_OBJECT,
-        ("scout.net", "scout.left", LEFT, "required"),
-        ("scout.left", "scout.right", ("scout/left.py", "import scout.right"), "required"),
-        ("scout.right", "gridkit.cells", ("scout/right.py", "from gridkit"), "required"),
-    ],
-]
 
 
 def _steps(chain: dict) -> list[tuple]:
@@ -630,13 +609,6 @@ def test_why_shows_shortest_chain_with_locations_and_kinds(first):
     document = told("why", first, "gridkit.cells")
     assert [_steps(chain) for chain in document["chains"]] == [_known(SHORTEST)]
     assert document["rule"] == "intern('gridkit.**')"
-
-
-def test_why_all_sorts_chains_by_length_despite_cycle(first):
-    document = told("why", first, "gridkit.cells", "--all")
-    chains = [_steps(chain) for chain in document["chains"]]
-    assert chains[0] == _known(SHORTEST)
-    assert sorted(chains[1:], key=str) == sorted(map(_known, LONGER), key=str)
 
 
 @pytest.mark.parametrize(
@@ -885,7 +857,7 @@ def test_sbom_lists_dependencies_of_components(bill):
     [
         ["audit"],
         ["audit", "--fail-on", "mock-not-observed"],
-        ["why", "gridkit.cells", "--all"],
+        ["why", "gridkit.cells"],
         ["diff", "OTHER"],
         ["requirements"],
         ["requirements", "--lock"],

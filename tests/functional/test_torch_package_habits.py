@@ -19,7 +19,6 @@ from modpack import (
     PackagingError,
     sys_importer,
 )
-from modpack.errors import ArchiveError
 
 
 def opened(buffer: io.BytesIO) -> PackageImporter:
@@ -289,28 +288,3 @@ def test_ordered_importer_failure_is_caught_as_either_error(two_packages):
     with pytest.raises(ObjNotFoundError) as failure:
         OrderedImporter(first, second).get_name(of_host)
     assert isinstance(failure.value, ObjMismatchError)
-
-
-def test_importer_reads_package_through_torch_reader(tmp_path):
-    target = tmp_path / "net.modpack"
-    modpack.save(torch.nn.Linear(2, 3), target)
-    reader = torch._C.PyTorchFileReader(str(target))
-    importer = PackageImporter(reader, verify="full")
-    net = importer.load_pickle(*importer.main_resource())
-    assert torch.equal(net.weight, modpack.load(target).weight)
-    importer.close()
-    assert reader.has_record("byteorder")
-
-
-def test_importer_checks_digests_behind_torch_reader():
-    damaged = _words().getvalue().replace(b"alpha", b"alphA")
-    reader = torch._C.PyTorchFileReader(io.BytesIO(damaged))
-    with pytest.raises(ArchiveError, match=r"words/a\.txt"):
-        PackageImporter(reader)
-
-
-def test_importer_rejects_other_archive_behind_torch_reader(tmp_path):
-    torch.save({"weight": torch.ones(1)}, tmp_path / "weights.pt")
-    reader = torch._C.PyTorchFileReader(str(tmp_path / "weights.pt"))
-    with pytest.raises(ArchiveError, match=r"torch\.load"):
-        PackageImporter(reader)

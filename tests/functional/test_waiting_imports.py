@@ -17,7 +17,7 @@ COUNT = 32
 NET = """
 import torch
 from torch import nn
-from shop.tools import scale
+from market.tools import scale
 {imports}
 
 def unused(): return {names}
@@ -34,13 +34,13 @@ class Net(nn.Module):
 def library(more=None):
     """A library of a model and of many modules that its forward does not use."""
     names = [f"m{number}" for number in range(COUNT)]
-    imports = "\n".join(f"from shop.{name} import value as {name}" for name in names)
+    imports = "\n".join(f"from market.{name} import value as {name}" for name in names)
     return {
-        "shop/__init__.py": "",
-        "shop/tools.py": "def scale(x): return x * 2\n",
-        "shop/tables.py": "TABLE, NAMES = {}, []\n",
-        "shop/net.py": NET.format(imports=imports, names=", ".join(names)),
-        **{f"shop/{name}.py": "value = 1\n" for name in names},
+        "market/__init__.py": "",
+        "market/tools.py": "def scale(x): return x * 2\n",
+        "market/tables.py": "TABLE, NAMES = {}, []\n",
+        "market/net.py": NET.format(imports=imports, names=", ".join(names)),
+        **{f"market/{name}.py": "value = 1\n" for name in names},
         **(more or {}),
     }
 
@@ -51,12 +51,12 @@ def save(project, tmp_path):
 
     def package(files, **options):
         project(files)
-        from shop.net import Net
+        from market.net import Net
 
         torch.manual_seed(0)
         model = Net().eval()
         path = tmp_path / "net.modpack"
-        modpack.save(model, path, intern="shop.**", example_inputs=(ONE,), **options)
+        modpack.save(model, path, intern="market.**", example_inputs=(ONE,), **options)
         return path, model(ONE)
 
     return package
@@ -77,11 +77,11 @@ def loaded_modules(model):
 def test_save_records_names_that_can_wait(save):
     path, output = save(library())
     record = recorded(path)
-    assert record["modules"]["shop.net"] == sorted(f"m{number}" for number in range(COUNT))
-    assert record["modules"]["shop.tools"] == [] == record["companions"]
+    assert record["modules"]["market.net"] == sorted(f"m{number}" for number in range(COUNT))
+    assert record["modules"]["market.tools"] == [] == record["companions"]
     model = modpack.load(path)
     assert torch.equal(model(ONE), output)
-    assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
+    assert loaded_modules(model) == {"market", "market.net", "market.tools"}
     assert modpack.self_test(path).passed
 
 
@@ -93,32 +93,32 @@ def test_load_executes_all_imports_on_request(save):
 
 
 def test_module_that_registers_a_class_is_loaded_with_the_table(save):
-    entry = "from shop.tables import TABLE\nvalue = 1\nclass Entry: ...\nTABLE['entry'] = Entry\n"
-    inner = "from shop.entry import value\n"
-    path, output = save(library({"shop/m7.py": inner, "shop/entry.py": entry}))
-    assert recorded(path)["companions"] == [["shop.tables", "shop.entry"]]
+    entry = "from market.tables import TABLE\nvalue = 1\nclass Entry: ...\nTABLE['entry'] = Entry\n"
+    inner = "from market.entry import value\n"
+    path, output = save(library({"market/m7.py": inner, "market/entry.py": entry}))
+    assert recorded(path)["companions"] == [["market.tables", "market.entry"]]
     model = modpack.load(path)
     assert torch.equal(model(ONE), output)
-    assert loaded_modules(model) == {"shop", "shop.net", "shop.tools"}
-    tables = modpack.importer_of(model).import_module("shop.tables")
+    assert loaded_modules(model) == {"market", "market.net", "market.tools"}
+    tables = modpack.importer_of(model).import_module("market.tables")
     assert tables.TABLE["entry"].__name__ == "Entry"
-    assert "shop.m8" not in loaded_modules(model)
+    assert "market.m8" not in loaded_modules(model)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "import shop.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
-        "import shop.tools\nvalue = 1\nshop.tools.scale.__defaults__\nshop.tools.level = 1\n",
+        "import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
+        "import market.tools\nvalue = 1\nmarket.tools.scale.__defaults__\nmarket.tools.level = 1\n",
     ],
 )
 def test_import_that_changes_plain_data_lets_none_wait(save, change):
-    files = library({"shop/m7.py": change})
-    files["shop/net.py"] = "from shop.tables import NAMES\n" + files["shop/net.py"]
-    files["shop/net.py"] = files["shop/net.py"].replace(
+    files = library({"market/m7.py": change})
+    files["market/net.py"] = "from market.tables import NAMES\n" + files["market/net.py"]
+    files["market/net.py"] = files["market/net.py"].replace(
         "return scale", "NAMES\n        return scale"
     )
-    files["shop/tools.py"] += "level = 0\n"
+    files["market/tools.py"] += "level = 0\n"
     assert recorded(save(files)[0]) is None
 
 

@@ -46,7 +46,7 @@ def codes(**facts):
 
 def mock(*uses, risk=MockRisk.NOT_OBSERVED, events=(), importers=None, runs=0):
     by = (importer(),) if importers is None else importers
-    return MockFacts("spy", "mock('spy')", by, uses, (), risk, events, runs)
+    return MockFacts("spy", "mock('spy')", by, uses, risk, events, runs)
 
 
 NET = ModuleFacts("shop.net", Action.INTERN, record="shop/net.py")
@@ -227,18 +227,6 @@ def test_passed_self_test_settles_dynamic_imports_of_libraries():
     (tried,) = found(notes=notes, package=package(self_test=self_test()))
     assert not tried.hint
     assert tried.severity is untried.severity
-
-
-def test_settled_findings_come_last():
-    notes = (
-        Diagnostic.from_code("dynamic-import-library", "till", "imports by name"),
-        Diagnostic.from_code("optional-import-missing", "nowhere", "is not here"),
-    )
-    assert codes(notes=notes) == ["dynamic-import-library", "optional-import-missing"]
-    assert codes(notes=notes, package=package(self_test=self_test())) == [
-        "optional-import-missing",
-        "dynamic-import-library",
-    ]
 
 
 def test_absent_optional_extern_is_an_info():

@@ -52,13 +52,12 @@ def test_mocks_are_sorted_by_observed_risk():
     ]
 
 
-def test_mock_has_rule_importers_uses_chain_and_events():
+def test_mock_has_rule_importers_uses_and_events():
     tracker, _, stats = mock_facts(plan(), SELF_TEST, MODULES)
     assert (tracker.rule, tracker.importers) == ("mock('tracker')", (IMPORTER,))
     assert tracker.events == (LOADED, USED)
     (use,) = tracker.uses
     assert (use.module, use.name, use.location) == ("tracker", "log", "net.py:4")
-    assert tracker.chain == ("<net/model.pkl>", "shop", "net")
     assert ([use.name for use in stats.uses], stats.events) == (["Base"], ())
 
 

@@ -1,6 +1,5 @@
 """Audits as people read them."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,14 +9,13 @@ from modpack.core.plan import (
     PackagingErrorReason,
     UseKind,
 )
-from modpack.core.rules import Action, Owner
+from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import SelfTestCase, SelfTestRecord
 from modpack.diagnostics import Diagnostic
 from modpack.report.audit import judge, parse_gate
-from modpack.report.audit_facts import AuditFacts, MockFacts
+from modpack.report.audit_facts import AuditFacts, DistributionFacts, MockFacts
 from modpack.report.audit_text import audit_report, describe_events, describe_use
-from modpack.report.facts import ImporterFacts, ModuleFacts, PackageFacts, StorageFacts, UseFacts
+from modpack.report.facts import ImporterFacts, ModuleFacts, UseFacts
 
 USED = MockEvent("spy", MockEventKind.USED, "spy.log", "was called", "shop.py:7")
 NAMED = MockEvent("spy", MockEventKind.NAMED, "spy.log")
@@ -56,7 +54,7 @@ def test_most_severe_event_of_a_mock_is_described():
     assert told(LOADED, NAMED, USED) == "the self-test used it: spy.log was called at shop.py:7"
 
 
-def test_report_shows_problems_findings_and_modules_in_order():
+def test_report_shows_problems_findings_and_totals_in_order():
     audit = AuditFacts(
         "shop:Till",
         (ModuleFacts("shop", Action.INTERN, "intern('shop')", size_bytes=12),),
@@ -69,7 +67,7 @@ def test_report_shows_problems_findings_and_modules_in_order():
         ),
     )
     text = shown(audit)
-    order = ["1 problem", "1 warning", "spy.log is used", "1 info", "interned: 1", "failed:"]
+    order = ["1 problem", "1 warning", "spy.log is used", "1 info", "1 module", "failed:"]
     assert sorted(order, key=text.index) == order
 
 
@@ -87,23 +85,6 @@ def test_report_counts_many_infos_of_one_code():
     assert "5 more, about m4, m5, m6, m7, m8; --json lists them" in text
 
 
-def test_report_shows_settled_findings_in_one_line():
-    case = SelfTestCase(("m", "m.pkl"), 0, deterministic=True)
-    self_test = SelfTestRecord(True, "private", (case,), 1, 1.0)
-    package = PackageFacts(
-        "m", 9, "modpack 1", "0" * 64, (), (), StorageFacts(0, 0), self_test=self_test
-    )
-    settled = [
-        Diagnostic.from_code("dynamic-import-library", f"lib{n}", f"lib{n} imports by name")
-        for n in range(3)
-    ]
-    findings = tuple(replace(each, hint="") for each in settled)
-    text = shown(AuditFacts("m", (), package, findings=findings))
-    assert text.splitlines()[1] == "the self-test passed (1 example, namespace private)"
-    assert "lib0, lib1, lib2: the self-test passed with the packaged modules" in text
-    assert "imports by name" not in text and "example inputs" not in text
-
-
 def test_report_shows_a_shared_hint_once():
     findings = tuple(
         Diagnostic.from_code("dynamic-import-library", f"lib{n}", "by name") for n in range(3)
@@ -112,42 +93,28 @@ def test_report_shows_a_shared_hint_once():
     assert text.count("-> Export with example inputs") == 1
 
 
-def test_mock_runtime_belongs_to_modpack():
-    runtime = ModuleFacts("_modpack_mock", Action.INTERN, "implicit", size_bytes=10)
-    text = shown(AuditFacts("m", (runtime,)))
-    assert "mocks of modpack  1 module" in text
-
-
-def test_modules_are_grouped_by_distribution():
-    def module(name, rule="intern('lib.**')", **more):
-        return ModuleFacts(name, Action.INTERN, rule, size_bytes=1000, **more)
-
-    lib = {"distribution": "lib", "version": "2.0", "license": "MIT"}
-    modules = (
-        module("lib", **lib),
-        module("lib.a", **lib),
-        module("own"),
-        module("own.b", "preset pinned: your own code is interned"),
+def test_distributions_have_license_and_extent():
+    distributions = (
+        DistributionFacts("lib", "2.0", "MIT", interned=2, extern=1, size_bytes=2000),
+        DistributionFacts("mine", "0.1", editable=True, extern=1, is_optional=True),
     )
-    lines = [line.strip() for line in shown(AuditFacts("m", modules)).splitlines()]
-    assert "lib==2.0  MIT  2 modules, 2.0 kB  intern('lib.**')" in lines
-    assert "own  2 modules, 2.0 kB" in lines
-    assert any(line.startswith("own.b  1.0 kB  preset pinned") for line in lines)
-
-
-def test_standard_library_is_one_line():
-    modules = tuple(
-        ModuleFacts(name, Action.EXTERN, "implicit", provided_by=Owner.STDLIB, license="PSF-2.0")
-        for name in ("json", "json.decoder", "os")
-    )
-    text = shown(AuditFacts("m", modules))
-    assert "Python's standard library  PSF-2.0  3 modules  (json, os)" in text
-
-
-def test_editable_install_and_unknown_license_are_shown():
-    mine = ModuleFacts("mine", Action.EXTERN, "extern('mine')", provided_by=Owner.LOCAL,
-                       distribution="mine", version="0.1", editable=True)  # fmt: skip
-    assert "mine==0.1  license unknown, an editable install" in shown(AuditFacts("m", (mine,)))
+    lines = [
+        line.strip()
+        for line in shown(AuditFacts("m", (), distributions=distributions)).splitlines()
+    ]
+    assert "2 distributions" in lines
+    first, second = (line.split("  ") for line in lines if "==" in line)
+    assert [each.strip() for each in first if each] == [
+        "lib==2.0",
+        "MIT",
+        "2 interned, 2.0 kB, 1 extern",
+    ]
+    assert [each.strip() for each in second if each] == [
+        "mine==0.1",
+        "license unknown, an editable install",
+        "1 extern",
+        "not needed to load",
+    ]
 
 
 def test_locations_are_relative_to_the_folder(tmp_path):
@@ -175,7 +142,8 @@ def test_report_escapes_control_characters():
             ModuleFacts(evil, Action.INTERN, evil, evil, (by,)),
             ModuleFacts(evil, Action.EXTERN, evil, evil, distribution=evil, license=evil),
         ),
-        mocks=(MockFacts(evil, evil, (by,), (one,), (evil,) * 3, MockRisk.CALLED, (event,), 1),),
+        distributions=(DistributionFacts(evil, evil, evil),),
+        mocks=(MockFacts(evil, evil, (by,), (one,), MockRisk.CALLED, (event,), 1),),
         findings=(Diagnostic.from_code("optional-import-missing", evil, evil, evil),),
         problems=(
             Diagnostic.from_code(PackagingErrorReason.DENIED, evil, evil, evil, chain=(evil, evil)),

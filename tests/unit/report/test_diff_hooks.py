@@ -26,15 +26,22 @@ def test_equal_hooks_have_no_difference():
 
 
 def test_inserted_hook_changes_positions_only():
-    added, moved = compared([hook(CLIP)], [hook(LOG), hook(CLIP, 1)])
+    moved, added = compared([hook(CLIP)], [hook(LOG), hook(CLIP, 1)])
     assert added.change is Change.ADDED
     assert ("calls", None, "lib.log") in added.fields
     assert (moved.change, [f.name for f in moved.fields]) == (Change.CHANGED, ["position"])
 
 
-def test_other_callable_on_same_target_is_a_change():
-    (found,) = compared([hook(CLIP)], [hook(LOG)])
-    assert [(f.name, f.before, f.after) for f in found.fields] == [("calls", "lib.clip", "lib.log")]
+def test_other_callable_on_same_target_is_another_hook():
+    removed, added = compared([hook(CLIP)], [hook(LOG)])
+    assert (removed.change, added.change) == (Change.REMOVED, Change.ADDED)
+    assert ("calls", "lib.clip", None) in removed.fields
+
+
+def test_hooks_with_one_name_are_paired_in_order():
+    one, other = (CallableSpec("source", "lib.<lambda>", f"lambda m, a, o: {n}") for n in "xy")
+    (removed,) = compared([hook(one), hook(other, 1)], [hook(one)])
+    assert ("source", "lambda m, a, o: y", None) in removed.fields
 
 
 def test_hooks_of_other_kind_or_target_are_not_paired():

@@ -25,19 +25,6 @@ def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) 
     return AuditFacts("x", modules, graph=graph)
 
 
-def test_graph_omits_unneeded_self_test_inputs():
-    graph = drawn_graph(audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch")))
-    assert list(graph.nodes()) == [SAVED, "net", "batch"]
-    assert graph.roots() == (SAVED,)
-    assert graph.predecessors("batch") == ("net",)
-
-
-def test_graph_keeps_needed_self_test_inputs():
-    graph = drawn_graph(audit_of((SAVED, "net"), (INPUTS, "batch"), ("batch", "fields")))
-    assert INPUTS in graph.roots()
-    assert previous_on_chains(graph)["fields"] == "batch"
-
-
 def test_chains_from_self_test_inputs_come_last():
     graph = drawn_graph(
         audit_of((SAVED, "net"), ("net", "batch"), (INPUTS, "batch"), (INPUTS, "only"))

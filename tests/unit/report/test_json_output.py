@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from modpack.report.facts import plan_facts
+from modpack.report.facts import PlanFacts, plan_facts
 from modpack.report.json_output import (
     ErrorDocument,
     ErrorFacts,
     dumps,
-    package_document,
-    plan_document,
 )
 from modpack.report.package_info import package_facts
 
@@ -25,17 +23,17 @@ def read(document):
 
 
 def test_package_and_plan_have_the_same_keys(made):
-    package = read(package_document(package_facts(made.file)))
-    plan = read(plan_document(plan_facts(made.plan)))
+    package = read(PlanFacts.of_package(package_facts(made.file)))
+    plan = read(plan_facts(made.plan))
     assert package["schema"] == plan["schema"] == 1
-    keys = ["schema", "package", "modules", "problems", "notes", "files"]
+    keys = ["schema", "modules", "problems", "notes", "files", "package"]
     assert list(package) == list(plan) == keys
     assert plan["package"] is None
     assert package["package"]["main_resource"] == {"package": "model", "resource": "till.pkl"}
 
 
 def test_module_lists_its_importers(made):
-    document = read(package_document(package_facts(made.file)))
+    document = read(PlanFacts.of_package(package_facts(made.file)))
     (spy,) = (module for module in document["modules"] if module["module"] == "reportspy")
     assert spy["action"] == "mock"
     assert spy["rule"] == "mock('reportspy')"

@@ -236,10 +236,11 @@ def test_facts_and_text_import_nothing_heavy(made):
     code = (
         "import sys\n"
         "from modpack.report import json_output as as_json, text\n"
+        "from modpack.report.facts import PlanFacts\n"
         "from modpack.report.package_info import package_facts\n"
         "from rich.console import Console\n"
         f"facts = package_facts({str(made.file)!r})\n"
-        "as_json.dumps(as_json.package_document(facts))\n"
+        "as_json.dumps(PlanFacts.of_package(facts))\n"
         "Console().print(text.package_report(facts))\n"
         "heavy = {'torch', 'numpy', 'importlib_metadata', 'packaging'}\n"
         "print(sorted(heavy & set(sys.modules)), 'reportshop' in sys.modules)\n"

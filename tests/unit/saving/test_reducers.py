@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import concurrent.futures
-import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -126,16 +124,13 @@ def test_thread_local_loads_for_loading_thread():
 def test_queues_and_pools_load_without_threads():
     waiting: queue.Queue[int] = queue.Queue(3)
     waiting.put(1)
-    loaded, simple = again([waiting, queue.SimpleQueue()])
-    assert (loaded.get_nowait(), loaded.maxsize, simple.empty()) == (1, 3, True)
+    loaded = again([waiting])[0]
+    assert (loaded.get_nowait(), loaded.maxsize) == (1, 3)
     with concurrent.futures.ThreadPoolExecutor(2, "worker") as pool:
         assert pool.submit(int, "3").result() == 3
         pool = again([pool])[0]
     with pool:
         assert (pool._max_workers, pool.submit(int, "4").result()) == (2, 4)
-    full: queue.SimpleQueue[int] = queue.SimpleQueue()
-    full.put(1)
-    assert "with items" in refused([full]).reason
     assert "shut down" in refused([pool]).reason
 
 
@@ -306,17 +301,6 @@ def test_dictionary_view_loads_with_loaded_dictionary(make):
     assert proxy["b"] == 2
 
 
-def test_memoryview_loads_with_loaded_object():
-    base, numbers = bytearray(b"abcd"), array.array("i", [1, 2, 3, 4])
-    shaped = memoryview(numbers).cast("B").cast("i", [2, 2])
-    loaded, view, fixed, grid = again([base, memoryview(base), memoryview(b"xyz")[1:], shaped])
-    view[0] = ord("z")
-    assert loaded == b"zbcd" and bytes(fixed) == b"yz"
-    assert (grid.shape, grid.format, grid[1, 0]) == ((2, 2), "i", 3)
-    assert again([memoryview(base).toreadonly()])[0].readonly
-    assert "a part of an object" in refused([memoryview(base)[1:]]).reason
-
-
 def plus_one(x: int) -> int:
     return x + 1
 
@@ -368,19 +352,6 @@ def test_closure_cell_keeps_contents():
     loaded, function = again([cell, lambda: number])
     assert loaded.cell_contents == function() == 5
     assert function.__closure__[0] is loaded
-
-
-@contextlib.contextmanager
-def entered(value: object) -> Any:
-    yield value
-
-
-def test_unentered_context_manager_can_be_entered_after_loading():
-    with again([entered(3)])[0] as value:
-        assert value == 3
-    used = entered(3)
-    used.__enter__()
-    assert "has been entered" in refused([used]).reason
 
 
 def test_descriptors_super_and_struct_load():

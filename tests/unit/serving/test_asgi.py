@@ -71,7 +71,7 @@ class Served:
             name="net", version="1", digest="1", is_ready=True, signature=SIGNATURE
         )
         server.models = {"net": SimpleNamespace(**vars(model), dispatcher=dispatcher)}
-        self.app = ServerApp(server, self.metrics)
+        self.app = ServerApp(server)
 
     def _log(self, event: str, at: float, **fields: Any) -> None:
         self.lines.append({"at": at, **fields})
