@@ -68,6 +68,8 @@ SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
 LOADER: Final = MODPACK_PREFIX + "loader.json"
 """The version of the loader that the package contains."""
+LOADER_VERSION: Final = 1
+"""Version of that record. Raise it if a reader of the old version would misread the new record."""
 LOADER_FILES: Final = MODPACK_PREFIX + "loader/"
 """The prefix of that loader's records. Their files are next to the top-level folder, where Python
 finds them: ``__main__.py`` and the folder ``modpack``."""

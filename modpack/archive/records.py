@@ -257,7 +257,7 @@ def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str
     if not archive.has(layout.LOADER):
         return None
     with decoding(archive, layout.LOADER):
-        document = _read_versioned(archive, layout.LOADER, verify, 1, {})
+        document = _read_versioned(archive, layout.LOADER, verify, layout.LOADER_VERSION, {})
         return as_text(document["modpack"], "'modpack' of the record")
 
 

@@ -40,7 +40,7 @@ LAYERS: Final = (
 )
 """The runtime layers, which the contract of the linter lists, too."""
 RELEASES: Final[Mapping[str, str]] = {}
-"""The digests of the loaders of released versions."""
+"""The digest of the loader of each released version, which its release adds."""
 _PLACES: Final = {
     "modpack/bundled/face.py": "modpack/__init__.py",
     "modpack/bundled/start.py": "__main__.py",
@@ -103,7 +103,8 @@ def write_loader(writer: ArchiveWriter) -> None:
     """
     for name, content in loader_files().items():
         writer.write(layout.LOADER_FILES + name, content, compress=True)
-    writer.write(layout.LOADER, canonical_json({"version": 1, "modpack": __version__}))
+    record = {"version": layout.LOADER_VERSION, "modpack": __version__}
+    writer.write(layout.LOADER, canonical_json(record))
     checkpoint = writer.checkpoint()
     # The manifest, the directory, and a signature follow. Each has at most this much per record.
     following = sum(2 * len(name.encode()) + 400 for name in writer.names()) + (1 << 16)
