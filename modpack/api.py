@@ -28,11 +28,11 @@ def importer_of(obj: object) -> PackageImporter | None:
     Returns:
         The importer, or None if the object is not from a package, or the importer is closed.
     """
-    from modpack.importer import PackageImporter, loader_of, loader_of_part
+    from modpack.importer import PackageImporter, find_load, loader_of_part
 
-    loader = loader_of(obj)
-    if loader is not None:
-        return loader
+    load = find_load(obj)
+    if load is not None:
+        return load[0]
     if isinstance(obj, ModuleType):
         modules = [obj]
     else:

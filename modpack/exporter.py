@@ -46,7 +46,7 @@ from modpack.exporting.match_hooks import MatchHook, RuleMatch, require_hook
 from modpack.exporting.objects import ObjectSaver
 from modpack.exporting.origins import ObjectOrigins, as_importer, encode_source, iter_sources
 from modpack.exporting.planner import Planner
-from modpack.exporting.presets import preset_rules
+from modpack.exporting.presets import PRESETS
 from modpack.exporting.secret_guard import SecretScan
 from modpack.options import (
     DEFAULT_PROTOCOL,
@@ -356,8 +356,8 @@ class PackageExporter:
             ValueError: If there is no such preset.
         """
         self._check_open()
-        require_options(intern_native=intern_native)
-        self._planner.use_presets(preset_rules(preset), intern_native)
+        require_options(preset=preset, intern_native=intern_native)
+        self._planner.use_presets(PRESETS[preset], intern_native)
 
     def register_intern_hook(self, hook: MatchHook) -> Any:
         """Register a hook that is called for each module when an intern rule decides it.
@@ -723,7 +723,7 @@ class PackageExporter:
         self._check_open()
         self._closed = True
         try:
-            self._builder.set_checkpoint()
+            self._builder.start = self._writer.checkpoint()
             plan = self._builder.plan()
             # A passed self-test shows that dynamically imported modules are available.
             tested = _TESTED if self._cases else ()

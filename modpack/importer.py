@@ -10,7 +10,7 @@ import importlib.util
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -28,6 +28,7 @@ from modpack.archive.records import (
     read_plan,
     read_specs,
 )
+from modpack.core.json_values import require_type
 from modpack.core.names import (
     Directory,
     GlobPattern,
@@ -65,7 +66,6 @@ from modpack.options import (
 if TYPE_CHECKING:
     from modpack.archive.base import Archive
     from modpack.core.call_signature import CallSignature
-    from modpack.core.environment import RecordedEnvironment
     from modpack.core.hookspec import HookSpec
     from modpack.core.policy import TrustPolicy
     from modpack.hooks.choice import HookChoice
@@ -229,12 +229,17 @@ class PackageImporter(Importer):
         namespace: NamespaceKind = "auto",
         lazy: bool | None = None,
     ) -> None:
-        _require_arguments(file_or_buffer, module_allowed)
+        if not hasattr(file_or_buffer, "read"):
+            expected = "a path or a binary file object"
+            require_type(file_or_buffer, (str, os.PathLike), "file_or_buffer", expected)
+        if not callable(module_allowed):
+            raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
         require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, namespace=namespace)
         require_options(lazy=lazy)
         self._policy = policy
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
+        self._lazy = lazy
         self._archive = open_archive(file_or_buffer)
         try:
             self._open(file_or_buffer, module_allowed, namespace)
@@ -560,9 +565,8 @@ class PackageImporter(Importer):
             RecordNotFoundError: If the resource does not exist.
             UnicodeDecodeError: If the bytes are not valid in that encoding.
         """
-        for argument, value in (("encoding", encoding), ("errors", errors)):
-            if not isinstance(value, str):
-                raise TypeError(f"{argument} must be str, not {type(value).__name__}")
+        require_type(encoding, str, "encoding", "a str")
+        require_type(errors, str, "errors", "a str")
         return self.load_binary(package, resource).decode(encoding, errors)
 
     def file_structure(
@@ -614,7 +618,11 @@ class PackageImporter(Importer):
             require_trust(self._archive, self._policy, file_or_buffer)
         recorded = load_environment(self._archive, None)
         refuse_other_platforms(self.filename, recorded)
-        missing = self._check_environment(recorded, digest)
+        comparison = compare_environment(self._archive, recorded, self.extern_modules)
+        settings = recorded.torch_settings
+        check_environment(self.filename, digest, comparison, self._on_mismatch, settings)
+        # The requirement of each missing extern module, without submodules of missing modules.
+        missing = {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
         sizes = {n: size for n, size in self._archive.sizes().items() if not layout.is_internal(n)}
         providers = {module: recorded.provider_of(module) for module in self.extern_modules}
         self._index = ModuleIndex.build(
@@ -624,14 +632,15 @@ class PackageImporter(Importer):
             missing,
             self._policy,
         )
-        self._tree = self._unpack(sizes)
+        records = contents_digest(self._archive, sizes), sizes, self._archive.read
+        self._tree = unpack(*records, Path(self.filename).name)
         name = namespace_name(digest, self._policy, module_allowed is not _allow_all)
         self._namespace = self._open_namespace(
             find_namespace(self._archive) if kind == "auto" else kind, name
         )
         if self._namespace.prefix and isinstance(file_or_buffer, (str, os.PathLike)):
             path = os.path.abspath(file_or_buffer)  # noqa: PTH100 - Path is slower
-            sent = self._verify, self._on_mismatch, self._policy
+            sent = self._verify, self._on_mismatch, self._policy, self._lazy
             leave_record(name, PackageRecord(digest, path, *sent))
         self.zip_reader = ZipReader(self._archive)
         self.hook_handles: dict[str, Any] = {}
@@ -660,26 +669,6 @@ class PackageImporter(Importer):
     def _open_namespace(self, kind: str, name: str) -> Namespace:
         return open_namespace(kind, name, self.filename, self._index, self._tree, self)
 
-    def _unpack(self, sizes: dict[str, int]) -> Path:
-        """Unpack the package's files, and return their folder."""
-        digest = contents_digest(self._archive, sizes)
-        return unpack(digest, sizes, self._archive.read, Path(self.filename).name)
-
-    def _check_environment(
-        self, recorded: RecordedEnvironment, digest: str
-    ) -> Mapping[str, str | None]:
-        """Compare the export environment with this one.
-
-        Returns:
-            The requirement of each missing extern module. Submodules of missing modules are
-            omitted.
-        """
-        comparison = compare_environment(self._archive, recorded, self.extern_modules)
-        check_environment(
-            self.filename, digest, comparison, self._on_mismatch, recorded.torch_settings
-        )
-        return {row.modules[0]: row.requirement for row in comparison.missing if row.modules}
-
     def _record(self, package: object, resource: object) -> str:
         """Return the record of a resource. Its package is a path, a full name, or a module."""
         name = package.__name__ if isinstance(package, ModuleType) else package
@@ -702,7 +691,8 @@ class ZipReader:
 
     def has_record(self, path: str) -> bool:
         """Return whether a record exists."""
-        return self._archive.has(_require_record_name(path, "path"))
+        require_type(path, str, "path", "a record name (str)")
+        return self._archive.has(path)
 
     def get_record(self, name: str) -> bytes:
         """Return a record's contents.
@@ -711,27 +701,12 @@ class ZipReader:
             TypeError: If ``name`` is not a string.
             RecordNotFoundError: If the record does not exist.
         """
-        return self._archive.read(_require_record_name(name, "name"))
+        require_type(name, str, "name", "a record name (str)")
+        return self._archive.read(name)
 
     def get_all_records(self) -> list[str]:
         """Return the names of all records."""
         return list(self._archive.names())
-
-
-def _require_record_name(name: object, argument: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"{argument} must be a record name (str), not {type(name).__name__}")
-    return name
-
-
-def _require_arguments(file_or_buffer: object, module_allowed: object) -> None:
-    if not (isinstance(file_or_buffer, (str, os.PathLike)) or hasattr(file_or_buffer, "read")):
-        raise TypeError(
-            "file_or_buffer must be a path or a binary file object, "
-            f"not {type(file_or_buffer).__name__}"
-        )
-    if not callable(module_allowed):
-        raise TypeError(f"module_allowed must be callable, not {type(module_allowed).__name__}")
 
 
 _LOADERS: dict[int, tuple[weakref.ref[Any], PackageImporter, str]] = {}
@@ -746,15 +721,10 @@ def _remember(loaded: object, importer: PackageImporter, record: str) -> None:
     _LOADERS[key] = weakref.ref(loaded, lambda _: _LOADERS.pop(key, None)), importer, record
 
 
-def loader_of(obj: object) -> PackageImporter | None:
-    """Return the open importer that loaded a model or an optimizer, or None."""
-    return _find_load(obj)[0]
-
-
-def _find_load(obj: object) -> tuple[PackageImporter | None, str]:
-    """Return the open importer of a loaded model or optimizer, and its record, or None and ""."""
-    known, importer, record = _LOADERS.get(id(obj), (None, None, ""))
-    return (importer, record) if known is not None and known() is obj else (None, "")
+def find_load(obj: object) -> tuple[PackageImporter, str] | None:
+    """Return the open importer that loaded a model or an optimizer, and its record, or None."""
+    known = _LOADERS.get(id(obj))
+    return known[1:] if known is not None and known[0]() is obj else None
 
 
 def call_signature_of(model: object) -> CallSignature | None:
@@ -763,8 +733,8 @@ def call_signature_of(model: object) -> CallSignature | None:
     Raises:
         ArchiveError: If the record of call signatures is damaged.
     """
-    importer, record = _find_load(model)
-    return find_call_signature(importer._archive, record) if importer is not None else None
+    load = find_load(model)
+    return None if load is None else find_call_signature(load[0]._archive, load[1])
 
 
 def find_call_signature(archive: Archive, record: str) -> CallSignature | None:

@@ -139,6 +139,7 @@ class _ReopenedImporter(PackageImporter):
             verify=record.verify,
             on_mismatch=record.on_mismatch,
             namespace="private",
+            lazy=record.lazy,
         )
 
     def fill_scripts(self) -> None:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
-
-from modpack.errors import ModpackError
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
@@ -80,34 +75,3 @@ isolated_option = click.option(
     is_flag=True,
     help="Run in a virtual environment that contains the package's requirements and nothing else.",
 )
-
-
-def complete_module(
-    ctx: click.Context, parameter: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Complete a module of the package that the command line names."""
-    from click.shell_completion import CompletionItem
-
-    from modpack.archive.layout import is_internal
-    from modpack.archive.reader import open_archive
-    from modpack.archive.records import read_externs
-
-    # While completing an option's value, click has not assigned the arguments to parameters yet.
-    file = ctx.params.get("file") or next(iter(ctx.args), "")
-    try:
-        with open_archive(file) as archive:
-            records = [name for name in archive.names() if name.endswith(".py")]
-            externs = read_externs(archive)
-    except (ModpackError, OSError):
-        return []  # an error message would garble the command line
-    names = {
-        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in records
-        if not is_internal(name)
-    }
-    names.update(externs)
-    return [
-        CompletionItem(name)
-        for name in sorted(names)
-        if name.isprintable() and name.startswith(incomplete)
-    ]

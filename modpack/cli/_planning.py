@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import click
 
@@ -21,7 +20,6 @@ from modpack.report.progress import working
 if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
-    from modpack.exporter import PackageExporter
     from modpack.options import Preset, SelfTest
 
 PACKAGE = "__model__"
@@ -33,6 +31,8 @@ _DEFAULT_PRESET: Final = "pinned"
 _IN_ORDER = f"{__name__}.actions_in_order"
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _Values = tuple[str, ...]
+Dynamic: TypeAlias = dict[str, dict[int, str]]
+"""The names of dimensions, by example input and index."""
 
 
 class RulesCommand(click.Command):
@@ -185,46 +185,33 @@ def read_plan_options(ctx: click.Context, target: str | None) -> PlanOptions:
     )
 
 
-@contextlib.contextmanager
-def open_exporter(
+def package_target(
     options: PlanOptions,
     output: str | None = None,
+    *,
+    name: tuple[str, str] = (PACKAGE, RESOURCE),
+    example: Target | None = None,
+    dynamic: Dynamic | None = None,
     self_test: SelfTest = False,
     self_test_device: str | None = None,
     bundle_loader: bool = False,
-) -> Iterator[PackageExporter]:
-    """Open an exporter that has the rules and the preset.
+) -> tuple[Plan, bool]:
+    """Build the object of a target, and package it or plan its package.
+
+    modpack's warnings that are not in the plan are printed to stderr.
 
     Args:
-        options: The rules and other options.
+        options: The target, the rules, and other options.
         output: The path of the package. None writes no file.
+        name: Package and resource of the saved object.
+        example: The example inputs.
+        dynamic: Names of dimensions of example inputs that may vary.
         self_test: Whether the exporter runs the self-test.
         self_test_device: The device on which the self-test runs the example inputs.
         bundle_loader: Whether the package contains a loader.
-    """
-    from modpack.exporter import PackageExporter
 
-    with PackageExporter(
-        output,
-        debug=options.debug,
-        self_test=self_test,
-        self_test_device=self_test_device,
-        allow_secrets_in=options.allow_secrets_in,
-        bundle_loader=bundle_loader,
-    ) as exporter:
-        for rule in options.rules:
-            add = getattr(exporter, rule.action.value)
-            add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
-        exporter.use_preset(options.preset, intern_native=options.intern_native)
-        if options.target.is_script:
-            exporter.treat_as_script(options.target.module)
-        yield exporter
-
-
-def plan_target(options: PlanOptions) -> Plan:
-    """Plan the package of a target without writing it.
-
-    modpack's warnings that are not in the plan are printed to stderr.
+    Returns:
+        The plan, and whether its problems prevented the export.
 
     Raises:
         BadTargetError: If the target does not name an object.
@@ -232,35 +219,56 @@ def plan_target(options: PlanOptions) -> Plan:
         ModpackError: If the object cannot be saved.
     """
     from modpack.cli._target import build, importable, user_code_errors
+    from modpack.core.plan import PackagingError
+    from modpack.exporter import PackageExporter
 
     target = options.target
     with (
         collect_warnings() as collected,
         importable(target.folder),
-        open_exporter(options) as exporter,
+        PackageExporter(
+            output,
+            debug=options.debug,
+            self_test=self_test,
+            self_test_device=self_test_device,
+            bundle_loader=bundle_loader,
+            allow_secrets_in=options.allow_secrets_in,
+        ) as exporter,
     ):
+        for rule in options.rules:
+            add = getattr(exporter, rule.action.value)
+            add(rule.include, exclude=rule.exclude, allow_empty=rule.allow_empty)
+        exporter.use_preset(options.preset, intern_native=options.intern_native)
+        if target.is_script:
+            exporter.treat_as_script(target.module)
         model = build(target, options.debug)
-        with working(f"Planning {target.text}"):
+        inputs = None if example is None else _build_inputs(example, model, options.debug)
+        has_problems = False
+        with working(f"{'Planning' if output is None else 'Packaging'} {target.text}"):
             with user_code_errors(f"packaging {target.text}", options.debug):
-                exporter.save_pickle(PACKAGE, RESOURCE, model)
-            plan, _ = close_exporter(exporter)
-    warn_unreported(plan, collected)
-    return plan
-
-
-def close_exporter(exporter: PackageExporter) -> tuple[Plan, bool]:
-    """Close an exporter; return its plan and whether problems prevented the export."""
-    from modpack.core.plan import PackagingError
-
-    try:
-        return exporter.close(), False
-    except PackagingError:
-        return exporter.plan(), True
-
-
-def warn_unreported(plan: Plan, collected: list[str]) -> None:
-    """Print each collected warning that is not in the plan once."""
+                if inputs is None:
+                    exporter.save_pickle(*name, model)
+                else:
+                    exporter.save_model(*name, model, example_inputs=inputs, dynamic=dynamic)
+            try:
+                plan = exporter.close()
+            except PackagingError:
+                plan, has_problems = exporter.plan(), True
     reported = {str(note) for note in plan.notes}
     for text in dict.fromkeys(collected):
         if text not in reported:
             warn(text)
+    return plan, has_problems
+
+
+def _build_inputs(example: Target, model: object, debug: bool) -> object:
+    from modpack.cli._target import build, importable
+    from modpack.selftest.reference import as_example
+
+    with importable(example.folder):
+        inputs = build(example, debug)
+    try:
+        as_example(model, inputs, None)
+    except (TypeError, ValueError) as failure:
+        raise click.UsageError(f"--example-inputs {example.text}: {failure}") from failure
+    return inputs

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 from modpack.cli._command import command
 from modpack.cli._options import FILE, key_option
 from modpack.cli._output import show, write_json
-from modpack.cli._planning import RulesCommand, plan_target, planning_options, read_plan_options
+from modpack.cli._planning import RulesCommand, package_target, planning_options, read_plan_options
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def _audit(ctx: click.Context, subject: str | None, keys: Sequence[str]) -> Audi
         if keys:
             raise click.UsageError("--key applies to a package, not to a model.", ctx)
         options = read_plan_options(ctx, subject)
-        return audit_plan(options.target.text, plan_target(options))
+        plan, _ = package_target(options)
+        return audit_plan(options.target.text, plan)
     if not Path(subject).exists():
         raise click.UsageError(
             f"{subject}: the file does not exist. A model has the form MODULE:ATTR or "

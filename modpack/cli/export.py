@@ -9,29 +9,26 @@ import click
 
 from modpack.cli._command import command
 from modpack.cli._options import FILE
-from modpack.cli._output import collect_warnings, show, warn, write_json
+from modpack.cli._output import show, warn, write_json
 from modpack.cli._planning import (
     PACKAGE,
     RESOURCE,
+    Dynamic,
     RulesCommand,
-    close_exporter,
-    open_exporter,
+    package_target,
     planning_options,
     read_plan_options,
-    warn_unreported,
 )
-from modpack.report.progress import working
 
 if TYPE_CHECKING:
-    from modpack.cli._target import Target
     from modpack.core.plan import Plan
 
 
 def _read_dynamic(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, dict[int, str]] | None:
+) -> Dynamic | None:
     """Read ``tokens:1=length``."""
-    dynamic: dict[str, dict[int, str]] = {}
+    dynamic: Dynamic = {}
     for text in values:
         place, _, name = text.partition("=")
         argument, _, dimension = place.rpartition(":")
@@ -106,7 +103,7 @@ def export_command(
     target: str | None,
     output: str | None,
     example_inputs: str | None,
-    dynamic: dict[str, dict[int, str]] | None,
+    dynamic: Dynamic | None,
     self_test: bool | None,
     self_test_device: str | None,
     package: str,
@@ -142,7 +139,7 @@ def export_command(
       output = "model.modpack"
       rules = [{ mock = "wandb.**" }, { intern = "timm.**", exclude = "timm.data.**" }]
     """
-    from modpack.cli._target import build, importable, parse_target, user_code_errors
+    from modpack.cli._target import parse_target
     from modpack.core.names import resource_record
     from modpack.options import is_tested_by_default
     from modpack.selftest.interpreters import prestart
@@ -165,24 +162,16 @@ def export_command(
     if self_test and not dry_run:
         prestart()  # it imports torch while the model is built
     example = None if example_inputs is None else parse_target(example_inputs, Path.cwd())
-    source = options.target
-    with (
-        collect_warnings() as collected,
-        importable(source.folder),
-        open_exporter(options, output, self_test, self_test_device, bundle_loader) as exporter,
-    ):
-        model = build(source, debug)
-        inputs = None if example is None else _build_inputs(example, model, debug)
-        with working(f"Packaging {source.text}"):
-            with user_code_errors(f"packaging {source.text}", debug):
-                if inputs is None:
-                    exporter.save_pickle(package, resource, model)
-                else:
-                    exporter.save_model(
-                        package, resource, model, example_inputs=inputs, dynamic=dynamic
-                    )
-            plan, has_problems = close_exporter(exporter)
-    warn_unreported(plan, collected)
+    plan, has_problems = package_target(
+        options,
+        output,
+        name=(package, resource),
+        example=example,
+        dynamic=dynamic,
+        self_test=self_test,
+        self_test_device=self_test_device,
+        bundle_loader=bundle_loader,
+    )
     written = None if has_problems else output
     if as_json:
         _report_json(plan, written)
@@ -198,19 +187,6 @@ def export_command(
     elif not quiet:
         _report_text(plan, written)
     return has_problems
-
-
-def _build_inputs(example: Target, model: object, debug: bool) -> object:
-    from modpack.cli._target import build, importable
-    from modpack.selftest.reference import as_example
-
-    with importable(example.folder):
-        inputs = build(example, debug)
-    try:
-        as_example(model, inputs, None)
-    except (TypeError, ValueError) as failure:
-        raise click.UsageError(f"--example-inputs {example.text}: {failure}") from failure
-    return inputs
 
 
 def _report_json(plan: Plan, written: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE, complete_module
+from modpack.cli._options import FILE
 from modpack.cli._output import show, write, write_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 @click.option(
     "--source",
     metavar="MODULE",
-    shell_complete=complete_module,
     help="Print the source of MODULE, unchanged.",
 )
 @click.option("--notes", "notes", is_flag=True, help="Show all notes and nothing else.")

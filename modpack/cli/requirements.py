@@ -20,7 +20,7 @@ from modpack.cli._output import show, write, write_json
 @click.option(
     "--lock",
     is_flag=True,
-    help="Include indirect requirements, and hashes if all are known.",
+    help="Include indirect requirements.",
 )
 @click.option(
     "--check",

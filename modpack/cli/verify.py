@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING
-
 import click
 
 from modpack.cli._command import command
 from modpack.cli._options import FILE, key_option
-from modpack.cli._output import show, write_json
+from modpack.cli._output import collect_warnings, show, write_json
 from modpack.report.progress import working
-
-if TYPE_CHECKING:
-    from modpack.core.policy import TrustPolicy
 
 
 @command(
@@ -51,10 +45,13 @@ def verify_command(
       modpack verify model.modpack --key team.pub
       modpack verify model.modpack --policy trust.toml --json
     """
+    from modpack.core.policy import TrustPolicy
     from modpack.report.verify import verify_package
     from modpack.security.signing_keys import read_public
 
-    signers, trusted = tuple(map(read_public, keys)), _read_policy(policy)
+    signers = tuple(map(read_public, keys))
+    with collect_warnings():  # a finding reports the same
+        trusted = TrustPolicy.from_toml(policy) if policy is not None else None
     with working(f"Verifying {file}"):
         facts = verify_package(file, policy=trusted, keys=signers)
     if as_json:
@@ -64,14 +61,3 @@ def verify_command(
 
         show(verify_report(facts))
     return not facts.passed
-
-
-def _read_policy(path: str | None) -> TrustPolicy | None:
-    if path is None:
-        return None
-    from modpack.core.policy import TrustPolicy
-    from modpack.errors import ModpackWarning
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ModpackWarning)  # a finding reports the same
-        return TrustPolicy.from_toml(path)

@@ -90,5 +90,5 @@ def _find(name: str, module: str, defining: str) -> object:
 
     # Imported objects live long. Without a pause, a collection of all of torch's objects, 85 ms,
     # can happen in this import or the next one (benchmark rows import-1000 and first-load).
-    with gc_paused():
+    with gc_paused(keeps_all=True):
         return getattr(importlib.import_module(defining), name)

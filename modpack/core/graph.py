@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, NamedTuple, Protocol, TypeAlias
 
@@ -249,8 +248,7 @@ class CodeKind(str, Enum):
     """A finder has the module, but it has neither a file nor a source."""
 
 
-@dataclass(frozen=True)
-class Location:
+class Location(NamedTuple):
     """The location of a module, found without importing it.
 
     Attributes:

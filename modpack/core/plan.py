@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from modpack.core.codec import Line, ModulePath
 from modpack.core.graph import DependencyGraph, Location
@@ -74,8 +75,7 @@ class FileKind(str, Enum):
     """A native extension, or a native library that one needs."""
 
 
-@dataclass(frozen=True)
-class PlannedFile:
+class PlannedFile(NamedTuple):
     """A file that a package includes with its code, other than Python source.
 
     Attributes:
@@ -93,8 +93,7 @@ class PlannedFile:
     kind: FileKind = FileKind.DATA
 
 
-@dataclass(frozen=True)
-class PlannedDistribution:
+class PlannedDistribution(NamedTuple):
     """An installed distribution whose metadata a package includes.
 
     Attributes:
@@ -257,8 +256,7 @@ class UseKind(str, Enum):
         return self not in (UseKind.FUNCTION_BODY, UseKind.TYPE_CHECK)
 
 
-@dataclass(frozen=True)
-class MockUse:
+class MockUse(NamedTuple):
     """One use of a name of a mocked module in packaged code.
 
     Attributes:
@@ -347,18 +345,16 @@ def html_list(texts: Iterable[str], color: str = "") -> str:
     return f"<ul{style}>{items}</ul>" if items else ""
 
 
-def html_details(summary: str, content: str, color: str = "", *, is_open: bool = False) -> str:
+def html_details(summary: str, content: str, color: str = "") -> str:
     """Return a section that unfolds with a click.
 
     Args:
         summary: The visible text.
         content: The folded HTML.
         color: The color of the summary.
-        is_open: Whether the section is initially unfolded.
     """
     style = f' style="color:{color}"' if color else ""
-    state = " open" if is_open else ""
-    return f"<details{state}><summary{style}>{_text(summary)}</summary>{content}</details>"
+    return f"<details><summary{style}>{_text(summary)}</summary>{content}</details>"
 
 
 def plan_html(plan: Plan) -> str:

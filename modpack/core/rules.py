@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 from modpack.core.names import PACKAGES, GlobGroup, root_of
 
@@ -216,8 +217,7 @@ def deciding_rule(rules: Sequence[Rule], module: str, owner: Owner) -> Rule | No
     return implicit
 
 
-@dataclass(frozen=True)
-class ShadowedRule:
+class ShadowedRule(NamedTuple):
     """A rule that can never match, and the earlier rule that covers it."""
 
     rule: Rule

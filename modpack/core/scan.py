@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 
 class ImportKind(str, Enum):
@@ -56,8 +57,7 @@ class ImportKind(str, Enum):
         return self in (ImportKind.GUARDED, ImportKind.TYPE_CHECKING)
 
 
-@dataclass(frozen=True)
-class ImportStatement:
+class ImportStatement(NamedTuple):
     """One imported module at one location in a source.
 
     Attributes:
@@ -77,8 +77,7 @@ class ImportStatement:
     is_optional: bool = False
 
 
-@dataclass(frozen=True)
-class DynamicImport:
+class DynamicImport(NamedTuple):
     """A dynamic import whose argument is known only at run time.
 
     Attributes:
@@ -92,8 +91,7 @@ class DynamicImport:
     guarded: bool = False
 
 
-@dataclass(frozen=True)
-class FileName:
+class FileName(NamedTuple):
     """A string constant that may name files or a folder, in a module that uses its own path.
 
     Attributes:
@@ -105,8 +103,7 @@ class FileName:
     line: int
 
 
-@dataclass(frozen=True)
-class FolderListing:
+class FolderListing(NamedTuple):
     """An expression that lists a folder of code, in a module that may import the listed names.
 
     Attributes:
@@ -123,8 +120,7 @@ class FolderListing:
     module: str | None = None
 
 
-@dataclass(frozen=True)
-class ScanFailure:
+class ScanFailure(NamedTuple):
     """The reason that a source could not be parsed.
 
     Attributes:

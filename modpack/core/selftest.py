@@ -12,6 +12,7 @@ from modpack.core.codec import from_json, json_keys, record_to_json
 from modpack.core.json_values import Json
 from modpack.core.observations import NO_OBSERVATIONS, Observations
 from modpack.core.tensors import ITEM_BYTES, MAX_DIMENSIONS
+from modpack.core.text import counted
 
 SELF_TEST_VERSION = 1
 """Version of the record. Raise it if a reader of the old version would misread the new record."""
@@ -277,3 +278,16 @@ class WaitingImports(NamedTuple):
     loaded: tuple[str, ...]
     companions: tuple[tuple[str, str], ...]
     version: int = 1
+
+    def __str__(self) -> str:
+        names = counted(sum(map(len, self.modules.values())), "name")
+        return f"{names} in {counted(len(self.modules), 'module')}, until they are looked up"
+
+    def why_loaded(self, module: str) -> str | None:
+        """Return when a packaged module is imported; None if that is not recorded."""
+        if module in self.modules:
+            return "at load, because loading or the examples need it"
+        with_others = sorted(by for by, companion in self.companions if companion == module)
+        if with_others:
+            return f"together with {with_others[0] or 'the model'}, which it changes"
+        return "once a name of it is looked up" if module in self.loaded else None

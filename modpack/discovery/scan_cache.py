@@ -17,7 +17,6 @@ import logging
 import os
 import sys
 from dataclasses import replace
-from enum import Enum
 from functools import cache
 from itertools import starmap
 from pathlib import Path
@@ -145,10 +144,8 @@ def scan_to_json(scan: ModuleScan) -> bytes:
 
 
 def _to_json(value: object) -> object:
-    """Convert sets to lists, enums to values, and dataclasses to lists of field values."""
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return value.value if isinstance(value, Enum) else list(vars(value).values())
+    """Convert sets to lists, and the scan to a list. The records in it are tuples."""
+    return sorted(value) if isinstance(value, frozenset) else list(vars(value).values())
 
 
 def scan_from_json(data: bytes) -> ModuleScan:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from types import CodeType
+from typing import NamedTuple
 
 from modpack.discovery.conditions import catches_import_error
 from modpack.discovery.syntax import (
@@ -40,8 +41,7 @@ _MODULE_ATTRIBUTES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class NameUses:
+class NameUses(NamedTuple):
     """Module-level names that a statement uses.
 
     Attributes:
@@ -87,8 +87,7 @@ def _names_in_annotation(note: ast.expr) -> Iterator[str]:
                 continue
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """The file of a script, or a cell of a notebook.
 
     Attributes:
@@ -357,8 +356,7 @@ DEFINITION = "definition"
 IMPORTS = "imports"
 
 
-@dataclass(frozen=True, order=True)
-class ModulePiece:
+class ModulePiece(NamedTuple):
     """A part of a generated module.
 
     Attributes:
@@ -374,8 +372,7 @@ class ModulePiece:
     origin: tuple[str, int] | None = None
 
 
-@dataclass(frozen=True)
-class ModuleText:
+class ModuleText(NamedTuple):
     """A generated module.
 
     Attributes:

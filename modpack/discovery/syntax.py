@@ -13,15 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from modpack.core.scan import ScanFailure
 
 _TOO_DEEP = "nested too deeply for Python's own parser"
 
 
-@dataclass(frozen=True)
-class ParsedSource:
+class ParsedSource(NamedTuple):
     """A parsed source.
 
     Attributes:

@@ -12,7 +12,6 @@ import os
 import pkgutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, cast
@@ -144,7 +143,7 @@ class HostEnvironment(ModuleSource):
         if target is None or module_dict(sys.modules.get(name)) is not vars(sys.modules[module]):
             return None
         self._loaders[module] = _AliasLoader(name)
-        return replace(target, module=module, kind=CodeKind.SOURCE, file=None)
+        return target._replace(module=module, kind=CodeKind.SOURCE, file=None)
 
     def _find_spec(self, module: str) -> ModuleSpec | None:
         parent = module.rpartition(".")[0]

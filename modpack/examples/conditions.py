@@ -97,21 +97,19 @@ def apply_conditions(conditions: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def preserve_random_states() -> Iterator[None]:
-    """Restore the states of all random generators after the block."""
+def preserve_random_states(conditions: dict[str, Any] | None = None) -> Iterator[None]:
+    """Restore the states of all random generators after the block.
+
+    Args:
+        conditions: Recorded conditions, whose states apply in the block. None for the current ones.
+    """
     before = _random_states()
     try:
+        if conditions is not None:
+            _set_random_states(conditions["random"])
         yield
     finally:
         _set_random_states(before)
-
-
-@contextmanager
-def restore_random_states(conditions: dict[str, Any]) -> Iterator[None]:
-    """Run the block with recorded random states, and restore the current ones after it."""
-    with preserve_random_states():
-        _set_random_states(conditions["random"])
-        yield
 
 
 def _autocast() -> dict[str, Json]:

@@ -6,13 +6,18 @@ classes that are part of the package. Their contents are compared.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, cast
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
@@ -22,7 +27,7 @@ from modpack.core.names import strip_namespaces
 from modpack.core.selftest import Difference
 
 _MAX_DEPTH = 100
-_TEXTUAL = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _ELEMENTS = {
     "?": torch.bool,
@@ -96,7 +101,7 @@ class _OutputFlattener:
             yield PytreeLeaf(path, _type_name(value), _normalize_text(_value_text(value)))
         elif isinstance(value, torch.Tensor):
             yield from self._flatten_tensor(value, path, depth)
-        elif isinstance(value, _TEXTUAL):
+        elif isinstance(value, TEXTUAL):
             yield PytreeLeaf(path, _type_name(value), str(value))
         elif isinstance(value, _NAMED):
             yield PytreeLeaf(
@@ -190,36 +195,36 @@ def _iter_parts(
     """Return the parts of a container with their path steps, or None if it exposes none."""
     if isinstance(value, Mapping):
         return [(f"[{_format_key(key, i)}]", part) for i, (key, part) in enumerate(value.items())]
-    fields = getattr(type(value), "_fields", None)
+    fields = getattr(type(value), "_fields", None)  # of a named tuple
     if isinstance(value, tuple) and fields is not None:
         return [(f".{name}", part) for name, part in zip(fields, value, strict=False)]
     if isinstance(value, (list, tuple)):
         return [(f"[{i}]", part) for i, part in enumerate(value)]
     if isinstance(value, Set):
         return [(f"{{{i}}}", part) for i, part in enumerate(sorted(value, key=order))]
-    return _attributes(value)
+    held = attributes_of(value)
+    has_attributes = bool(held) or hasattr(value, "__dict__")
+    return [(f".{name}", part) for name, part in held.items()] if has_attributes else None
 
 
-def _attributes(value: object) -> Iterable[tuple[str, object]] | None:
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
-        return [(f".{name}", getattr(value, name)) for name in names if hasattr(value, name)]
-    contents = getattr(value, "__dict__", None)
-    slots = [
-        name
-        for kind in type(value).__mro__
-        for name in _slots_of(kind)
-        if name not in ("__dict__", "__weakref__") and hasattr(value, name)
-    ]
-    if not isinstance(contents, Mapping) and not slots:
-        return None
-    held = {**dict(contents or {}), **{name: getattr(value, name) for name in slots}}
-    return [(f".{name}", part) for name, part in held.items()]
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    slots = kind.__dict__.get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def attributes_of(value: object) -> dict[str, object]:
+    """Return an object's attributes without running code of its class."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    found: dict[str, object] = (
+        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
+    )
+    for base in type(value).__mro__:
+        slots = vars(base).items() if "__slots__" in vars(base) else ()
+        for name, member in slots:
+            if type(member) is MemberDescriptorType:
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # the slot is empty
+                    continue
+    return found
 
 
 def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:

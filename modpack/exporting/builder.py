@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from modpack.core.plan import (
@@ -39,6 +38,7 @@ class PackageBuilder:
         secret_scan: Searches saved objects and planned files for secrets.
         debug: Whether errors show the import chain of each module.
         torch_settings: Settings of torch that the saved objects may depend on.
+        start: The point to which :meth:`plan` and :meth:`write` roll back: everything is saved.
     """
 
     planner: Planner
@@ -48,7 +48,7 @@ class PackageBuilder:
     secret_scan: SecretScan
     debug: bool
     torch_settings: dict[str, str] = field(default_factory=dict)
-    _start: Checkpoint | None = None
+    start: Checkpoint | None = None
     _found_uses: tuple[object, tuple[MockUse, ...]] = (None, ())
 
     def preview(self) -> Plan:
@@ -122,14 +122,6 @@ class PackageBuilder:
         settings = self.torch_settings
         write_contents(plan, walker, self.writer, objects, self.installed, namespace, settings)
 
-    def open_preview(self) -> AbstractContextManager[str]:
-        """Write the complete package to a temporary file for the duration of the block."""
-        return self.writer.open_preview()
-
-    def set_checkpoint(self) -> None:
-        """Set the point to which :meth:`plan` and :meth:`write` roll back: everything is saved."""
-        self._start = self.writer.checkpoint()
-
     def _rollback(self) -> None:
-        if self._start is not None:
-            self.writer.rollback(self._start)
+        if self.start is not None:
+            self.writer.rollback(self.start)

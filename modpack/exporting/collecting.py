@@ -43,16 +43,11 @@ from modpack.exporting.requests import MissingResourceResolver
 from modpack.selftest.explanations import (
     MAX_DIFFERENCES,
     Explanation,
-    changed_attributes,
-    changed_modules,
-    failed_calls,
-    failed_copies,
     module_notes,
     outcome_warnings,
 )
 from modpack.selftest.judge import Judge
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
-from modpack.selftest.object_rows import StateDifference
 from modpack.selftest.process import HiddenModules, Job, ProbeLevel, RunResult
 from modpack.selftest.reference import ascii_json, declared_operators, operator_schemas
 
@@ -80,11 +75,6 @@ class Outcome(NamedTuple):
     failure: Explanation | None = None
     private_failure: str | None = None
     modules: tuple[ModuleDifference, ...] = ()
-
-    @property
-    def attributes(self) -> list[StateDifference]:
-        """The attributes of loaded objects that differ from those of the live ones."""
-        return [each for each in self.result.changed if not each.is_error]
 
 
 class Collector:
@@ -144,17 +134,17 @@ class Collector:
         Raises:
             SelfTestError: If it failed.
         """
-        prefix, source = "modpack-self-test-", self._writer.path
+        prefix, source, judge = "modpack-self-test-", self._writer.path, self._judge
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             outcome = self._run_namespaces()
             self._write(outcome.namespace)
-            with self._builder.open_preview() as package:
+            with self._writer.open_preview() as package:
                 given = self._make_job(outcome.namespace, package), self._modules, outcome.result
-                outcome = outcome._replace(modules=tuple(self._judge.compare_modules(*given)))
+                outcome = outcome._replace(modules=tuple(judge.compare_modules(*given)))
                 is_lazy = self._is_lazy and outcome.failure is None
-                waiting = self._judge.find_waiting(*given) if is_lazy else None
+                waiting = judge.find_waiting(*given) if is_lazy else None
         failure, result, why = None, outcome.result, outcome.failure
-        are_equal = why is None and self._judge.has_equal_outputs
+        are_equal = why is None and judge.has_equal_outputs
         told = [d for d in outcome.modules if not (d.is_own or are_equal)]  # the outputs decide
         if why is not None:
             causes = (f"possible cause: {each.text}" for each in told[:MAX_DIFFERENCES])
@@ -163,7 +153,7 @@ class Collector:
             if not write_anyway:
                 raise failure
         notes = list(module_notes([each for each in outcome.modules if each not in told]))
-        are_settings_unused = self._judge.cases and not result.needs_settings
+        are_settings_unused = judge.cases and not result.needs_settings
         if notes or (are_settings_unused and self._builder.torch_settings):
             if are_settings_unused:
                 self._builder.torch_settings.clear()  # the outputs do not depend on them
@@ -176,20 +166,15 @@ class Collector:
             self._writer.write(layout.WAITING, document, compress=True)
         runs = counted(record.rounds, "run")
         summary = f"{record.outcome}, namespace {record.namespace}, {runs}"
-        warnings = (
-            *outcome_warnings(source, failure, record),
-            *failed_calls(self._judge.call_failures),
-            *changed_attributes(outcome.attributes),
-            *changed_modules(told if failure is None else ()),
-            *(failed_copies(result.copy_failure) if failure is None else ()),
-        )
-        return replace(self._plan, self_test_summary=summary), warnings
+        failed = judge.call_failures
+        warnings = outcome_warnings(source, failure, record, result, told, failed)
+        return replace(self._plan, self_test_summary=summary), tuple(warnings)
 
     def _lasting_warnings(
         self, outcome: Outcome, modules: Sequence[ModuleDifference]
     ) -> Iterator[str]:
         """Yield what the package records of the warnings. Values may differ in the next export."""
-        for changed in outcome.attributes:
+        for changed in outcome.result.changed_attributes:
             yield f"{changed.path} differs from that of the live object"
         yield from (f"{each.name} differs from that of the exporting process" for each in modules)
         if outcome.result.copy_failure:
@@ -339,7 +324,7 @@ class Collector:
             if known is not None:
                 _log.info("self-test of %s: as an earlier one, passed", path)
                 return known
-        with phase(f"self-test {self._rounds}"), self._builder.open_preview() as package:
+        with phase(f"self-test {self._rounds}"), self._writer.open_preview() as package:
             job = job._replace(package=package)
             result = judge.run(job, self._modules, self._resolver.respond)
         result = result.rename_package(package, path)

@@ -49,8 +49,8 @@ from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.recorded_distributions import recorded_closure
 from modpack.discovery.walk import Walker
 from modpack.errors import ArchiveError, ModpackError
+from modpack.exporting.mock_source import mock_source, runtime_source
 from modpack.exporting.module_records import interned_records, mocked_records
-from modpack.loading.mock_source import mock_source, runtime_source
 from modpack.writing.writer import ArchiveWriter
 
 if TYPE_CHECKING:

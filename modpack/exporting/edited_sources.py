@@ -25,6 +25,7 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.walk import Walker
 from modpack.environment.finder import is_a
 from modpack.environment.importers import module_dict
+from modpack.errors import listed
 from modpack.exporting.live_code import absolute_file, is_loaded, nested_codes, unwrap_functions
 from modpack.saving.function_source import same_code
 
@@ -106,7 +107,8 @@ def _difference(live: Mapping[str, object], source: bytes, file: str) -> tuple[s
         if not any(same_code(code, function.__code__) for code in like):
             others.setdefault(function.__qualname__, like[0].co_firstlineno if like else 1)
     if others:
-        return _change_text(list(others)), next(iter(others.values()))
+        verb = "has" if len(others) == 1 else "have"
+        return f"{listed(others, _MAX_FUNCTIONS)} {verb} changed", next(iter(others.values()))
     before = _code_before(file)
     if before is None or same_code(before, compiled):
         return None
@@ -126,14 +128,6 @@ def _process_start() -> float:
     except (OSError, AttributeError, IndexError, ValueError):
         return _FIRST_IMPORTED
     return min(time.time() - running, _FIRST_IMPORTED)
-
-
-def _change_text(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"{names[0]} has changed"
-    more = [f"{len(names) - _MAX_FUNCTIONS} more"] if len(names) > _MAX_FUNCTIONS else []
-    *shown, last = names[:_MAX_FUNCTIONS] + more
-    return f"{', '.join(shown)} and {last} have changed"
 
 
 def _functions_of(live: Mapping[str, object], file: str) -> Iterator[FunctionType]:

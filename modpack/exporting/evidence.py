@@ -1,4 +1,4 @@
-"""Evidence of imports that sources don't name: loaded modules, listed folders, entry points.
+"""Evidence of imports that sources don't name: loaded modules and listed folders.
 
 Nothing is imported and no attribute hook is called. Of the live process, only ``sys.modules`` is
 used.
@@ -6,7 +6,6 @@ used.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -93,18 +92,16 @@ def listed_edges(
     walker: Walker,
     decisions: Mapping[str, Decision],
     is_own: Callable[[str], bool],
-    installed: DistributionIndex,
 ) -> Iterator[Edge]:
     """Yield edges to modules that the user's interned code finds without naming them.
 
-    These are modules of folders that it lists, entry points of its own project if it names their
-    group, and, for ``from package import *`` with a computed ``__all__``, the loaded submodules.
+    These are modules of folders that it lists, and, for ``from package import *`` with a computed
+    ``__all__``, the loaded submodules. The self-test finds the entry points that it loads.
 
     Args:
         walker: The walk so far.
         decisions: The decisions so far.
         is_own: Returns whether a module is the user's own code.
-        installed: The installed distributions.
     """
     for module, decision in decisions.items():
         is_interned = decision.action is Action.INTERN and walker.is_followed(module)
@@ -119,7 +116,6 @@ def listed_edges(
                 package, line = statement.module, statement.line
                 for found in _star_imported_modules(walker, package):
                     yield Edge(module, found, ImportKind.LIVE_MODULE, line)
-        yield from _entry_point_edges(walker, module, installed)
 
 
 def _star_imported_modules(walker: Walker, package: str) -> Iterator[str]:
@@ -129,34 +125,6 @@ def _star_imported_modules(walker: Walker, package: str) -> Iterator[str]:
         for found in _modules_in_folder(walker, package, FolderListing("", False, 0)):
             if environment.live_attribute(package, found.rpartition(".")[2]) == "submodule":
                 yield found
-
-
-def _entry_point_edges(walker: Walker, module: str, installed: DistributionIndex) -> Iterator[Edge]:
-    source = walker.source(module) if walker.has_source(module) else b""
-    if b"entry_points" not in source:
-        return
-    distribution = installed.distribution_of(module, walker.locate(module))
-    contents = installed.contents_of(distribution) if distribution is not None else None
-    file = contents.metadata.get("entry_points.txt") if contents is not None else None
-    if file is None:
-        return
-    from configparser import ConfigParser, ParsingError  # takes 4 ms, and few modules need it
-
-    groups = ConfigParser(delimiters=("=",), strict=False, interpolation=None)
-    try:
-        groups.read_string(file.read_text("utf-8"))
-    except (OSError, ValueError, ParsingError):  # importlib.metadata cannot read it either
-        return
-    for group in groups.sections():
-        match = re.search(rb"[\"']" + re.escape(group.encode()) + rb"[\"']", source)
-        if match is None:
-            continue
-        line = source.count(b"\n", 0, match.start()) + 1
-        for value in groups[group].values():
-            target = value.partition(":")[0].partition("[")[0].strip()
-            is_name = all(part.isidentifier() for part in target.split("."))
-            if is_name and walker.locate(target) is not None:
-                yield Edge(module, target, ImportKind.DYNAMIC, line)
 
 
 def _modules_in_folder(walker: Walker, module: str, listing: FolderListing) -> Iterator[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from modpack.core.graph import Edge
+from modpack.core.plan import Decision
 from modpack.core.rules import Action, Rule
 
 MatchHook = Callable[[Any, str], "Action | None"]
@@ -32,22 +33,6 @@ class RuleMatch:
     importers: tuple[Edge, ...]
 
 
-class HookOutcome(NamedTuple):
-    """The result of the hooks for one match.
-
-    Attributes:
-        action: The final action.
-        overridden_by: The hook that changed it, if any.
-        veto: The reason if a hook rejected the module.
-        fired: The hooks that were called, in order.
-    """
-
-    action: Action
-    overridden_by: str | None = None
-    veto: str | None = None
-    fired: tuple[str, ...] = ()
-
-
 class MatchHooks:
     """The hooks of an exporter, by action.
 
@@ -61,28 +46,31 @@ class MatchHooks:
         }
         self.current: RuleMatch | None = None
 
-    def run(self, exporter: object, match: RuleMatch) -> HookOutcome:
+    def run(self, exporter: object, match: RuleMatch) -> tuple[Decision, str | None]:
         """Call the hooks of the rule's action in the order of registration.
 
         A hook that raises an exception of any kind rejects the module. Every rejection becomes a
         problem of that module, and the remaining hooks still run.
+
+        Returns:
+            The decision, and the first rejection, if any.
         """
-        outcome = HookOutcome(match.action)
+        decision, veto = Decision(match.module, match.action, match.rule), None
         for hook in list(self.by_action[match.rule.action].values()):
-            self.current = RuleMatch(match.module, match.rule, outcome.action, match.importers)
-            name, veto = hook_name(hook), None
+            self.current = replace(match, action=decision.action)
+            name, refusal = hook_name(hook), None
             try:
                 answer: object = hook(exporter, match.module)
                 if isinstance(answer, Action):
-                    outcome = outcome._replace(action=answer, overridden_by=name)
+                    decision = replace(decision, action=answer, overridden_by=name)
                 elif answer is not None:
-                    veto = f"{name} returned {answer!r}; a hook returns None or an Action"
-            except Exception as refusal:
-                veto = f"{name} raised {type(refusal).__name__}: {refusal}"
+                    refusal = f"{name} returned {answer!r}; a hook returns None or an Action"
+            except Exception as failure:
+                refusal = f"{name} raised {type(failure).__name__}: {failure}"
             finally:
                 self.current = None
-            outcome = outcome._replace(fired=(*outcome.fired, name), veto=outcome.veto or veto)
-        return outcome
+            decision, veto = replace(decision, hooks=(*decision.hooks, name)), veto or refusal
+        return decision, veto
 
 
 def require_hook(hook: object) -> None:

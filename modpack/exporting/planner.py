@@ -28,7 +28,7 @@ from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_e
 from modpack.exporting.match_hooks import MatchHooks, RuleMatch
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
-from modpack.exporting.problems import MissingModules, find_notes, find_problems, why_not_interned
+from modpack.exporting.problems import MissingModules, find_notes, find_problems, folder_problem
 
 _ADDED_BY_NAME = "<add_dependency>"
 """The graph node with edges to modules that the user added by name."""
@@ -106,7 +106,7 @@ class Planner:
 
     def add_module(self, module: str, follow: bool) -> None:
         """Intern a module of this process, unless a match hook overrides that."""
-        problem = why_not_interned(self.walker, module, self.package_data.native)
+        problem = folder_problem(self.walker, module)
         if problem is not None:
             self._reported[problem] = None
         elif self._decide_saved(module, "saved explicitly by name"):
@@ -142,30 +142,6 @@ class Planner:
             return before if before.overridden_by else as_saved
         decision = self._ask_hooks(module, rule)
         return decision if decision.overridden_by else as_saved
-
-    def add_file(self, record: str, why: str) -> bool:
-        """Add the file, or the files of the folder, that packaged code looked for.
-
-        Args:
-            record: The path below the package's root, with ``/``.
-            why: The reason.
-
-        Returns:
-            Whether the plan has changed. See :meth:`.PackageDataPlanner.add_file`.
-        """
-        return self.package_data.add_file(self.decisions(), record, why)
-
-    def add_metadata(self, name: str, why: str) -> bool:
-        """Add a distribution's metadata that packaged code looked for, without its code.
-
-        Args:
-            name: The distribution.
-            why: The reason.
-
-        Returns:
-            Whether the plan has changed.
-        """
-        return self.package_data.add_metadata(self.decisions(), name, why)
 
     def add_folder(self, record: str) -> None:
         """Make the parent folders of a saved resource importable, as they are after loading.
@@ -299,7 +275,7 @@ class Planner:
             loaded = list(loaded_edges(self.walker, decisions, self._installed))
             if self.walker.add_new_edges(loaded):
                 return True
-        listed = listed_edges(self.walker, decisions, self._is_own, self._installed)
+        listed = listed_edges(self.walker, decisions, self._is_own)
         return self.walker.add_new_edges(list(listed))
 
     def _reconsider(self) -> None:
@@ -375,10 +351,10 @@ class Planner:
     def _ask_hooks(self, module: str, rule: Rule) -> Decision:
         self._matched[module] = rule
         match = RuleMatch(module, rule, rule.action, self.walker.graph.edges_to(module))
-        outcome = self.hooks.run(self._exporter, match)
-        if outcome.veto is not None:
-            self._vetoes[module] = outcome.veto
-        return Decision(module, outcome.action, rule, None, outcome.overridden_by, outcome.fired)
+        decision, veto = self.hooks.run(self._exporter, match)
+        if veto is not None:
+            self._vetoes[module] = veto
+        return decision
 
     def interns(self, module: str) -> bool:
         """Return whether the rules so far intern a module, unless a match hook overrides that."""

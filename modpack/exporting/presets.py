@@ -15,7 +15,7 @@ from modpack.core.names import RUNTIME_ROOTS, GlobGroup
 from modpack.core.names import normalized_distribution as normalized
 from modpack.core.rules import Action, Owner, Rule, RuleOrigin
 from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
-from modpack.options import Preset, require_options
+from modpack.options import Preset
 
 
 def _preset(action: Action, owner: Owner, label: str) -> Rule:
@@ -40,18 +40,7 @@ PRESETS: dict[Preset, tuple[Rule, ...]] = {
         _preset(Action.INTERN, Owner.LOCAL, "preset hermetic: your own code is interned"),
     ),
 }
-"""The rules of each preset, in order."""
-
-
-def preset_rules(preset: Preset) -> tuple[Rule, ...]:
-    """Return the rules of a preset. They apply after the user's rules.
-
-    Raises:
-        TypeError: If it is not a string.
-        ValueError: If there is no such preset.
-    """
-    require_options(preset=preset)
-    return PRESETS[preset]
+"""The rules of each preset, in order. They apply after the user's rules."""
 
 
 class Portability:
@@ -95,10 +84,6 @@ class Portability:
             if found is not None and found.name not in self._visited:
                 self._mark_requirements(found)
         return len(self._reasons) > before
-
-    def is_optional(self, module: Location, importer: Location) -> bool:
-        """Return whether the importer's distribution is known not to require the module's."""
-        return requires(self._index, importer, module) is False
 
     def _mark_requirements(self, distribution: InstalledDistribution) -> None:
         self._visited.add(distribution.name)

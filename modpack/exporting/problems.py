@@ -99,28 +99,16 @@ def location_in(walker: Walker, module: str, line: int | None) -> str | None:
     return None if line is None else f"{file_of(walker, module)}:{line}"
 
 
-def why_not_interned(walker: Walker, module: str, native: bool) -> Diagnostic | None:
-    """Return why a module that the user saves by name cannot be interned, or None.
+def folder_problem(walker: Walker, module: str) -> Diagnostic | None:
+    """Return a problem if a module that the user saves by name is only a folder.
 
-    Args:
-        walker: The walk, which locates the module.
-        module: The module path.
-        native: Whether native extensions can be interned.
+    Rules may intern such a folder with the modules in it; by itself, it has nothing to save.
     """
     location = walker.locate(module)
-    if native and _is_extension(location):
+    if location is None or location.kind is not CodeKind.NAMESPACE:
         return None
-    if location is None:
-        text = f"{module!r} cannot be saved, because it cannot be found"
-        return _problem(walker, module, Reason.SOURCE_FILE_NOT_FOUND, text)
-    if location.kind is CodeKind.NAMESPACE:
-        text = f"{module!r} cannot be saved, because it is a folder without __init__.py"
-        hint = "Save the modules in it."
-        return _problem(walker, module, Reason.NO_DUNDER_FILE, text, hint=hint)
-    if location.kind in _NO_SOURCE:
-        text = f"{module!r} cannot be saved: it is {_kind_text(location)}"
-        return _problem(walker, module, _NO_SOURCE[location.kind], text)
-    return None
+    text = f"{module!r} cannot be saved, because it is a folder without __init__.py"
+    return _problem(walker, module, Reason.NO_DUNDER_FILE, text, hint="Save the modules in it.")
 
 
 def _interning_problems(
@@ -249,7 +237,7 @@ class MissingModules:
         is_sourceless = location.kind is CodeKind.UNKNOWN and not had_source
         if is_sourceless and self._walker.is_loaded(module):
             return _why_created_at_run_time(module, edges)
-        if portability is not None and self._is_optional(location, edges, portability):
+        if portability is not None and self._is_optional(location, edges):
             by = edges[0].importer
             return (
                 f"{module} is not loaded, and {by} does not require its distribution, so the "
@@ -278,9 +266,7 @@ class MissingModules:
         location = self._walker.locate(module)
         return self._installed.owner(module, location) is Owner.INSTALLED
 
-    def _is_optional(
-        self, location: Location, edges: Sequence[Edge], portability: Portability
-    ) -> bool:
+    def _is_optional(self, location: Location, edges: Sequence[Edge]) -> bool:
         """Return whether no loaded or required code needs the module's distribution."""
         if not edges or self._walker.is_loaded(root_of(location.module)):
             return False
@@ -288,7 +274,8 @@ class MissingModules:
             origin = self._walker.locate(importer)
             if origin is None or not self._walker.is_loaded(root_of(importer)):
                 return False
-            if not (self._is_installed(importer) and portability.is_optional(location, origin)):
+            is_needed = requires(self._installed, origin, location) is not False
+            if is_needed or not self._is_installed(importer):
                 return False
         return True
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import TypeGuard
 
 from modpack.core.graph import Edge
 from modpack.core.names import is_stdlib, module_record
@@ -35,131 +36,86 @@ class MissingResourceResolver:
         self._planner = planner
 
     def respond(self, request: ResourceRequest) -> ResolvedResources:
-        """Add a requested resource if the rules include it, and return it."""
+        """Add a requested resource if the rules include it, and return it with all that it adds."""
         kind, name, by, line = request
-        if kind == "module":
-            return self._add_module(name, by, line)
-        if kind == "file":
-            return self._add_file(name, by, line)
         if kind == "folder":
-            return self._list_folder(name)
-        if kind == "metadata":
-            return self._add_metadata(name, by)
-        return self._add_plugins(name, by, line)
-
-    def _add_module(self, name: str, by: str | None, line: int | None) -> ResolvedResources:
-        if is_stdlib(name) or self._planner.walker.locate(name) is None:
-            return ResolvedResources()
-        before = self._planner.decisions()
-        files = self._planned_files(before)
-        after = (
-            before if _is_included(before.get(name)) else self._add_import(before, name, by, line)
-        )
-        decision = after.get(name)
-        if decision is None or not _is_included(decision):
-            return ResolvedResources()
-        if name not in _modules_with(before, Action.INTERN):
-            kind: AdditionKind = "intern" if decision.action is Action.INTERN else "extern"
-            self._note(kind, name, by)
-        externs = _modules_with(after, Action.EXTERN) - _modules_with(before, Action.EXTERN)
-        if decision.action is Action.EXTERN:
-            return ResolvedResources(externs=tuple(sorted({name, *externs})))
-        new = _modules_with(after, Action.INTERN) - _modules_with(before, Action.INTERN)
-        contents = self._sources({name, *new})
+            return ResolvedResources(names=self._list_folder(name))
+        if kind == "file" and name.endswith(".py"):
+            path = name.removesuffix(".py").removesuffix("/__init__")
+            kind, name = "module", path.replace("/", ".")
+        walker, data = self._planner.walker, self._planner.package_data
+        before, files = self._planner.decisions(), self._planned_files()
+        why = f"{by or 'the package'} asked for it in the self-test"
+        modules: list[str] = []
+        if kind == "module":
+            modules = [name]
+        elif kind == "plugins":  # with the metadata that names them
+            modules = loaded_plugins(name, data.package_trees(before))
+        elif kind == "file" and data.add_file(before, name, why):
+            self._note("file", name, by)
+        elif kind == "metadata" and data.add_metadata(before, name, why):
+            self._note("metadata", name, by)
+        wanted = [m for m in modules if not is_stdlib(m) and walker.locate(m) is not None]
+        for module in wanted:
+            if not _is_included(before.get(module)):
+                self._add_import(before, module, by, line)
+        after = self._planner.decisions()
+        for module in wanted:
+            decision, known = after.get(module), before.get(module)
+            if _is_included(decision) and (known is None or known.action is not Action.INTERN):
+                self._note("intern" if decision.action is Action.INTERN else "extern", module, by)
+        new = {
+            module: decision.action
+            for module, decision in after.items()
+            if module in wanted or module not in before or before[module].action != decision.action
+        }
+        contents = {
+            module_record(module, walker.is_package(module)): walker.source(module)
+            for module, action in new.items()
+            if action is Action.INTERN and walker.has_source(module)
+        }
         # The plan has the files that new modules read, which they may only test for.
-        added = self._planned_files(after).items() - files.items() if new else ()
-        contents.update((record, file.read_bytes()) for record, file in added)
-        return ResolvedResources(contents, tuple(sorted(externs)))
+        for record, file in self._planned_files().items():
+            is_wanted = kind == "file" and f"{record}/".startswith(f"{name}/")
+            if is_wanted or record not in files:
+                contents[record] = file.read_bytes()
+        externs = sorted(module for module, action in new.items() if action is Action.EXTERN)
+        return ResolvedResources(contents, tuple(externs))
 
     def _add_import(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None
-    ) -> Mapping[str, Decision]:
-        """Return the decisions after adding the import of a module."""
+    ) -> None:
         if by is not None and by in decisions:
             self._planner.walker.add_edges([Edge(by, name, ImportKind.SELF_TEST, line)])
         else:
             edge = Edge(NODE, name, ImportKind.SELF_TEST)
             self._planner.add_resource(NODE, [edge], follow=True)
-        return self._planner.decisions()
 
-    def _add_file(self, record: str, by: str | None, line: int | None) -> ResolvedResources:
-        if record.endswith(".py"):
-            module = record.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-            return self._add_module(module, by, line)
-        if self._planner.add_file(record, f"{by or 'the package'} asked for it in the self-test"):
-            self._note("file", record, by)
-        return ResolvedResources(
-            self._read_planned(lambda each: f"{each}/".startswith(f"{record}/"))
-        )
-
-    def _list_folder(self, record: str) -> ResolvedResources:
+    def _list_folder(self, record: str) -> tuple[str, ...]:
         """List a folder without adding it: its contents are requested when they are used."""
-        place = self._host_folder(record)
-        if place is None:
-            return ResolvedResources()
-        inside = [each for each in place.iterdir() if each.name != "__pycache__"]
-        return ResolvedResources(
-            names=tuple(sorted(f"{e.name}/" if e.is_dir() else e.name for e in inside))
-        )
-
-    def _add_metadata(self, name: str, by: str | None) -> ResolvedResources:
-        before = self._planned_files()
-        if not self._planner.add_metadata(
-            name, f"{by or 'the package'} asked for it in the self-test"
-        ):
-            return ResolvedResources()
-        self._note("metadata", name, by)
-        return ResolvedResources(self._read_planned(lambda record: record not in before))
-
-    def _add_plugins(self, group: str, by: str | None, line: int | None) -> ResolvedResources:
-        """Return the loaded modules of an entry-point group, with the metadata that names them."""
-        before = self._planned_files()
-        trees = self._planner.package_data.package_trees(self._planner.decisions())
-        given = [self._add_module(module, by, line) for module in loaded_plugins(group, trees)]
-        files = self._read_planned(lambda record: record not in before)
-        for each in given:
-            files.update(each.files)
-        externs = {extern for each in given for extern in each.externs}
-        return ResolvedResources(files, tuple(sorted(externs)))
-
-    def _note(self, kind: AdditionKind, name: str, by: str | None) -> None:
-        self.added.setdefault((kind, name), Addition(kind, name, by))
-
-    def _host_folder(self, record: str) -> Path | None:
-        """Return the folder on this machine that a folder of the package comes from."""
         decisions = self._planner.decisions()
         for above in (PurePosixPath(record), *PurePosixPath(record).parents):
             decision = decisions.get(str(above).replace("/", "."))
             if decision is not None and decision.action is Action.INTERN:
                 folders = decision.location.search if decision.location is not None else ()
                 places = (Path(f) / PurePosixPath(record).relative_to(above) for f in folders)
-                return next(filter(Path.is_dir, places), None)
-        return None
+                place = next(filter(Path.is_dir, places), None)
+                inside = () if place is None else place.iterdir()
+                names = (f"{e.name}/" if e.is_dir() else e.name for e in inside)
+                return tuple(sorted(name for name in names if name != "__pycache__/"))
+        return ()
 
-    def _sources(self, modules: set[str]) -> dict[str, bytes]:
-        walker = self._planner.walker
-        return {
-            module_record(module, walker.is_package(module)): walker.source(module)
-            for module in modules
-            if walker.has_source(module)
-        }
+    def _note(self, kind: AdditionKind, name: str, by: str | None) -> None:
+        self.added.setdefault((kind, name), Addition(kind, name, by))
 
-    def _planned_files(self, decisions: Mapping[str, Decision] | None = None) -> dict[str, Path]:
+    def _planned_files(self) -> dict[str, Path]:
         """Return the data files and metadata that the plan includes, by record."""
-        files = self._planner.package_data.find(decisions or self._planner.decisions()).files
+        files = self._planner.package_data.find(self._planner.decisions()).files
         return {file.record: Path(file.source) for file in files}
 
-    def _read_planned(self, is_wanted: Callable[[str], bool]) -> dict[str, bytes]:
-        planned = self._planned_files().items()
-        return {record: file.read_bytes() for record, file in planned if is_wanted(record)}
 
-
-def _is_included(decision: Decision | None) -> bool:
+def _is_included(decision: Decision | None) -> TypeGuard[Decision]:
     return decision is not None and decision.action in (Action.INTERN, Action.EXTERN)
-
-
-def _modules_with(decisions: Mapping[str, Decision], action: Action) -> set[str]:
-    return {module for module, decision in decisions.items() if decision.action is action}
 
 
 def loaded_plugins(group: str, packages: Iterable[Path] = ()) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 from modpack.core.cell_magic import magic_body, without_magics
 from modpack.core.plan import PackagingErrorReason
@@ -246,7 +246,8 @@ class ScriptDefinitions:
         """Return the module's source, with everything included so far."""
         early = self._store_early_values()
         names, statements = self._included()
-        units: dict[str, _ModuleStatement] = {}
+        units: dict[str, ModulePiece] = {}
+        needs: dict[str, frozenset[str]] = {}
         bound_by: dict[TopLevelStatement, list[str]] = {}
         for name in names:
             choice = self._choices[name]
@@ -264,21 +265,21 @@ class ScriptDefinitions:
             else:
                 continue
             number = choice.statement.number if choice.statement is not None else -1
-            units[name] = _ModuleStatement(number, text)
+            units[name] = ModulePiece(number, text)
         package = str(self.namespace.get("__package__") or "")
         for statement, bound in bound_by.items():
             own = (statement.binds if n.startswith(_ADDITION) else (n,) for n in bound)
             kept = frozenset(name for names in own for name in names)
             text, line = statement_text(statement, kept, package)
             group, origin = _GROUPS.get(statement.kind, ""), (statement.cell.file, line)
-            unit = _ModuleStatement(statement.number, text, statement.uses.eager, group, origin)
-            units.update(dict.fromkeys(bound, unit))
+            units.update(dict.fromkeys(bound, ModulePiece(statement.number, text, group, origin)))
+            needs.update(dict.fromkeys(bound, statement.uses.eager))
         title = script_title(self.namespace)
         pieces = [ModulePiece(-2, f"{SCRIPT_MARK} = {title!r}", "mark")]
         if early:
             pieces.append(ModulePiece(-1, "import torch_package_importer", IMPORTS))
-        for position, unit in enumerate(_sort_units(units)):
-            pieces.append(ModulePiece(position, unit.text, unit.group, unit.origin))
+        for position, piece in enumerate(_sort_pieces(units, needs)):
+            pieces.append(piece._replace(number=position))
         postponed = any(
             (flags_of(self.namespace.get(name)) | statement.flags) & _POSTPONED_ANNOTATIONS
             for name, statement in statements.items()
@@ -335,39 +336,29 @@ class ScriptDefinitions:
             self._select_with_dependencies(each)
 
 
-class _ModuleStatement(NamedTuple):
-    """A statement of the module, or its replacement.
+def _sort_pieces(
+    pieces: Mapping[str, ModulePiece], needs: Mapping[str, frozenset[str]]
+) -> Iterator[ModulePiece]:
+    """Yield the pieces in the script's order, each after those that it needs at once.
 
-    Attributes:
-        number: The position of the statement in the script.
-        text: The text.
-        needs: The names that must be bound first.
-        group: The group that it is formatted with. See :class:`ModulePiece`.
-        origin: File and line of the statement in the script.
+    Args:
+        pieces: The pieces, by the names that they bind.
+        needs: The names that must be bound before a name.
     """
+    done: set[int] = set()
 
-    number: int
-    text: str
-    needs: frozenset[str] = frozenset()
-    group: str = ""
-    origin: tuple[str, int] | None = None
-
-
-def _sort_units(units: Mapping[str, _ModuleStatement]) -> Iterator[_ModuleStatement]:
-    """Yield the units in the script's order, each after its immediate dependencies."""
-    done: dict[int, _ModuleStatement] = {}
-
-    def place(unit: _ModuleStatement, above: tuple[int, ...]) -> None:
-        if id(unit) in done or id(unit) in above:
+    def place(name: str, above: tuple[int, ...]) -> Iterator[ModulePiece]:
+        piece = pieces[name]
+        if id(piece) in done or id(piece) in above:
             return
-        needed = [units[name] for name in unit.needs if name in units]
-        for each in sorted(needed, key=lambda each: each.number):
-            place(each, (*above, id(unit)))
-        done[id(unit)] = unit
+        needed = [each for each in needs.get(name, ()) if each in pieces]
+        for each in sorted(needed, key=lambda each: (pieces[each].number, each)):
+            yield from place(each, (*above, id(piece)))
+        done.add(id(piece))
+        yield piece
 
-    for unit in sorted(units.values(), key=lambda each: each.number):
-        place(unit, ())
-    yield from done.values()
+    for name in sorted(pieces, key=lambda name: pieces[name].number):
+        yield from place(name, ())
 
 
 def _needed_at_once(names: Sequence[str], statements: Mapping[str, TopLevelStatement]) -> list[str]:

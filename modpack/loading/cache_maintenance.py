@@ -128,10 +128,19 @@ def list_entries(cache: Path) -> tuple[CacheEntry, ...]:
     Args:
         cache: The cache folder, which may not exist.
     """
-    packages = map(_package, _package_folders(cache))
-    environments = map(_environment, _environments(cache))
-    entries = [entry for entry in chain(packages, environments) if entry is not None]
-    return tuple(sorted(entries, key=lambda entry: (-entry.used, entry.digest)))
+    entries: list[CacheEntry | None] = []
+    trees = trees_folder(cache)
+    for folder in [] if trees.parent.is_symlink() else _entries(trees):
+        record = read_record(folder)
+        files = chain.from_iterable(_files_below(folder / each) for each in (FILES, CODE))
+        name = record.name or None if record is not None else None
+        entries.append(_entry("package", folder, name, files, USED))
+    for folder in _entries(environments_folder(cache)):
+        if (folder / ENVIRONMENT).is_file():  # written last
+            inside = _files_below(folder)
+            entries.append(_entry("environment", folder, None, inside, ENVIRONMENT))
+    found = (entry for entry in entries if entry is not None and _DIGEST.fullmatch(entry.digest))
+    return tuple(sorted(found, key=lambda entry: (-entry.used, entry.digest)))
 
 
 def list_scans(cache: Path) -> Scans:
@@ -190,17 +199,6 @@ def _put_aside(entry: CacheEntry) -> None:
         raise CacheError(f"{entry.folder}: cannot remove the cache entry: {reason}") from failure
 
 
-def _package(folder: Path) -> CacheEntry | None:
-    record = read_record(folder)
-    name = record.name if record is not None else None
-    files = chain.from_iterable(_files_below(folder / each) for each in (FILES, CODE))
-    return _entry("package", folder, name or None, files, USED)
-
-
-def _environment(folder: Path) -> CacheEntry | None:
-    return _entry("environment", folder, None, _files_below(folder), ENVIRONMENT)
-
-
 def _entry(
     kind: EntryKind,
     folder: Path,
@@ -219,32 +217,14 @@ def _entry(
     """
     sizes = [size for _, size, _ in files]
     try:
-        used = _last_use(folder, marker)
+        try:
+            used = (folder / marker).stat().st_mtime
+        except OSError:
+            used = folder.stat().st_mtime
     except FileNotFoundError:
         return None
+    used = max(0.0, min(used, time.time()))  # a time in the future becomes now
     return CacheEntry(kind, folder.name, name, len(sizes), sum(sizes), used, folder)
-
-
-def _last_use(folder: Path, marker: str) -> float:
-    """Return the time of the last use, in seconds since 1970; a time in the future becomes now."""
-    try:
-        used = (folder / marker).stat().st_mtime
-    except OSError:
-        used = folder.stat().st_mtime
-    return max(0.0, min(used, time.time()))
-
-
-def _environments(cache: Path) -> list[Path]:
-    """Return the folders of complete environments."""
-    found = _entries(environments_folder(cache))
-    return [e for e in found if _DIGEST.fullmatch(e.name) and (e / ENVIRONMENT).is_file()]
-
-
-def _package_folders(cache: Path) -> list[Path]:
-    folder = trees_folder(cache)
-    if folder.parent.is_symlink():
-        return []
-    return [each for each in _entries(folder) if _DIGEST.fullmatch(each.name)]
 
 
 def _scan_files(cache: Path) -> Iterator[tuple[str, int, float]]:

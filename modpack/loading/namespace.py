@@ -275,7 +275,7 @@ class Namespace:
         # No helper functions around the imports: each would add a stack frame for every module
         # in an import chain. No generator-based context managers: they took half of the time
         # of each import, and a module has many.
-        is_outermost, self._is_importing = not self._is_importing, True
+        is_outermost, has_failed, self._is_importing = not self._is_importing, False, True
         try:
             if level:
                 if level > 1 and self.prefix:
@@ -306,9 +306,12 @@ class Namespace:
             elif top is None and (self.finder.index.policy is not None or name == "modpack"):
                 self._require_reach_of_parts(name, fromlist or ())
             return self._proxy(found)
+        except BaseException:
+            has_failed = True
+            raise
         finally:
             if is_outermost:
-                self._end_of_import()
+                self._end_of_import(has_failed)
 
     def import_by_name(self, name: str, package: str | None = None) -> Any:
         """The redirected :func:`importlib.import_module`."""
@@ -344,7 +347,7 @@ class Namespace:
         """Import a module by the absolute path that packaged code writes."""
         if name == TORCH_IMPORTER_NAME:
             return self._importer
-        is_outermost, self._is_importing = not self._is_importing, True
+        is_outermost, has_failed, self._is_importing = not self._is_importing, False, True
         limit = sys.getrecursionlimit()
         raised = limit + limit // _FRAMES_OF_AN_IMPORT + _FRAMES_OF_A_LOAD
         if is_outermost:
@@ -363,11 +366,14 @@ class Namespace:
             except ModuleNotFoundError as failure:
                 self._explain_missing_extern(name, failure)
                 raise
+        except BaseException:
+            has_failed = True
+            raise
         finally:
             if is_outermost:
                 if sys.getrecursionlimit() == raised:  # otherwise, the module has set its own
                     sys.setrecursionlimit(limit)
-                self._end_of_import()
+                self._end_of_import(has_failed)
 
     def ready(self, name: str) -> ModuleType | None:
         """Return the result of :meth:`import_module` if the module is imported already, or None.
@@ -494,15 +500,15 @@ class Namespace:
             names["__builtins__"] = self.builtins
         names.update(__modpack__=self._importer, __torch_package__=True)
 
-    def _end_of_import(self) -> None:
+    def _end_of_import(self, has_failed: bool) -> None:
         """Finish an outermost import; one in another thread may still be running."""
         self._is_importing = False
-        if self.finder.imports is not None:
-            self.finder.imports.settle()
         if self._is_large:
             self._is_large = False
             restore_gc_threshold(self)
         self.finder.keep_code()
+        if self.finder.imports is not None and not has_failed:  # otherwise, an error is on its way
+            self.finder.imports.settle()
 
     def _explain_missing_extern(self, name: str, failure: ModuleNotFoundError) -> None:
         """Raise a more specific error for an import that went to the host, if there is one."""

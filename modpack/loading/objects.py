@@ -314,20 +314,6 @@ def _select_hooks(specs: tuple[HookSpec, ...], hooks: HookChoice) -> frozenset[s
     return frozenset(spec.name for spec in filter(selector(hooks), specs))
 
 
-_HOOK_TABLES = (
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_load_state_dict_post_hooks",
-    "_load_state_dict_pre_hooks",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-)
-"""Attributes of a module that map ids to hooks. :data:`.KINDS` lists more of them, but importing it
-would slow down the first load of a process."""
-
-
 def _reserve_ids(obj: Any) -> None:
     """Keep torch from reusing the ids of hooks in loaded modules.
 
@@ -335,9 +321,10 @@ def _reserve_ids(obj: Any) -> None:
     process. torch counts from 0 in a new process, so the next registered hook would overwrite one.
     """
     for part in find_instances(obj, (torch.nn.Module,)):
-        for table in _HOOK_TABLES:
-            for identity in getattr(part, table, None) or ():
-                RemovableHandle.next_id = max(RemovableHandle.next_id, identity + 1)
+        for name, table in vars(part).items():
+            if name.endswith("_hooks") and isinstance(table, dict):
+                ids = (identity for identity in table if type(identity) is int)
+                RemovableHandle.next_id = max(RemovableHandle.next_id, 1 + max(ids, default=-1))
 
 
 class _LoadContext:

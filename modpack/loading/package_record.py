@@ -49,6 +49,7 @@ class PackageRecord(NamedTuple):
         verify: The option of that load.
         on_mismatch: The option of that load.
         policy: The trust policy.
+        lazy: The option of that load.
     """
 
     digest: str
@@ -56,6 +57,7 @@ class PackageRecord(NamedTuple):
     verify: VerifyLevel
     on_mismatch: OnMismatch
     policy: TrustPolicy | None
+    lazy: bool | None = None
 
 
 def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = False) -> str:
@@ -70,17 +72,10 @@ def namespace_name(digest: str, policy: TrustPolicy | None, is_filtered: bool = 
     """
     name = f"{PACKAGES}.p{digest[:32]}"
     if policy is not None:
-        name += f"_{_policy_hash(policy)}"
-        is_filtered = is_filtered or not _is_plain(policy)
+        name += f"_{hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]}"
+        # An object of a derived class may judge by more than its fields.
+        is_filtered = is_filtered or type(policy).__module__ != "modpack.core.policy"
     return name + LOCAL if is_filtered else name
-
-
-def _policy_hash(policy: TrustPolicy) -> str:
-    return hashlib.sha256(canonical_json(record_to_json(policy))).hexdigest()[:16]
-
-
-def _is_plain(policy: TrustPolicy) -> bool:
-    return type(policy).__module__ == "modpack.core.policy"
 
 
 def record_file(name: str) -> Path:
@@ -160,6 +155,7 @@ def read_record(name: str) -> PackageRecord:
             cast("VerifyLevel", document["verify"]),
             cast("OnMismatch", document["on_mismatch"]),
             policy,
+            cast("bool | None", document.get("lazy")),
         )
     except (KeyError, TypeError, ValueError, RecursionError) as failure:
         raise ValueError(f"the record {file} is invalid: {failure}") from failure

@@ -236,6 +236,8 @@ def _self_test(audit: AuditFacts) -> Iterator[RenderableType]:
         tried = f"{examples}, namespace {self_test.namespace}"
         how = "" if self_test.deterministic else ", structure only"
         yield Text(printable(f"the self-test passed{how} ({tried})"), "green")
+    if audit.package is not None and audit.package.waiting is not None:
+        yield Text(printable(f"imports wait: {audit.package.waiting}"))
 
 
 def _distributions(distributions: Sequence[DistributionFacts]) -> Iterator[RenderableType]:

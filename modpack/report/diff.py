@@ -23,6 +23,7 @@ from modpack.report.diff_facts import (
     PackageDifferences,
     Part,
     SourceChoice,
+    attributes,
     changed_fields,
     fields_of,
     in_one_only,
@@ -44,6 +45,8 @@ from modpack.report.text_diff import WorkBudget
 _LINES_OF: Final = frozenset({ResourceKind.FILE, ResourceKind.DATA, ResourceKind.METADATA})
 """Kinds of resources that may be text."""
 _CALL: Final = "call"
+_RESOURCE: Final = ("kind", SIZE)
+"""Compared attributes of a resource."""
 _DERIVED: Final = frozenset(
     {layout.MANIFEST, layout.MANIFEST_DIGEST, layout.SERIALIZATION_ID, layout.NOTICE}
 )
@@ -147,13 +150,9 @@ def _resources(
             if _wants_text(was, old, new, sources):
                 text = compare_records(old, record, new, record, effort)
         known = is_now or were[record]
-        fields = changed_fields(_resource_fields(was), _resource_fields(is_now))
+        fields = changed_fields(attributes(was, _RESOURCE), attributes(is_now, _RESOURCE))
         change, about = Change.of(was, is_now), known.kind.value
         yield Difference(Part.RESOURCE, record, change, about, fields, contents, text, known.owner)
-
-
-def _resource_fields(facts: ResourceFacts | None) -> dict[str, str | None]:
-    return {} if facts is None else {"kind": facts.kind.value, SIZE: str(facts.size_bytes)}
 
 
 def _wants_text(

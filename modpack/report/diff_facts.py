@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeVar
@@ -191,6 +191,20 @@ def changed_fields(
     names = dict.fromkeys([*before, *after])
     pairs = (FieldChange(name, before.get(name), after.get(name)) for name in names)
     return tuple(each for each in pairs if each.before != each.after)
+
+
+def attributes(item: object | None, names: Iterable[str]) -> dict[str, str | None]:
+    """Return attributes of a compared item as text; empty for an item that a package lacks."""
+    values = {} if item is None else {name: getattr(item, name) for name in names}
+    return {name: _text(value) for name, value in values.items()}
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return "yes" if value else None
+    return None if value in (None, "", ()) else str(value)
 
 
 def fields_of(change: Change, values: Mapping[str, object]) -> tuple[FieldChange, ...]:

@@ -26,6 +26,7 @@ from modpack.report.diff_facts import (
     Part,
     SourceChoice,
     TextDifference,
+    attributes,
     changed_fields,
     fields_of,
 )
@@ -136,6 +137,14 @@ _MAX_TEXT_BYTES: Final = 4_000_000
 """Larger records are not compared line by line."""
 
 
+_MODULE: Final = (
+    *("action", "rule", "overridden_by", "provided_by", "distribution", "version", "license"),
+    *("editable", "record"),
+)
+"""Compared attributes of a module. Importers and sources are compared as lines of sources."""
+_DISTRIBUTION: Final = ("version", "license", "editable", "url")
+
+
 def compare_modules(
     before: ComparedPackage, after: ComparedPackage, sources: SourceChoice, effort: WorkBudget
 ) -> Iterator[Difference]:
@@ -143,7 +152,7 @@ def compare_modules(
     for module in sorted({*before.modules, *after.modules}):
         old, new = before.modules.get(module), after.modules.get(module)
         change, record, other = Change.of(old, new), _code_record(old), _code_record(new)
-        fields = changed_fields(_module_fields(old), _module_fields(new))
+        fields = changed_fields(attributes(old, _MODULE), attributes(new, _MODULE))
         contents, about, is_wanted = None, "", sources is SourceChoice.ALL
         if old is not None and new is not None:
             if record and other:
@@ -173,23 +182,6 @@ def _code_record(facts: ModuleFacts | None) -> str | None:
     return facts.record if facts is not None and facts.action is Action.INTERN else None
 
 
-def _module_fields(facts: ModuleFacts | None) -> dict[str, str | None]:
-    """Return the compared fields of a module. Importers and sources are compared separately."""
-    if facts is None:
-        return {}
-    return {
-        "action": facts.action.value,
-        "rule": facts.rule,
-        "overridden_by": facts.overridden_by,
-        "provided_by": facts.provided_by.value if facts.provided_by else None,
-        "distribution": facts.distribution,
-        "version": facts.version,
-        "license": facts.license,
-        "editable": "yes" if facts.editable else None,
-        "record": _code_record(facts),
-    }
-
-
 def compare_distributions(before: ComparedPackage, after: ComparedPackage) -> Iterator[Difference]:
     """Yield the distributions that differ, sorted by name."""
     old, new = _distributions(before), _distributions(after)
@@ -200,7 +192,7 @@ def compare_distributions(before: ComparedPackage, after: ComparedPackage) -> It
                 modules.setdefault(normalized(facts.distribution), set()).add(facts.module)
     for key in sorted({*old, *new}):
         was, is_now = old.get(key), new.get(key)
-        fields = changed_fields(_distribution_fields(was), _distribution_fields(is_now))
+        fields = changed_fields(attributes(was, _DISTRIBUTION), attributes(is_now, _DISTRIBUTION))
         if fields:
             known, change = is_now or old[key], Change.of(was, is_now)
             parts = ["" if change is Change.CHANGED else known.version]
@@ -254,14 +246,3 @@ def _distributions(side: ComparedPackage) -> dict[str, RecordedDistribution]:
                 facts.distribution, facts.version, facts.editable, facts.license
             )
     return {**found, **side.environment.distributions}
-
-
-def _distribution_fields(distribution: RecordedDistribution | None) -> dict[str, str | None]:
-    if distribution is None:
-        return {}
-    return {
-        "version": distribution.version,
-        "license": distribution.license,
-        "editable": "yes" if distribution.editable else None,
-        "url": distribution.url,
-    }

@@ -18,7 +18,7 @@ from modpack.core.plan import Decision, MockUse, Plan, UseKind
 from modpack.core.process import phase
 from modpack.core.rules import Action, Owner
 from modpack.core.scan import ImportKind
-from modpack.core.selftest import SelfTestRecord
+from modpack.core.selftest import SelfTestRecord, WaitingImports
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 
@@ -254,6 +254,7 @@ class PackageFacts:
         self_test: The self-test at export, or None.
         call_signatures: Arguments and outputs of the saved objects that have example inputs.
         loader: The loader in the package, or None.
+        waiting: The imports that may wait until a name is looked up, or None.
     """
 
     path: str
@@ -274,6 +275,7 @@ class PackageFacts:
     self_test: SelfTestRecord | None = None
     call_signatures: tuple[CallSignature, ...] = ()
     loader: LoaderFacts | None = None
+    waiting: WaitingImports | None = None
 
     @property
     def made_with(self) -> str:

@@ -45,11 +45,6 @@ class ModuleGroup:
     license: str | None = None
     editable: bool = False
 
-    @property
-    def label(self) -> str:
-        """The name, with the version of a distribution."""
-        return f"{self.name}=={self.version}" if self.version else self.name
-
 
 SAVED = ModuleGroup(GroupKind.SAVED, "saved objects")
 _STDLIB = "Python's standard library"

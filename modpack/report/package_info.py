@@ -26,6 +26,7 @@ from modpack.archive.records import (
     read_plan,
     read_self_test,
     read_specs,
+    read_waiting,
 )
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
@@ -164,6 +165,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         self_test=read_self_test(archive, manifest),
         call_signatures=read_call_signatures(archive, manifest),
         loader=loader_facts(archive, manifest),
+        waiting=read_waiting(archive, manifest),
     )
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from modpack.archive.reader import open_archive
 from modpack.archive.records import load_environment, read_externs, read_plan, read_self_test
@@ -21,7 +19,7 @@ from modpack.core.environment import (
 )
 from modpack.core.names import is_everywhere, is_within, normalized_distribution, parents
 from modpack.core.observations import UndeclaredImport
-from modpack.core.text import counted, printable
+from modpack.core.text import printable
 from modpack.environment.comparison import compare
 from modpack.report.package_info import read_checked_manifest
 
@@ -30,7 +28,6 @@ _ABSENT_AT_LOAD = "Imported when the package is loaded, but not installed at exp
 _ABSENT = "Optional, and not installed at export"
 _IMPORTED = "Recorded by the package: extern modules imported them in the self-test"
 _WIDTH = 100
-_HASH = re.compile(r"sha(256|384|512):[0-9a-f]+")
 
 
 @json_keys({"is_optional": "optional"})
@@ -46,7 +43,6 @@ class RequirementFacts:
         license: Its license, as its metadata states, or None.
         modules: Extern modules that it provides. Empty if only other distributions require it.
         requires: Normalized names of the distributions that it requires.
-        hashes: Digests of the installed file, as ``sha256:...``.
         is_optional: Whether the package loads without it, because its modules are imported in
             functions only, or where the code handles their absence.
     """
@@ -58,7 +54,6 @@ class RequirementFacts:
     license: str | None
     modules: tuple[str, ...]
     requires: tuple[str, ...]
-    hashes: tuple[str, ...]
     is_optional: bool = False
 
     @classmethod
@@ -69,7 +64,6 @@ class RequirementFacts:
         is_optional: bool = False,
     ) -> RequirementFacts:
         """Return the requirement of a distribution as recorded at export."""
-        written = (f"{name}:{digest}" for name, digest in recorded.hashes.items())
         return cls(
             recorded.name,
             recorded.version,
@@ -78,7 +72,6 @@ class RequirementFacts:
             license=recorded.license,
             modules=modules,
             requires=recorded.requires,
-            hashes=tuple(sorted(filter(_HASH.fullmatch, written))),
             is_optional=is_optional,
         )
 
@@ -149,12 +142,6 @@ class Requirements:
     comparison: EnvironmentComparison | None = None
     imported: tuple[ImportedDistribution, ...] = ()
     passed: bool | None = None
-
-    @cached_property  # read for each line
-    def has_all_hashes(self) -> bool:
-        """Whether every requirement has a hash. pip accepts hashes for all of them, or for none."""
-        wanted = [each for each in self.requirements if each.requirement is not None]
-        return bool(wanted) and all(each.hashes for each in wanted)
 
 
 def requirements_of(
@@ -236,7 +223,7 @@ def _lines(given: Requirements) -> Iterator[str]:
     yield from _head(given)
     for each in given.requirements:
         if not each.is_optional:
-            yield from _requirement_lines(each, given)
+            yield from _requirement_lines(each)
     for module in given.unrecorded:
         yield f"# {printable(module)}: its distribution is not recorded"
     yield from _comment(_ABSENT_AT_LOAD, given.absent_at_load)
@@ -245,7 +232,7 @@ def _lines(given: Requirements) -> Iterator[str]:
     if optional:
         yield f"# {_OPTIONAL}:"
         for each in optional:
-            yield from _requirement_lines(each, given)
+            yield from _requirement_lines(each)
     yield from _comment(_ABSENT, [m for m in given.absent if m not in given.absent_at_load])
 
 
@@ -275,19 +262,10 @@ def _head(given: Requirements) -> Iterator[str]:
         yield "# The version of torch at export is not recorded."
     if given.is_lock and not given.has_indirect:
         yield "# Indirect requirements are not recorded."
-    if given.is_lock and not given.has_all_hashes:
-        known = sum(1 for each in given.requirements if each.hashes)
-        total = counted(len(given.requirements), "distribution")
-        yield f"# Hashes are recorded for {known} of {total}: pip records them only"
-        yield "# for installs from a file or URL, and accepts hashes for all requirements or none."
 
 
-def _requirement_lines(found: RequirementFacts, given: Requirements) -> Iterator[str]:
+def _requirement_lines(found: RequirementFacts) -> Iterator[str]:
     if found.remark:
         yield f"# {printable(found.distribution)} {printable(found.remark)}"
-    if given.is_lock and not given.has_all_hashes:
-        yield from (f"# {each}" for each in found.hashes)
     if found.requirement is not None:
-        hashes = found.hashes if given.is_lock and given.has_all_hashes else ()
-        options = "".join(f" \\\n    --hash={each}" for each in hashes)
-        yield found.requirement + options
+        yield found.requirement

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import PurePath
 from typing import Final
@@ -59,14 +59,6 @@ _MAX_NEEDS: Final = 20_000
 """The same limit for all dependencies together."""
 _LONGEST_VERSION: Final = 1024
 """Limit of the schema, in characters."""
-_HASHES: Final = {
-    "md5": (HashAlgorithm.MD5, 32),
-    "sha1": (HashAlgorithm.SHA_1, 40),
-    "sha256": (HashAlgorithm.SHA_256, 64),
-    "sha384": (HashAlgorithm.SHA_384, 96),
-    "sha512": (HashAlgorithm.SHA_512, 128),
-}
-"""Algorithms that both pip and CycloneDX support, with the length of their digests in hex."""
 PYTHON: Final = "python"
 """Key of Python, including the standard library."""
 
@@ -220,7 +212,7 @@ class _Draft:
             version=version,
             scope=scope,
             licenses=_licenses(license),
-            hashes=_hashes(recorded.hashes if recorded is not None else {}),
+            hashes=_hashes(recorded.hashes.get("sha256") if recorded is not None else None),
             purl=PackageURL("pypi", name=name, version=version or None) if is_indexed else None,
             external_references=[ExternalReference(type=link, url=XsUri(url))] if url else [],
             properties=_properties([*facts, *([("editable", "true")] if is_editable else [])]),
@@ -295,7 +287,7 @@ def sbom_of(
         bom_ref="model",
         name=printable(PurePath(package.path).stem),
         version=f"sha256:{package.digest}",
-        hashes=_hashes({"sha256": file_sha256} if file_sha256 is not None else {}),
+        hashes=_hashes(file_sha256),
         properties=_properties(
             [("format", package.format), ("writer", package.writer), ("platform", package.platform)]
         ),
@@ -341,11 +333,10 @@ def _licenses(stated: str | None) -> Iterator[License]:
         yield DisjunctiveLicense(name=printable(stated), acknowledgement=_DECLARED)
 
 
-def _hashes(digests: Mapping[str, str]) -> Iterator[HashType]:
-    for name, digest in digests.items():
-        algorithm, length = _HASHES.get(name, (None, 0))
-        if algorithm is not None and re.fullmatch(rf"[0-9a-fA-F]{{{length}}}", digest):
-            yield HashType(alg=algorithm, content=digest)
+def _hashes(sha256: str | None) -> list[HashType]:
+    """Return a recorded digest, if it is one."""
+    is_digest = sha256 is not None and re.fullmatch(r"[0-9a-fA-F]{64}", sha256)
+    return [HashType(alg=HashAlgorithm.SHA_256, content=sha256 or "")] if is_digest else []
 
 
 def _properties(facts: Iterable[tuple[str, str | None]]) -> Iterator[Property]:

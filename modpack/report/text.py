@@ -172,6 +172,8 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
     yield "self-test", f"{outcome} ({rounds}, Python {self_test.python}, torch {self_test.torch})"
     if self_test.observations.modules:
         yield "observed", f"{self_test.observations} (recorded by the package)"
+    if facts.waiting is not None:
+        yield "imports wait", str(facts.waiting)
     for kind in dict.fromkeys(each.kind for each in self_test.additions):
         names = [each.name for each in self_test.additions if each.kind == kind]
         label = _ADDED[kind].format(counted(len(names), "module"), len(names))

@@ -67,10 +67,6 @@ class _Reconstruction:
     def plan(self) -> Plan:
         for record, contents in list_code(self._archive, None).pickles.items():
             if not layout.is_internal(record):
-                if contents.unreadable is not None:
-                    reason = f"{contents.unreadable} (byte {contents.position})"
-                    text = f"{record} cannot be read to its end: {reason}"
-                    self._note("pickle-unreadable", f"<{record}>", text, record)
                 self._add_object(record, contents)
         for module, scan in self._scans.items():
             self._add_imports(module, scan)
@@ -143,13 +139,6 @@ class _Reconstruction:
         for unreadable in scan.unreadable:
             text = f"the name that {unreadable.call} imports is computed at run time"
             self._note("dynamic-import", module, text, f"{record}:{unreadable.line}")
-        for statement in scan.imports:
-            decision = self._decisions.get(statement.module)
-            is_mock = decision is not None and decision.action is Action.MOCK
-            if is_mock and statement.names == ("*",) and statement.kind.is_dependency:
-                mocked, location = statement.module, f"{record}:{statement.line}"
-                text = f"{module} imports * from {mocked}, but a mock exports no names"
-                self._note("star-import-of-mock", mocked, text, location)
 
     def _note(self, code: str, subject: str, text: str, location: str) -> None:
         self._notes.append(Diagnostic.from_code(code, subject, text, location))

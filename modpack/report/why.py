@@ -125,6 +125,7 @@ class Why:
         importers: All locations that import the module directly.
         notes: Notes about the module.
         observed: What the recorded self-test showed about the module, or None.
+        imported: When a load imports the module and why, if imports wait, or None.
     """
 
     path: str
@@ -142,6 +143,7 @@ class Why:
     importers: tuple[ImporterFacts, ...] = ()
     notes: tuple[Diagnostic, ...] = ()
     observed: str | None = None
+    imported: str | None = None
 
 
 def why_package(source: str | os.PathLike[str], module: str) -> Why:
@@ -172,7 +174,9 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
         )
     found = [modules[module]] if module in modules else []
     facts = next(with_distributions(found, provider_of), None)
-    return why(plan, module, facts, path=package.path, self_test=package.self_test)
+    reasons = why(plan, module, facts, path=package.path, self_test=package.self_test)
+    waiting = package.waiting
+    return replace(reasons, imported=waiting.why_loaded(module) if waiting is not None else None)
 
 
 def why(

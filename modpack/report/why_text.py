@@ -73,6 +73,8 @@ def _rows(found: Why) -> Iterator[tuple[str, str]]:
         yield "provided by", name + editable
     if found.observed is not None:
         yield "self-test", f"{found.observed} (recorded by the package)"
+    if found.imported is not None:
+        yield "imported", found.imported
     for note in found.notes:
         yield "note", str(note)
 

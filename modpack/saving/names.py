@@ -143,16 +143,10 @@ class NameReducer:
         fillings = source.take(name) if source.holds(name, obj) else None
         if fillings is None:
             return None
-        reference = GlobalReference(source.module, name, str(module))
-        self.references[reference] = None
-        return self._with_values(reference, fillings)
-
-    def _with_values(self, reference: GlobalReference, fillings: Iterable[Filling]) -> Any:
-        """Return a reference that sets values first; NotImplemented if there are none to set."""
-        new = self._new(reference.module, fillings)
-        if not new:
-            return NotImplemented
-        return defined, (ModuleNamed(reference.module), reference.name, *new)
+        self.references[GlobalReference(source.module, name, str(module))] = None
+        new = self._new(source.module, fillings)
+        # Without values to set first, a plain reference suffices.
+        return (defined, (ModuleNamed(source.module), name, *new)) if new else NotImplemented
 
     def _new(self, module: str, fillings: Iterable[Filling]) -> list[ReducedObject]:
         """Return the calls that set those values which this pickle does not set yet."""

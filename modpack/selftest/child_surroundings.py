@@ -59,6 +59,7 @@ class HostIsolation:
         hidden: What to hide.
 
     Attributes:
+        distributions: The normalized names of hidden distributions.
         blocked: Each hidden name that was looked for, with the first module that did so.
         requested_by: Each top-level module that was looked for, with the first module that did so.
     """
@@ -67,7 +68,7 @@ class HostIsolation:
         self.blocked: dict[str, str] = {}
         self.requested_by: dict[str, str] = {}
         self._hidden = hidden
-        self._distributions = frozenset(hidden.distributions)
+        self.distributions = frozenset(hidden.distributions)
         self._hidden_paths = tuple(f"{path}{os.sep}" for path in hidden.paths)
         kept = (*sys.path, sys.prefix, sys.base_prefix)
         self._allowed = tuple(
@@ -89,10 +90,6 @@ class HostIsolation:
             return False
         self.blocked.setdefault(module, _module_name(_requesting_frame()))
         return True
-
-    def visible_distributions(self, distributions: Iterable[Any]) -> Iterable[Any]:
-        """Return the distributions that are not hidden."""
-        return (d for d in distributions if distribution_name(d) not in self._distributions)
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         path = _absolute_path(arguments[0]) if event in _READ_EVENTS else None
@@ -123,7 +120,9 @@ class FilteredFinder:
 
     def find_distributions(self, *context: Any) -> Iterable[Any]:
         find = getattr(self.original, "find_distributions", None)
-        return self._isolation.visible_distributions(find(*context)) if find is not None else ()
+        hidden = self._isolation.distributions
+        found = () if find is None else find(*context)
+        return (each for each in found if distribution_name(each) not in hidden)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.original, name)

@@ -11,7 +11,6 @@ from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.errors import SelfTestError, listed, with_hint
 from modpack.selftest.module_compare import ModuleDifference
-from modpack.selftest.object_rows import StateDifference
 from modpack.selftest.process import RunResult
 
 MAX_DIFFERENCES = 5
@@ -73,9 +72,23 @@ def _first(differences: Sequence[object]) -> list[str]:
 
 
 def outcome_warnings(
-    source: str, failure: SelfTestError | None, record: SelfTestRecord
+    source: str,
+    failure: SelfTestError | None,
+    record: SelfTestRecord,
+    result: RunResult,
+    modules: Sequence[ModuleDifference],
+    failed_calls: Sequence[str],
 ) -> Iterator[str]:
-    """Yield the failure, or what a self-test that passed saw of mocks and tables."""
+    """Yield the failure, or what a self-test that passed saw, and what loading changes.
+
+    Args:
+        source: The package.
+        failure: The failure, if the self-test failed.
+        record: The record of the self-test.
+        result: The deciding run.
+        modules: Names in modules that differ after loading.
+        failed_calls: Stated dimensions with which a call failed.
+    """
     if failure is not None:
         yield str(failure)
     else:
@@ -88,28 +101,32 @@ def outcome_warnings(
     if record.operators:
         operators = listed(record.operators)
         yield f"{source}: the package needs operators. Declare them before loading: {operators}"
-
-
-def changed_attributes(changed: Sequence[StateDifference]) -> Iterator[str]:
-    """Yield a warning that lists the attributes that loading changed."""
-    if changed:
-        shown = listed(list(map(str, changed)), MAX_DIFFERENCES)
+    if failed_calls:
+        shown = listed(failed_calls, _MAX_PLACES)
+        yield with_hint(
+            f"the self-test passed, but the model fails with another size of a dimension that "
+            f"'dynamic' names: {shown}",
+            "Remove the dimension from 'dynamic' if its size is fixed.",
+        )
+    if attributes := result.changed_attributes:
+        shown = listed(list(map(str, attributes)), MAX_DIFFERENCES)
         yield (
-            f"the package loads, but {counted(len(changed), 'attribute')} of the loaded object "
+            f"the package loads, but {counted(len(attributes), 'attribute')} of the loaded object "
             f"differ from the live one: {shown}. If the class sets them when it is loaded, this is "
             "expected; otherwise set them in __setstate__."
         )
-
-
-def changed_modules(changed: Sequence[ModuleDifference]) -> Iterator[str]:
-    """Yield a warning that lists names in modules that differ after loading."""
-    if changed:
+    if modules and failure is None:
         yield with_hint(
-            f"the package loads, but {counted(len(changed), 'name')} in its modules "
-            f"{'differs' if len(changed) == 1 else 'differ'} from the state in this process: "
-            f"{listed([each.text for each in changed], MAX_DIFFERENCES)}",
+            f"the package loads, but {counted(len(modules), 'name')} in its modules "
+            f"{'differs' if len(modules) == 1 else 'differ'} from the state in this process: "
+            f"{listed([each.text for each in modules], MAX_DIFFERENCES)}",
             "If the model needs the live value, set it in the module's source, extern the module, "
             "or package its current state with PackageExporter.treat_as_script().",
+        )
+    if result.copy_failure and failure is None:  # although the live object can be copied
+        yield (
+            f"the package loads, but the loaded object cannot be copied or pickled as the live one "
+            f"can: {result.copy_failure}"
         )
 
 
@@ -122,26 +139,6 @@ def module_notes(changed: Sequence[ModuleDifference]) -> Iterator[Diagnostic]:
             f"the loaded package: {listed(names, MAX_DIFFERENCES)}"
         )
         yield Diagnostic.from_code("module-state", names[0], text)
-
-
-def failed_copies(reason: str) -> Iterator[str]:
-    """Yield a warning if a loaded object cannot be copied, although the live one can."""
-    if reason:
-        yield (
-            f"the package loads, but the loaded object cannot be copied or pickled as the live one "
-            f"can: {reason}"
-        )
-
-
-def failed_calls(failures: Sequence[str]) -> Iterator[str]:
-    """Yield a warning if the model fails with other sizes of stated dimensions."""
-    if failures:
-        shown = listed(failures, _MAX_PLACES)
-        yield with_hint(
-            f"the self-test passed, but the model fails with another size of a dimension that "
-            f"'dynamic' names: {shown}",
-            "Remove the dimension from 'dynamic' if its size is fixed.",
-        )
 
 
 def _caught_mock_uses(events: Sequence[MockEvent]) -> Iterator[str]:

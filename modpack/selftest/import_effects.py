@@ -47,7 +47,9 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
         return WaitingNames(problem=f"{type(failures[0]).__name__}: {failures[0]}")
     new = {namespace.full_name(name): name for name in _loaded(namespace) - loaded}
     effects = set(search.effects(new, recorder))
-    changed = None if effects else search.changed()
+    # Effects on what was loaded change it: only another trial shows what else does.
+    is_known = any(not module or module in loaded for module, _ in effects)
+    changed = None if is_known else search.changed()
     if changed is not None:
         return WaitingNames(problem=f"importing what waits changes {changed}")
     names = {module: tuple(sorted(each)) for module, each in sorted(waiting.items())}

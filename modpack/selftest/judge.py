@@ -205,11 +205,13 @@ class Judge:
                 why = tried.failure.text if tried.failure is not None else found.problem
                 _log.info("imports do not wait: %s", why or "the output differs if they do")
                 return None
-            if companions.issuperset(found.effects):
+            changed = {module for module, _ in set(found.effects) - companions}
+            companions.update(found.effects)
+            # A module that the examples did not load needs no trial with its companions.
+            if changed.isdisjoint(("", *found.modules)):
                 return WaitingImports(
                     found.modules, tuple(sorted(loaded)), tuple(sorted(companions))
                 )
-            companions.update(found.effects)
         _log.info("imports do not wait: too many of them change other modules")
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType, MemberDescriptorType
@@ -55,13 +55,14 @@ def _snapshots(obj: Any) -> Iterator[_Restore]:
     if isinstance(obj, torch.Tensor):
         yield from _tensor_snapshots(obj)
     if issubclass(kind, dict):
-        yield _of_mapping(OrderedDict if issubclass(kind, OrderedDict) else dict, obj)
+        yield _of_mapping(obj)
     for sequence in (list, deque, set, bytearray):
         if issubclass(kind, sequence):
             yield _of_members(sequence, obj)
     if isinstance(obj, torch.nn.Module):
-        for table in (obj._parameters, obj._buffers, obj._modules):
-            yield _of_module(obj, table)
+        tables: tuple[Any, ...] = (obj._parameters, obj._buffers, obj._modules)
+        for table in tables:  # not those of a lazy module that gets another class
+            yield _of_mapping(table, obj) if isinstance(table, dict) else _of_script_table(table)
     if isinstance(obj, FunctionType):
         yield from map(_of_cell, obj.__closure__ or ())
     if isinstance(obj, random.Random):
@@ -78,14 +79,15 @@ def _snapshots(obj: Any) -> Iterator[_Restore]:
     except AttributeError:
         attributes = None
     if type(attributes) is dict and not issubclass(kind, type):
-        yield _of_mapping(dict, attributes, obj)
+        yield _of_mapping(attributes, obj)
     for base in kind.__mro__:
         slots = vars(base).items() if "__slots__" in vars(base) else ()
         yield from (_of_slot(s, obj) for _, s in slots if type(s) is MemberDescriptorType)
 
 
-def _of_mapping(base: Any, mapping: Any, owner: Any = None) -> _Restore:
+def _of_mapping(mapping: Any, owner: Any = None) -> _Restore:
     """Return a function that restores a dict, unless its owner is of another class by then."""
+    base: Any = OrderedDict if isinstance(mapping, OrderedDict) else dict
     before, kind = list(base.items(mapping)), type(owner)
 
     def restore() -> None:
@@ -113,12 +115,15 @@ def _of_members(base: Any, members: Any) -> _Restore:
     return restore
 
 
-def _of_module(module: torch.nn.Module, table: MutableMapping[str, Any]) -> _Restore:
-    kind, before = type(module), dict(table)  # dict() also accepts the tables of ScriptModules
+def _of_script_table(table: MutableMapping[str, Any]) -> _Restore:
+    """Return a function that restores a table of a ScriptModule, whose set of names is fixed."""
+    before = dict(table)
 
     def restore() -> None:
-        if type(module) is kind:  # a lazy module changes its class
-            _restore_table(table, before)
+        now = dict(table)
+        for name, value in before.items():
+            if now[name] is not value:
+                table[name] = value
 
     return restore
 
@@ -166,19 +171,7 @@ def _tensor_snapshots(tensor: torch.Tensor) -> Iterator[_Restore]:
 
     yield restore
     if hooks:
-        yield _of_mapping(OrderedDict, hooks)
-
-
-def _restore_table(
-    contents: MutableMapping[str, Any], before: Mapping[str, torch.Tensor | None]
-) -> None:
-    now = dict(contents)
-    if list(now) == list(before) and all(now[name] is before[name] for name in before):
-        return
-    if isinstance(contents, dict):
-        contents.clear()
-    for name, tensor in before.items():  # a ScriptModule's set of names is fixed
-        contents[name] = tensor
+        yield _of_mapping(hooks)
 
 
 def _has_moved(tensor: torch.Tensor, data: torch.Tensor) -> bool:

@@ -245,6 +245,11 @@ class RunResult(NamedTuple):
         """Whether the interpreter reported the outcome itself, without a timeout or a crash."""
         return self.failure is None or not (self.failure.has_exited or self.failure.is_timeout)
 
+    @property
+    def changed_attributes(self) -> list[StateDifference]:
+        """The changed parts that do not make the loaded object another one."""
+        return [each for each in self.changed if not each.is_error]
+
     def unexplained_differences(self, cases: Iterable[SelfTestCase]) -> list[Difference]:
         """Return the differences that the live model's own randomness does not explain."""
         known = {case.number: case for case in cases}

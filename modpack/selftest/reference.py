@@ -38,7 +38,6 @@ from modpack.examples.conditions import (
     capture_rng_and_modes,
     drop_unused_generators,
     preserve_random_states,
-    restore_random_states,
     tensor_versions,
 )
 from modpack.examples.outputs import PytreeLeaf, compare, flatten_output
@@ -154,7 +153,7 @@ class Case(NamedTuple):
         """
         if tensor_versions(self.model) != self.versions:
             return []
-        random_states = restore_random_states(self.conditions)
+        random_states = preserve_random_states(self.conditions)
         with random_states, preserve_model(self.model, self.restore_saved):
             again = flatten_output(_call_model(self.model, self.example, self.resource))
         return compare(self.leaves, again)

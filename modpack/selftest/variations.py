@@ -7,6 +7,8 @@ the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias, cast
 
 import torch
@@ -59,17 +61,19 @@ def find_varying_dimensions(
     return variations.find(), tuple(variations.failures)
 
 
+@dataclass
 class _Variations:
-    def __init__(
-        self, signature: CallSignature, example: Values, call: Callable[[Values], object]
-    ) -> None:
-        self._signature = signature
-        self._example = example
-        self._call = call
-        self.failures: list[str] = []
-        self._base = {
-            label: cast(torch.Tensor, example[spec.name]).shape[dimension]
-            for spec in signature.inputs
+    _signature: CallSignature
+    _example: Values
+    _call: Callable[[Values], object]
+    failures: list[str] = field(default_factory=list)
+
+    @cached_property
+    def _base(self) -> dict[str, int]:
+        """The sizes of the stated dimensions in the example."""
+        return {
+            label: tensor.shape[dimension]
+            for spec, tensor in self._tensors()
             for dimension, label in enumerate(spec.shape or ())
             if isinstance(label, str)
         }

@@ -59,18 +59,18 @@ class LoadedPackage(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> list[bytes]:
-    """Return the pieces of a frame, whose payload is the concatenation of ``parts``."""
+def encode_frame(header: Header, parts: Sequence[bytes] = ()) -> bytes:
+    """Return a frame, whose payload is the concatenation of ``parts``."""
     content = _encode(header)
-    size = sum(map(len, parts))
-    return [_LENGTHS.pack(len(content), size) + content, *parts]
+    lengths = _LENGTHS.pack(len(content), sum(map(len, parts)))
+    return b"".join([lengths, content, *parts])
 
 
 class FrameDecoder:
     """Collects bytes and returns complete frames.
 
     >>> decoder = FrameDecoder()
-    >>> sent = b"".join(encode_frame({"jobs": 1}, [b"ab", b"c"]))
+    >>> sent = encode_frame({"jobs": 1}, [b"ab", b"c"])
     >>> [list(decoder.feed(sent[:5])), list(decoder.feed(sent[5:]))]
     [[], [({'jobs': 1}, bytearray(b'abc'))]]
     """
@@ -109,12 +109,7 @@ class Channel:
         self._frames: deque[tuple[dict[str, Any], bytearray]] = deque()
 
     def send(self, header: Header, parts: Sequence[bytes] = ()) -> None:
-        pieces = encode_frame(header, parts)
-        if sum(map(len, pieces)) <= _CHUNK:
-            self.connection.sendall(b"".join(pieces))
-        else:
-            for piece in pieces:
-                self.connection.sendall(piece)
+        self.connection.sendall(encode_frame(header, parts))
 
     def receive(self) -> tuple[dict[str, Any], bytearray] | None:
         """Return the next frame, or None if the other end has closed the socket."""

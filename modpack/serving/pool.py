@@ -169,8 +169,7 @@ class Worker(asyncio.Protocol):
     def start(self, jobs: Sequence[Job]) -> None:
         """Send jobs to the worker."""
         described = [[j.kind, j.encoding, j.json_length, len(j.body)] for j in jobs]
-        pieces = encode_frame({"jobs": described}, [job.body for job in jobs])
-        self._transport.write(b"".join(pieces))
+        self._transport.write(encode_frame({"jobs": described}, [job.body for job in jobs]))
 
     def kill(self) -> None:
         """End the worker at once."""

@@ -173,5 +173,7 @@ def _import_waiting(predictor: Predictor) -> None:
     # Imports keep the interpreter busy. A request gets it after half a millisecond instead of 5.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    predictor.import_waiting()
-    sys.setswitchinterval(interval)
+    try:
+        predictor.import_waiting()
+    finally:
+        sys.setswitchinterval(interval)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, TypeAlias
 
 from modpack.archive import layout
 from modpack.archive.base import RecordDigest
@@ -55,20 +55,10 @@ two at a time, which neither copies them nor blocks the writer (benchmark row sa
 _DEFLATE_LEVEL: Final = 6
 
 
-class _Record(NamedTuple):
-    name: str
-    content: bytes | memoryview
-    compress: bool
-
-
-class _CompressedRecord(NamedTuple):
-    """A record ready for writing. ``deflated`` is None if the content is to be stored."""
-
-    name: str
-    content: bytes | memoryview
-    crc: int
-    sha256: str
-    deflated: bytes | None
+_Record: TypeAlias = tuple[str, bytes | memoryview, bool]
+"""Name, content, and whether to deflate it."""
+_CompressedRecord: TypeAlias = tuple[str, bytes | memoryview, int, str, bytes | None]
+"""Name, content, CRC-32, SHA-256, and the deflated content; None if the content is to be stored."""
 
 
 class _Checksums(NamedTuple):
@@ -83,7 +73,7 @@ class _Checksums(NamedTuple):
 
 def _compress(records: Sequence[_Record]) -> list[_CompressedRecord]:
     return [
-        _CompressedRecord(
+        (
             name,
             content,
             zlib.crc32(content),
@@ -169,7 +159,7 @@ class _ZipBodyWriter:
             self._write_pending()
             self._write_large(name, memoryview(content))
             return
-        self._batch.append(_Record(name, bytes(content), compress))
+        self._batch.append((name, bytes(content), compress))
         self._batch_bytes += len(content)
         if self._batch_bytes >= _BATCH_BYTES:
             self._pending.append((self._batch_bytes, self._threads.run(_compress, self._batch)))

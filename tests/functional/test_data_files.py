@@ -355,7 +355,9 @@ def test_reexport_includes_files_added_by_self_test(project, tmp_path):
     with PackageExporter(first) as exporter:
         exporter.use_preset("pinned")
         exporter.save_module("mine")
-        assert exporter._planner.add_file("mine/odd", "the self-test read it")
+        planner = exporter._planner
+        why = "the self-test read it"
+        assert planner.package_data.add_file(planner.decisions(), "mine/odd", why)
     importer = PackageImporter(first)
     with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
         exporter.use_preset("pinned")

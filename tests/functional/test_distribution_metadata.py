@@ -271,10 +271,10 @@ def test_metadata_requested_by_self_test_is_added_once(installed, tmp_path):
     with PackageExporter(tmp_path / "mine.pt") as exporter:
         exporter.use_preset("hermetic")
         exporter.save_module("mine")
-        planner = exporter._planner
-        assert planner.add_metadata("Coins", "the self-test asked for it")
-        assert not planner.add_metadata("coins", "the self-test asked for it")
-        assert not planner.add_metadata("no-such-distribution", "the self-test asked for it")
+        planner, why = exporter._planner, "the self-test asked for it"
+        assert planner.package_data.add_metadata(planner.decisions(), "Coins", why)
+        for name in ("coins", "no-such-distribution"):
+            assert not planner.package_data.add_metadata(planner.decisions(), name, why)
     with PackageImporter(tmp_path / "mine.pt") as importer:
         assert importer.import_module("mine").v == "3.0"
 
@@ -286,7 +286,8 @@ def test_reexport_keeps_metadata_without_code(installed, tmp_path):
     with PackageExporter(first) as exporter:
         exporter.use_preset("hermetic")
         exporter.save_module("mine")
-        exporter._planner.add_metadata("coins", "the self-test asked for it")
+        data, decisions = exporter._planner.package_data, exporter._planner.decisions()
+        data.add_metadata(decisions, "coins", "the self-test asked for it")
     importer = PackageImporter(first)
     with PackageExporter(second, importer=[importer, sys_importer]) as exporter:
         exporter.use_preset("hermetic")

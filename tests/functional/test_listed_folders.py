@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from modpack import PackageExporter, PackageImporter
+from modpack import PackageExporter, PackageImporter, save
 from modpack.core.rules import Action
 
 FILES = {
@@ -153,12 +153,12 @@ def test_submodules_in_computed_dunder_all_are_interned(project):
     assert interned == {"desk", "shop", "shop.names", "shop.bread"}
 
 
-@pytest.mark.parametrize("preset", ["pinned", "none"])
-def test_entry_points_of_own_project_are_interned(project, installed, preset):
+def test_loaded_entry_points_of_own_project_are_interned(project, installed, tmp_path):
     root = project(
         {
             "shop/__init__.py": "from importlib.metadata import entry_points\n"
-            "GOODS = [e.load() for e in entry_points(group='shop.goods')]\n",
+            "GOODS = [e.load() for e in entry_points(group='shop.goods')]\n"
+            "class Shop: pass\n",
             "shop/bread.py": "Bread = 1\n",
             "shop/fish.py": "Fish = 1\n",
         }
@@ -167,8 +167,5 @@ def test_entry_points_of_own_project_are_interned(project, installed, preset):
     points = "[shop.goods]\nbread = shop.bread:Bread [fresh]\n\n[other]\nfish = shop.fish\n"
     metadata = {"direct_url.json": origin, "entry_points.txt": points, "top_level.txt": "shop\n"}
     installed("shop", {"shop-editable.pth": f"{root}\n"}, metadata=metadata)
-    exporter = PackageExporter(None)
-    exporter.use_preset(preset)
-    exporter.intern("shop.**")
-    exporter.save_module("shop")
-    assert set(exporter.plan().modules(Action.INTERN)) == {"shop", "shop.bread"}
+    plan = save(__import__("shop").Shop(), tmp_path / "a.modpack", self_test=True)
+    assert set(plan.modules(Action.INTERN)) == {"shop", "shop.bread"}

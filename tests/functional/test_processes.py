@@ -219,14 +219,16 @@ def test_load_without_policy_does_not_replace_policy(package, importer, receive)
 
 
 def test_options_of_load_apply_in_other_process(package, receive):
-    with modpack.PackageImporter(package, verify="full", on_mismatch="error") as importer:
+    options = {"verify": "full", "on_mismatch": "error", "lazy": False}
+    with modpack.PackageImporter(package, **options) as importer:
         sent = pickle.dumps(things(importer).Thing(1))
     code = """
     import modpack.importer
+    modpack.importer.PackageImporter._defer_imports = lambda importer, is_lazy: print(is_lazy)
     modpack.importer.check_environment = lambda *arguments: print(arguments[3])
     LOADS
     """
-    assert receive(sent, code) == "error\n"
+    assert receive(sent, code) == "error\nFalse\n"
     data = bytearray(package.read_bytes())
     place = data.index(torch.ones(1000).numpy().tobytes())
     data[place] ^= 1

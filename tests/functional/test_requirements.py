@@ -159,24 +159,6 @@ def test_requirements_output_is_readable_by_pip(shop, tmp_path):
     assert {"req-tea==2.0", "req-notes==3.0"} <= set(done.stdout.split())
 
 
-def test_lock_with_unknown_hashes_prints_hashes_as_comments(shop):
-    text = run(shop, "--lock").output
-    assert "--hash" not in text
-    assert f"# sha256:{DIGEST}\nreq-tea==2.0\n" in text
-    assert "Hashes are recorded for 2 of" in text
-
-
-def test_lock_with_all_hashes_passes_them_to_pip(changed):
-    def without_torch(record):
-        record["torch"] = record["modpack"] = None
-        known = ("req-notes", "req-tea")
-        record["installed"] = {name: record["installed"][name] for name in known}
-
-    text = run(changed(without_torch), "--lock").output
-    option = [f"hash=sha256:{DIGEST}"]
-    assert requirements_in(text) == {"req-notes==3.0": option, "req-tea==2.0": option}
-
-
 def test_requirements_list_uninstallable_distributions_as_comments(changed):
     def odd(record):
         record["installed"]["req-tea"]["editable"] = True

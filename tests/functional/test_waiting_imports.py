@@ -7,10 +7,12 @@ import sys
 
 import pytest
 import torch
+from click.testing import CliRunner
 
 import modpack
 from modpack.archive import layout
 from modpack.archive.reader import open_archive
+from modpack.cli import cli
 
 ONE = torch.ones(1, 3)
 COUNT = 32
@@ -83,6 +85,21 @@ def test_save_records_names_that_can_wait(save):
     assert torch.equal(model(ONE), output)
     assert loaded_modules(model) == {"market", "market.net", "market.tools"}
     assert modpack.self_test(path).passed
+
+
+def test_reports_say_what_waits(save):
+    entry = "from market.tables import TABLE\nvalue = 1\nclass Entry: ...\nTABLE['e'] = Entry\n"
+    path, _ = save(library({"market/m7.py": entry}))
+    run = CliRunner().invoke
+    for command in ("inspect", "audit"):
+        shown = " ".join(run(cli, [command, str(path)]).output.split())
+        assert "imports wait" in shown and f"{COUNT} names in 3 modules, until they are" in shown
+    for module, expected in [
+        ("market.m3", "once a name of it is looked up"),
+        ("market.tools", "at load, because loading or the examples need it"),
+        ("market.m7", "together with market.tables, which it changes"),
+    ]:
+        assert expected in " ".join(run(cli, ["why", str(path), module]).output.split())
 
 
 def test_load_executes_all_imports_on_request(save):

@@ -114,3 +114,22 @@ def test_end_of_pause_collects_youngest_generation_only():
         gc.callbacks.remove(note)
     assert searched == [0]
     assert len(many) + len(few) == 20_010
+
+
+def test_pause_that_keeps_all_makes_objects_old():
+    with gc_paused(keeps_all=True):
+        kept = [[] for _ in range(2000)]
+    young = {id(each) for generation in (0, 1) for each in gc.get_objects(generation)}
+    assert young.isdisjoint(map(id, kept))
+    assert gc.get_freeze_count() == 0
+
+
+def test_pause_that_keeps_all_leaves_frozen_objects_frozen():
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with gc_paused(keeps_all=True):
+            pass
+        assert gc.get_freeze_count() >= frozen - 100 > 0
+    finally:
+        gc.unfreeze()

@@ -3,20 +3,15 @@ from __future__ import annotations
 import pytest
 
 from modpack.core.names import GlobGroup
+from modpack.core.plan import Decision
 from modpack.core.rules import Action, Rule
-from modpack.exporting.match_hooks import (
-    HookOutcome,
-    MatchHook,
-    MatchHooks,
-    RuleMatch,
-    require_hook,
-)
+from modpack.exporting.match_hooks import MatchHook, MatchHooks, RuleMatch, require_hook
 
 RULE = Rule(Action.INTERN, GlobGroup("a"))
 MATCH = RuleMatch("a", RULE, Action.INTERN, ())
 
 
-def outcome_of(*given: MatchHook) -> HookOutcome:
+def outcome_of(*given: MatchHook) -> tuple[Decision, str | None]:
     hooks = MatchHooks()
     for number, hook in enumerate(given):
         hooks.by_action[Action.INTERN][number] = hook
@@ -24,13 +19,13 @@ def outcome_of(*given: MatchHook) -> HookOutcome:
 
 
 def test_without_hooks_the_rule_decides():
-    assert outcome_of() == HookOutcome(Action.INTERN)
+    assert outcome_of() == (Decision("a", Action.INTERN, RULE), None)
 
 
 def test_none_keeps_the_decision():
-    outcome = outcome_of(lambda exporter, name: None)
-    assert (outcome.action, outcome.overridden_by) == (Action.INTERN, None)
-    assert len(outcome.fired) == 1
+    decision, _ = outcome_of(lambda exporter, name: None)
+    assert (decision.action, decision.overridden_by) == (Action.INTERN, None)
+    assert len(decision.hooks) == 1
 
 
 def mock_it(exporter: object, name: str) -> Action:
@@ -39,16 +34,19 @@ def mock_it(exporter: object, name: str) -> Action:
 
 def test_action_overrides_and_names_the_hook():
     name = f"{__name__}.mock_it"
-    assert outcome_of(mock_it) == HookOutcome(Action.MOCK, name, fired=(name,))
+    assert outcome_of(mock_it) == (
+        Decision("a", Action.MOCK, RULE, overridden_by=name, hooks=(name,)),
+        None,
+    )
 
 
 def test_first_refusal_is_kept_and_later_overrides_apply():
     def refuse(exporter: object, name: str) -> None:
         raise ValueError(f"not {name}")
 
-    outcome = outcome_of(refuse, refuse, mock_it)
-    assert outcome.action is Action.MOCK
-    assert outcome.veto is not None and outcome.veto.endswith("refuse raised ValueError: not a")
+    decision, veto = outcome_of(refuse, refuse, mock_it)
+    assert decision.action is Action.MOCK
+    assert veto is not None and veto.endswith("refuse raised ValueError: not a")
 
 
 def test_current_match_exists_only_while_hooks_run():

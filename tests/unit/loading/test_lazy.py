@@ -17,6 +17,7 @@ import pytest
 
 from modpack import PackageImporter
 from modpack.errors import ModpackWarning
+from modpack.loading.lazy import LazyPlan, group_companions
 
 SHOP = {
     "shop/__init__.py": """
@@ -374,3 +375,18 @@ def test_policy_that_restricts_imports_lets_none_wait(packaged, monkeypatch):
     with PackageImporter(path, lazy=True, policy=policy) as importer:
         importer.import_module("user")
         assert "colorsys" in sys.modules
+
+
+def test_error_of_an_import_is_not_replaced_by_that_of_a_companion(packaged):
+    files = {
+        "table.py": "rows = []\n",
+        "entry.py": "raise RuntimeError('of the companion')\n",
+        "broken.py": "import table\nraise ValueError('of the import')\n",
+    }
+    importer = packaged(files)
+    pairs = group_companions([("table", "entry")])
+    importer._namespace.defer_imports(LazyPlan(companions=pairs))
+    with pytest.raises(ValueError, match="of the import"):
+        importer.import_module("broken")
+    with pytest.raises(RuntimeError, match="of the companion"):
+        importer.import_module("table")

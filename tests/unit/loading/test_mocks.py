@@ -44,7 +44,7 @@ from hypothesis import strategies as st
 from torch.package import PackageExporter, PackageImporter  # type: ignore[attr-defined]
 
 from modpack.archive.layout import RUNTIME_MODULE
-from modpack.loading.mock_source import mock_source, runtime_source
+from modpack.exporting.mock_source import mock_source, runtime_source
 
 RULE = "mock('lib.**')"
 FACTS = (

@@ -9,7 +9,6 @@ import copyreg
 import dataclasses
 import enum
 import functools
-import io
 import typing
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
@@ -18,15 +17,7 @@ import torch
 from torch import nn
 
 import modpack
-
-
-def again(obj: Any) -> Any:
-    buffer = io.BytesIO()
-    with modpack.PackageExporter(buffer) as exporter:
-        exporter.extern("**")
-        exporter.save_pickle("m", "o.pkl", obj)
-    buffer.seek(0)
-    return modpack.PackageImporter(buffer).load_pickle("m", "o.pkl")
+from tests.reloading import again
 
 
 def network(scale: float) -> nn.Module:

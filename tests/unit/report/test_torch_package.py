@@ -16,6 +16,7 @@ from modpack.core.plan import UseKind
 from modpack.core.rules import UNRECORDED, Action, Owner
 from modpack.core.scan import ImportKind
 from modpack.errors import ArchiveError, ModpackError
+from modpack.report.audit import audit_package
 from modpack.report.facts import sources_here
 from modpack.report.package_info import read_evidence
 from modpack.report.why import why_package
@@ -159,7 +160,6 @@ def test_archives_of_old_and_new_torch_give_the_same_plan(archives):
         "Embed",
         "Scale",
     )
-    assert not [note for note in plan.notes if note.code == "pickle-unreadable"]
 
 
 def archive_of(path, records):
@@ -190,11 +190,9 @@ def test_unparsable_source_is_a_note(tmp_path):
         pytest.param(b"\x80\x02K\x01", id="no end"),
     ],
 )
-def test_unreadable_pickle_is_a_note(tmp_path, content):
-    plan = evidence_of(archive_of(tmp_path / "a.pt", {"model/x.pkl": content}))
-    (note,) = plan.notes
-    assert note.code == "pickle-unreadable"
-    assert note.subject == "<model/x.pkl>"
+def test_unreadable_pickle_is_an_error_of_the_audit(tmp_path, content):
+    audit = audit_package(archive_of(tmp_path / "a.pt", {"model/x.pkl": content}))
+    assert [(e.code, e.subject) for e in audit.errors] == [("pickle-malformed", "model/x.pkl")]
 
 
 def test_pickles_with_other_names_are_read(tmp_path):

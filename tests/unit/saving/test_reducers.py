@@ -28,6 +28,7 @@ from torch import nn
 import modpack
 from modpack.saving.base import ReducerRow, ReducerTable, UnsupportedType
 from modpack.saving.reducers import ALL_ROWS, ROWS
+from tests.reloading import again
 
 
 class Node:
@@ -38,16 +39,6 @@ class Node:
 
     def method(self) -> object:
         return self
-
-
-def again(obj: Any) -> Any:
-    """Save and load."""
-    buffer = io.BytesIO()
-    with modpack.PackageExporter(buffer) as exporter:
-        exporter.extern("**")
-        exporter.save_pickle("m", "o.pkl", obj)
-    buffer.seek(0)
-    return modpack.PackageImporter(buffer).load_pickle("m", "o.pkl")
 
 
 def refused(obj: Any) -> modpack.PicklingError:

@@ -67,7 +67,9 @@ def runtime_source() -> str:
 
     It needs only the standard library, and Python 3.8 or later.
     """
-    return resources.files(__package__).joinpath("mock_runtime.py").read_text(encoding="utf-8")
+    return (
+        resources.files("modpack.loading").joinpath("mock_runtime.py").read_text(encoding="utf-8")
+    )
 
 
 def mock_source(
