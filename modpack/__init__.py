@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from modpack.api import importer_of as importer_of
     from modpack.api import is_from_package as is_from_package
     from modpack.archive.base import Archive
+    from modpack.archive.layout import Limits
     from modpack.capturing.report import HookReport as HookReport
     from modpack.capturing.report import HookStatus as HookStatus
     from modpack.core.call_signature import CallSignature as CallSignature
@@ -110,6 +111,16 @@ class _Services(services.Services):
         from modpack.security.signing import check_signatures
 
         check_signatures(archive, signers, path)
+
+    def open_remote(self, url: str, limits: Limits) -> Archive:
+        from modpack.remote import RemoteArchive
+
+        return RemoteArchive(url, limits)
+
+    def downloaded(self, url: str) -> str:
+        from modpack.remote import downloaded
+
+        return downloaded(url)
 
     def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
         from modpack.report.progress import working

@@ -12,7 +12,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,7 +19,7 @@ from modpack import services
 from modpack.archive import layout
 from modpack.archive.manifest import contents_digest, package_digest
 from modpack.archive.module_index import IndexEntry, IndexEntryKind, ModuleIndex
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import local_source, open_archive
 from modpack.archive.records import (
     load_environment,
     read_call_signatures,
@@ -32,11 +31,13 @@ from modpack.core.json_values import require_type
 from modpack.core.names import (
     Directory,
     GlobPattern,
+    file_name,
     join_record,
     package_folder,
     require_module_name,
     resource_record,
     root_of,
+    url_of,
 )
 from modpack.core.process import gc_paused, may_show_progress, phase
 from modpack.environment.importers import Importer, sys_importer
@@ -96,7 +97,7 @@ def load(
     renaming another one, and never write to it.
 
     Args:
-        path: Package file, binary file object, or folder of an unzipped package.
+        path: Package file, binary file object, folder of an unzipped package, or URL.
         package: Package of the saved object. Pass it together with ``resource``. The default is the
             main resource, or the only saved object.
         resource: Name of the saved object in ``package``.
@@ -190,7 +191,7 @@ class PackageImporter(Importer):
     looks itself up by name. Interned modules are never imported from the loading environment.
 
     Args:
-        file_or_buffer: Package file, binary file object, or folder of an unzipped package.
+        file_or_buffer: Package file, binary file object, folder of an unzipped package, or URL.
         module_allowed: Called with each extern module; returns whether the package may use it.
         policy: Trust policy; see :func:`modpack.load`. None allows everything.
         verify: Records to compare with their digests first: ``'code'`` for all records except
@@ -240,9 +241,11 @@ class PackageImporter(Importer):
         self._verify = stricter_level(verify, policy)
         self._on_mismatch = on_mismatch
         self._lazy = lazy
-        self._archive = open_archive(file_or_buffer)
+        file = local_source(file_or_buffer)
+        label = None if file is file_or_buffer else url_of(str(file_or_buffer))
+        self._archive = open_archive(file, label=label)
         try:
-            self._open(file_or_buffer, module_allowed, namespace)
+            self._open(file, module_allowed, namespace)
             self._defer_imports(lazy)
         except BaseException:
             self._archive.close()
@@ -633,7 +636,7 @@ class PackageImporter(Importer):
             self._policy,
         )
         records = contents_digest(self._archive, sizes), sizes, self._archive.read
-        self._tree = unpack(*records, Path(self.filename).name)
+        self._tree = unpack(*records, file_name(self.filename))
         name = namespace_name(digest, self._policy, module_allowed is not _allow_all)
         self._namespace = self._open_namespace(
             find_namespace(self._archive) if kind == "auto" else kind, name

@@ -1,23 +1,27 @@
 """Services of the authoring layers that a load offers where those layers are installed.
 
-The runtime, which loads packages, imports torch and the standard library only. Three things that
-it offers need more: signatures are verified by a cryptographic library, progress is shown by a
-terminal library, and notebooks show a report. The runtime asks for them here. ``modpack/__init__``
-installs them; a runtime without that module has the ones below.
+The runtime, which loads packages, imports torch and the standard library only. Four things that
+it offers need more: signatures are verified by a cryptographic library, URLs are read by fsspec,
+progress is shown by a terminal library, and notebooks show a report. The runtime asks for them
+here. ``modpack/__init__`` installs them; a runtime without that module has the ones below.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from modpack.errors import ModpackError
+from modpack.errors import ArchiveError, ModpackError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
     from modpack.archive.base import Archive
+    from modpack.archive.layout import Limits
     from modpack.core.policy import Signer
+
+_NO_URLS = "this runtime opens files, and this is a URL"
+_INSTALL = "Install modpack: pip install 'modpack[remote]'."
 
 
 class Services:
@@ -41,6 +45,22 @@ class Services:
             "verify",
             hint="Install modpack: pip install 'modpack[sign]'.",
         )
+
+    def open_remote(self, url: str, limits: Limits) -> Archive:
+        """Open the package at a URL for reading in ranges.
+
+        Raises:
+            ArchiveError: Always: without the other layers, packages are files.
+        """
+        raise ArchiveError(url, _NO_URLS, hint=_INSTALL)
+
+    def downloaded(self, url: str) -> str:
+        """Return the path of the downloaded package at a URL.
+
+        Raises:
+            ArchiveError: Always: without the other layers, packages are files.
+        """
+        raise ArchiveError(url, _NO_URLS, hint=_INSTALL)
 
     def working(self, task: str, progress: bool | None) -> AbstractContextManager[None]:
         """Return a context that shows the progress of a task; here, one that shows none."""

@@ -318,6 +318,10 @@ class ByteSource(ABC):
             ArchiveError: If the source is shorter, or was closed.
         """
 
+    def has_changed(self) -> bool:
+        """Return whether the source was replaced or modified after it was opened."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Close the source. May be called twice."""
@@ -340,10 +344,7 @@ class FileBytes(ByteSource):
         try:
             self._descriptor = os.open(path, _READING)
         except FileNotFoundError as error:
-            from modpack.archive.other_files import identify_url
-
-            reason, hint = identify_url(label) or ("the file does not exist", "")
-            raise PackageNotFoundError(label, reason, hint=hint) from error
+            raise PackageNotFoundError(label, "the file does not exist") from error
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise NotAPackageError(label, f"the file cannot be opened: {_text(error)}") from error
         self._seeking = threading.Lock()

@@ -97,34 +97,6 @@ _BY_FILE: Final = (
     (r".*\.modpack", "a folder of packages", "Name one: {found}."),
     (r".*\.(safetensors|bin|pth?|ckpt)", "a folder of checkpoints", _PACKAGE_IT),
 )
-_URL: Final = r"([a-z][a-z0-9+.-]+):/{1,2}"
-
-
-def identify_url(path: str, is_target: bool = False) -> OtherFile | None:
-    """Return the problem and the fix for a path that is a URL, or None for other paths.
-
-    Args:
-        path: The path as the user gave it.
-        is_target: Whether the path is for writing.
-
-    >>> identify_url("model.modpack")
-    >>> identify_url("s3://models/net.modpack").reason
-    'modpack opens files, and this is a URL'
-    """
-    if ":/" not in path:  # the usual case, without a regular expression
-        return None
-    scheme = re.match(_URL, path, re.IGNORECASE)
-    if scheme is None:
-        return None
-    url = f"{scheme[1]}://{path[scheme.end() :]}"  # pathlib drops one of the slashes
-    reason = "modpack opens files, and this is a URL"
-    if scheme[1].lower() == "file":
-        return OtherFile(reason, f"Pass the path instead: /{url[7:].lstrip('/')}")
-    mode, first, call = "rb", "Download it first", "load(file)"
-    if is_target:
-        mode, first, call = "wb", "Write a file and upload it", "save(model, file)"
-    opened = f"with fsspec.open({url!r}, {mode!r}) as file: modpack.{call}"
-    return OtherFile(reason, f"{first}, or pass a file object: {opened}")
 
 
 def identify_file(path: str, start: bytes) -> OtherFile:

@@ -12,8 +12,9 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from typing import BinaryIO, Final, NoReturn
+from typing import BinaryIO, Final, NoReturn, TypeVar
 
+from modpack import services
 from modpack.archive import layout
 from modpack.archive.base import (
     CHUNK_BYTES,
@@ -46,7 +47,10 @@ from modpack.archive.zip_format import (
     is_padding,
     local_header,
 )
+from modpack.core.names import url_of
 from modpack.errors import ArchiveError, NotAPackageError, RepackedError
+
+Source = TypeVar("Source")
 
 _AT_ONCE_BYTES: Final = 1 << 20
 """Bytes of a record to read together with its header."""
@@ -202,7 +206,7 @@ class ZipArchive(Archive):
         self._must_be_canonical = True
 
     def has_changed(self) -> bool:
-        return isinstance(self._content, FileBytes) and self._content.has_changed()
+        return self._content.has_changed()
 
     def close(self) -> None:
         self._content.close()
@@ -335,16 +339,20 @@ class ZipArchive(Archive):
 
 
 def open_archive(
-    source: str | os.PathLike[str] | BinaryIO, limits: Limits = DEFAULT_LIMITS
+    source: str | os.PathLike[str] | BinaryIO,
+    limits: Limits = DEFAULT_LIMITS,
+    *,
+    label: str | None = None,
 ) -> Archive:
     """Open a package for reading, without executing or unpickling its contents.
 
     Args:
-        source: One of three kinds. The path of a zip archive. The path of an unzipped package:
-            the folder with ``.data``, or a folder that contains only that folder. A binary
-            buffer, which is read at once from its current position to its end and can be closed
-            afterwards.
+        source: One of four kinds. The path of a zip archive. The path of an unzipped package:
+            the folder with ``.data``, or a folder that contains only that folder. A URL, of which
+            only ranges are read. A binary buffer, which is read at once from its current position
+            to its end and can be closed afterwards.
         limits: Limits on the archive's sizes.
+        label: The name of a path in messages, by default the path.
 
     Raises:
         TypeError: If ``source`` has another type.
@@ -368,11 +376,26 @@ def open_archive(
     path = os.fspath(source)
     if not isinstance(path, str):
         raise TypeError("source must be a str path, not a bytes path")
+    url = url_of(path)
+    if url is not None:
+        return _reject_other_formats(services.installed.open_remote(url, limits))
     if os.path.isdir(path):
         from modpack.archive.folder_reader import FolderArchive  # rarely needed
 
         return _reject_other_formats(FolderArchive(path, limits))
-    return _open_content(FileBytes(path, path), limits)
+    return _open_content(FileBytes(path, label or path), limits)
+
+
+def local_source(source: Source) -> Source | str:
+    """Return a source of :func:`open_archive`; a file in the cache instead of a URL.
+
+    Raises:
+        ArchiveError: If the package cannot be downloaded, or is damaged.
+        CacheError: If the cache cannot be used.
+    """
+    path = str(source) if isinstance(source, (str, os.PathLike)) else ""
+    url = url_of(path)
+    return source if url is None else services.installed.downloaded(url)
 
 
 def _reject_other_formats(archive: Archive) -> Archive:

@@ -9,6 +9,8 @@ import click
 
 FILE: Final = click.Path(readable=False)
 """The type of an argument or option that shells complete as a file."""
+PACKAGE: Final = click.Path(readable=False)
+"""The type of a package to read: a file, a folder, or a URL."""
 
 _SIZES: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -67,26 +67,30 @@ def repeat_isolated(
         ModpackError: If the package is damaged or not trusted, or the environment cannot be
             created.
     """
-    from modpack.archive.reader import open_archive
+    from modpack.archive.reader import local_source, open_archive
     from modpack.loading.checks import require_contents, require_trust, stricter_level
     from modpack.running.inputs import libraries_of
     from modpack.running.isolated import find_requirements, isolated_python, run_isolated
 
-    with open_archive(package) as archive:
+    file = local_source(package)
+    with open_archive(file) as archive:
         require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
-            require_trust(archive, policy, package)
+            require_trust(archive, policy, file)
     extra = libraries_of(formats)
     if policy is not None and policy.require_signature_from:
         extra = (*extra, "cryptography", "securesystemslib")
-    found = find_requirements(package, extra)
+    found = find_requirements(file, extra)
     if found.omitted:
         warn(f"{package}: not installed in the isolated environment: {listed(found.omitted, 5)}")
     for note in found.notes:
         click.echo(f"{package}: {note}", err=True)
     with working(f"Creating an environment for {package}"):
         python = isolated_python(package, found)
-    return run_isolated(python, command_line(click.get_current_context(), without="isolated"))
+    context = click.get_current_context()
+    # The environment has no library that reads URLs.
+    context.params = {n: file if each == package else each for n, each in context.params.items()}
+    return run_isolated(python, command_line(context, without="isolated"))
 
 
 def command_line(context: click.Context, without: str) -> list[str]:

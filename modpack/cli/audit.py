@@ -10,9 +10,10 @@ import click
 from click.core import ParameterSource
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE, key_option
+from modpack.cli._options import PACKAGE, key_option
 from modpack.cli._output import show, write_json
 from modpack.cli._planning import RulesCommand, package_target, planning_options, read_plan_options
+from modpack.core.names import url_of
 from modpack.report.progress import working
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     epilog="Exit status: 0 if the audit passes; 1 if it finds a problem, an error, or a match of "
     "--fail-on; 2 if the package cannot be read or the model cannot be built.",
 )
-@click.argument("subject", metavar="[MODEL_OR_PACKAGE]", required=False, type=FILE)
+@click.argument("subject", metavar="[MODEL_OR_PACKAGE]", required=False, type=PACKAGE)
 @click.option(
     "--fail-on",
     "gates",
@@ -125,13 +126,14 @@ def _audit(ctx: click.Context, subject: str | None, keys: Sequence[str]) -> Audi
     from modpack.report.audit import audit_package, audit_plan
     from modpack.security.signing_keys import read_public
 
-    if subject is None or (":" in subject and not Path(subject).exists()):
+    is_package = subject is not None and (Path(subject).exists() or url_of(subject) is not None)
+    if subject is None or (":" in subject and not is_package):
         if keys:
             raise click.UsageError("--key applies to a package, not to a model.", ctx)
         options = read_plan_options(ctx, subject)
         plan, _ = package_target(options)
         return audit_plan(options.target.text, plan)
-    if not Path(subject).exists():
+    if not is_package:
         raise click.UsageError(
             f"{subject}: the file does not exist. A model has the form MODULE:ATTR or "
             "FILE.py:ATTR.",

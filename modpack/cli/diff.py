@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE
+from modpack.cli._options import PACKAGE
 from modpack.cli._output import make_console, write, write_json
 from modpack.report.progress import working
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     "diff",
     epilog="Exit status: 0 if the packages do not differ, 1 if they do, 2 if one cannot be read.",
 )
-@click.argument("before", metavar="A", type=FILE)
-@click.argument("after", metavar="B", type=FILE)
+@click.argument("before", metavar="A", type=PACKAGE)
+@click.argument("after", metavar="B", type=PACKAGE)
 @click.option(
     "--source/--no-source",
     "source",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE
+from modpack.cli._options import PACKAGE
 from modpack.cli._output import show, write, write_json
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @command("inspect", epilog="Exit status: 0 if the package was read, 2 if not.")
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option("--tree", "tree", is_flag=True, help="Show the records as a tree.")
 @click.option(
     "--source",

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from modpack.cli._command import command, require_extra
-from modpack.cli._options import FILE
+from modpack.cli._options import FILE, PACKAGE
 from modpack.cli._output import require_other_file, write_file
+from modpack.core.names import file_name, url_of
 from modpack.core.text import counted
 from modpack.report.progress import working
 
@@ -18,7 +19,7 @@ from modpack.report.progress import working
     epilog="Exit status: 0 if the page was written, 2 if not.",
     json_help=None,
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option(
     "-o",
     "--output",
@@ -61,7 +62,8 @@ def report_command(
       modpack report model.modpack
       modpack report model.modpack -o audit.html --force
     """
-    name = Path(file).resolve().name.removesuffix(".modpack")
+    own = file if url_of(file) is not None else str(Path(file).resolve())
+    name = file_name(own).removesuffix(".modpack")
     page = Path(output if output is not None else f"{name}.html")
     if all_sources and not sources:
         raise click.UsageError("--all-sources and --no-sources cannot be combined.")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE
+from modpack.cli._options import PACKAGE
 from modpack.cli._output import show, write, write_json
 
 
@@ -16,7 +16,7 @@ from modpack.cli._output import show, write, write_json
     epilog="Exit status: 0 on success, 1 if --check finds differences, 2 if the package cannot be "
     "read.",
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option(
     "--lock",
     is_flag=True,

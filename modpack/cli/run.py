@@ -15,6 +15,7 @@ from click.exceptions import Exit
 from modpack.cli._command import command
 from modpack.cli._options import (
     FILE,
+    PACKAGE,
     isolated_option,
     key_option,
     on_mismatch_option,
@@ -40,7 +41,7 @@ _TERMINATED = 143
     epilog="Exit status: 0 if all rows were run, 1 if rows were skipped, 2 if the command failed; "
     "the output file is then unchanged.",
 )
-@click.argument("package", metavar="PACKAGE", type=FILE)
+@click.argument("package", metavar="PACKAGE", type=PACKAGE)
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=FILE)
 @click.option(
     "-o",

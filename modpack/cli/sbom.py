@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from modpack.cli._command import command, require_extra
-from modpack.cli._options import FILE
+from modpack.cli._options import FILE, PACKAGE
 from modpack.cli._output import require_other_file, write, write_file
 from modpack.report.progress import working
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 if the SBOM was written, 2 if not.",
     json_help=None,
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.option("-o", "--output", metavar="FILE", type=FILE, help="Write to FILE instead of stdout.")
 @click.option(
     "--timestamp",
@@ -68,12 +68,12 @@ def _sbom(file: str, timestamp: datetime | None) -> str:
 
 
 def _sha256(file: Path) -> str | None:
-    """Return the SHA-256 digest of a file in hex; None for a folder."""
+    """Return the SHA-256 digest of a file in hex; None for a folder or a URL."""
     import hashlib
 
     from modpack.core.process import ProgressUnit, phase
 
-    if file.is_dir():
+    if not file.is_file():
         return None
     digest, size = hashlib.sha256(), file.stat().st_size
     with (

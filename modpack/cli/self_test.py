@@ -9,7 +9,7 @@ from click.exceptions import Exit
 
 from modpack.cli._command import command
 from modpack.cli._options import (
-    FILE,
+    PACKAGE,
     isolated_option,
     key_option,
     on_mismatch_option,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     epilog="Exit status: 0 if the package passes, 1 if it fails, 2 if FILE contains no self-test "
     "or the trust policy rejects it.",
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @isolated_option
 @key_option
 @on_mismatch_option

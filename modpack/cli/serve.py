@@ -10,9 +10,10 @@ from typing import Any, Final, Literal, TypeVar
 
 import click
 
+from modpack.archive.reader import local_source
 from modpack.cli._command import command, require_extra
 from modpack.cli._options import (
-    FILE,
+    PACKAGE,
     Size,
     key_option,
     on_mismatch_option,
@@ -20,7 +21,9 @@ from modpack.cli._options import (
     verify_option,
 )
 from modpack.cli._running import read_trust
+from modpack.core.names import file_name, url_of
 from modpack.errors import ModpackError, PackageNotFoundError
+from modpack.report.progress import working
 from modpack.serving.settings import ServerSettings
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -49,7 +52,7 @@ def _setting(
     "cannot be opened.",
     json_help=None,
 )
-@click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=FILE)
+@click.argument("packages", metavar="PACKAGE...", nargs=-1, required=True, type=PACKAGE)
 @_setting("host", "ADDRESS", click.STRING, "Listen on this address.")
 @_setting("port", "PORT", click.IntRange(0, 65535), "Listen on this port; 0 chooses a free one.")
 @_setting(
@@ -124,8 +127,8 @@ def serve_command(
 ) -> None:
     """Answer HTTP requests with packages.
 
-    Each PACKAGE is a file, or NAME=FILE. Without a name, the model has the name of its file. POST
-    /predict calls the only model with plain JSON, /models/NAME/predict any model, and
+    Each PACKAGE is a file, a URL, or NAME=FILE. Without a name, the model has the name of its file.
+    POST /predict calls the only model with plain JSON, /models/NAME/predict any model, and
     /v2/models/NAME/infer uses the Open Inference Protocol. GET / is a page for trying models.
 
     modpack checks the trust policy and the key before it opens the port. A replaced file takes
@@ -182,7 +185,7 @@ def _require_installed() -> None:
 
 
 def _named(packages: tuple[str, ...]) -> dict[str, str]:
-    """Return the files by name of the model.
+    """Return the files by name of the model, after downloading URLs.
 
     Raises:
         click.UsageError: If a name is invalid or used twice.
@@ -191,14 +194,18 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
     named: dict[str, str] = {}
     for given in packages:
         name, is_named, path = given.partition("=")
-        if not is_named or Path(given).exists():
+        if not is_named or Path(given).exists() or url_of(given) is not None:
             path = given
-            name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(given).stem).strip("-.")
+            stem = Path(file_name(given)).stem
+            name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")
         if not _NAME.fullmatch(name):
             raise click.UsageError(f"{name!r} is not a valid model name. Pass NAME={path}.")
         if name in named:
             raise click.UsageError(f"two packages have the name {name!r}. Pass OTHER_NAME={path}.")
-        if not Path(path).exists():
+        # The server watches a file: a new package at the URL takes effect after a restart.
+        with working(f"Downloading {path}"):
+            file = local_source(path)
+        if not Path(file).exists():
             raise PackageNotFoundError(path, "the file does not exist")
-        named[name] = path
+        named[name] = file
     return named

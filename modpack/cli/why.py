@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from modpack.cli._command import command
-from modpack.cli._options import FILE
+from modpack.cli._options import PACKAGE
 from modpack.cli._output import show, write_json
 
 
@@ -13,7 +13,7 @@ from modpack.cli._output import show, write_json
     "why",
     epilog="Exit status: 0 if the package mentions MODULE, 2 if not or if it cannot be read.",
 )
-@click.argument("file", metavar="FILE", type=FILE)
+@click.argument("file", metavar="FILE", type=PACKAGE)
 @click.argument("module", metavar="MODULE")
 def why_command(file: str, module: str, as_json: bool) -> None:
     """Explain why a module is, or is not, in a package.

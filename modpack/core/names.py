@@ -7,6 +7,7 @@ including none. The notation is torch.package's.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -353,6 +354,38 @@ def _compiled(patterns: Sequence[str], separator: str) -> re.Pattern[str] | None
 
     each = ("".join(map(component, pattern.split(separator))) for pattern in patterns)
     return re.compile("|".join(f"(?:{expression})" for expression in each))
+
+
+_PUNCTUATION_OF_SCHEMES: Final = str.maketrans("", "", "+-.")
+
+
+def url_of(path: str) -> str | None:
+    """Return a path that is a URL, with two slashes after its scheme; None for other paths.
+
+    A file whose path looks like a URL is not one.
+
+    >>> url_of("s3:/models/net.modpack")  # as pathlib writes it
+    's3://models/net.modpack'
+    >>> url_of("C:/models/net.modpack")
+    """
+    scheme, separator, rest = path.partition(":/")
+    plain = scheme.translate(_PUNCTUATION_OF_SCHEMES)
+    if not (separator and len(scheme) > 1 and plain.isascii() and plain.isalnum()):
+        return None
+    if os.path.lexists(path):
+        return None
+    start = "/" if scheme.lower() == "file" and not rest.startswith("/") else ""
+    return f"{scheme}://{start}{rest.removeprefix('/')}"
+
+
+def file_name(path: str) -> str:
+    """Return the last component of a path or of a URL.
+
+    >>> file_name("https://example.org/net.modpack?version=2#sha256=d34d")
+    'net.modpack'
+    """
+    url = url_of(path)
+    return os.path.basename(path if url is None else re.split("[?#]", url)[0])  # noqa: PTH119
 
 
 class Directory:

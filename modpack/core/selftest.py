@@ -268,9 +268,9 @@ class WaitingImports(NamedTuple):
         modules: The names that may wait, for each module that the self-test loaded. Everything may
             wait in other modules.
         loaded: The packaged modules that are loaded if no import waits.
-        companions: Pairs of a packaged module and another one that changes it when it is imported,
-            and that is therefore imported with it. The first is empty for modules outside the
-            package.
+        companions: Pairs of a packaged module and another one that is imported with it, because
+            the import of the second changes the first, or because the first reads the second, an
+            extern one, as an attribute. The first is empty for modules outside the package.
         version: The version of the record.
     """
 
@@ -289,5 +289,5 @@ class WaitingImports(NamedTuple):
             return "at load, because loading or the examples need it"
         with_others = sorted(by for by, companion in self.companions if companion == module)
         if with_others:
-            return f"together with {with_others[0] or 'the model'}, which it changes"
+            return f"together with {with_others[0] or 'the first module'}, which it changes"
         return "once a name of it is looked up" if module in self.loaded else None

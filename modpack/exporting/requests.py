@@ -15,7 +15,7 @@ from modpack.core.rules import Action
 from modpack.core.scan import ImportKind
 from modpack.core.selftest import Addition, AdditionKind
 from modpack.exporting.planner import Planner
-from modpack.selftest.process import ResolvedResources, ResourceRequest
+from modpack.selftest.process import NO_RESOURCES, ResolvedResources, ResourceRequest
 
 NODE = "<self-test>"
 """The graph node of modules that no packaged module requested."""
@@ -44,6 +44,9 @@ class MissingResourceResolver:
             path = name.removesuffix(".py").removesuffix("/__init__")
             kind, name = "module", path.replace("/", ".")
         walker, data = self._planner.walker, self._planner.package_data
+        # Most requests are for optional modules that are not installed.
+        if kind == "module" and not self._is_available(name):
+            return NO_RESOURCES
         before, files = self._planner.decisions(), self._planned_files()
         why = f"{by or 'the package'} asked for it in the self-test"
         modules: list[str] = []
@@ -55,7 +58,7 @@ class MissingResourceResolver:
             self._note("file", name, by)
         elif kind == "metadata" and data.add_metadata(before, name, why):
             self._note("metadata", name, by)
-        wanted = [m for m in modules if not is_stdlib(m) and walker.locate(m) is not None]
+        wanted = list(filter(self._is_available, modules))
         for module in wanted:
             if not _is_included(before.get(module)):
                 self._add_import(before, module, by, line)
@@ -81,6 +84,9 @@ class MissingResourceResolver:
                 contents[record] = file.read_bytes()
         externs = sorted(module for module, action in new.items() if action is Action.EXTERN)
         return ResolvedResources(contents, tuple(externs))
+
+    def _is_available(self, module: str) -> bool:
+        return not is_stdlib(module) and self._planner.walker.locate(module) is not None
 
     def _add_import(
         self, decisions: Mapping[str, Decision], name: str, by: str | None, line: int | None

@@ -61,6 +61,12 @@ ENVIRONMENT = "modpack-environment.json"
 """A file of a virtual environment that is written last, and touched on each use."""
 TEMPORARY = ".tmp"
 """Suffix of folders that are being created or removed."""
+PARTIAL = ".part"
+"""Suffix of folders with a download, which a later process continues if it was interrupted."""
+_KEPT = "package.modpack"
+"""The file of a tree that contains a downloaded package."""
+_PARTIAL_SECONDS = 86_400.0
+"""Age of interrupted downloads that are removed."""
 _RECORD = "tree.json"
 _STAMPS = "stamps"
 _LEASES = "leases"
@@ -181,7 +187,7 @@ def hold(cache: Path, name: str) -> None:
         lease = _held.get(cache)
         if lease is not None and lease.is_held() and name in lease.names:
             return
-        with _locked(cache, shared=True):
+        with _locked(cache, "lock", is_shared=True):
             wanted = {name}
             if lease is None or not lease.is_held():
                 wanted |= lease.names if lease is not None else set()
@@ -203,7 +209,7 @@ def exclusive(cache: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(_locked(cache, shared=False))
+            stack.enter_context(_locked(cache, "lock"))
         except OSError as failure:
             raise CacheError(
                 f"{cache}: the cache cannot be locked ({failure.strerror or failure}), so modpack "
@@ -259,16 +265,16 @@ def _new_lease(cache: Path) -> _Lease:
 
 
 @contextlib.contextmanager
-def _locked(cache: Path, shared: bool) -> Iterator[None]:
+def _locked(cache: Path, name: str, *, is_shared: bool = False) -> Iterator[None]:
     if fcntl is None:
         raise OSError("this platform has no flock")
     folder = cache / _LEASES
     if not folder.is_dir():
         make_private(folder)
     require_trusted_folder(folder)  # another user could hold the lock forever
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -414,13 +420,21 @@ def _put(cache: Path, making: Path, tree: Path, records: Mapping[str, int], read
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def sweep(cache: Path, used: set[str]) -> list[Path]:
-    """Return the temporary folders and incomplete environments of ended processes.
+def sweep(cache: Path, used: set[str], partial_age: float = _PARTIAL_SECONDS) -> list[Path]:
+    """Return the temporary folders, downloads, and incomplete environments of ended processes.
 
     They can be removed. Call this under :func:`.exclusive`.
+
+    Args:
+        cache: The cache folder.
+        used: The names that running processes use.
+        partial_age: Age in seconds from which on an interrupted download is not continued.
     """
     folders = [trees_folder(cache), environments_folder(cache)]
     left = [each for folder in folders for each in folder.glob(f"*{TEMPORARY}")]
+    started = time.time() - partial_age
+    parts = folders[0].glob(f"*{PARTIAL}")
+    left += [each for each in parts if each.lstat().st_mtime <= started]
     left += [
         each
         for each in folders[1].glob("[0-9a-f]" * 32)
@@ -438,6 +452,82 @@ def _sweep_if_possible(cache: Path) -> None:
         return
     for each in left:
         shutil.rmtree(each, ignore_errors=True)
+
+
+def keep_file(
+    digest: str,
+    name: str,
+    size: int,
+    fill: Callable[[Path], None],
+    check: Callable[[Path], None],
+) -> Path:
+    """Return a file in the cache. If it does not exist, one process creates it and others wait.
+
+    Args:
+        digest: Digest that names its entry.
+        name: Name of the package file, shown by ``modpack cache``.
+        size: Size in bytes.
+        fill: Appends the missing bytes to a file, of which an interrupted call may have left some.
+        check: Raises ArchiveError if a file does not have the content that the digest names.
+
+    Raises:
+        ArchiveError: If ``fill`` or ``check`` raises it. A file that ``check`` refuses is removed.
+        CacheError: If the cache is not safe to use, or cannot be written or locked.
+    """
+    try:
+        cache = cache_folder()
+        folder = trees_folder(cache)
+        tree, part = folder / digest, folder / f"{digest}{PARTIAL}"
+        make_private(folder)
+        _refuse_strangers_above(folder)
+        hold(cache, digest)
+        hold(cache, part.name)
+        # The file of this lock stays: who removed it could remove the one that another process has.
+        with _locked(cache, f"{digest}.lock"):
+            if not (tree.exists() and _is_kept(cache, tree, check)):
+                file = part / FILES / _KEPT
+                make_private(file.parent)
+                require_trusted_folder(part)
+                fill(file)
+                try:
+                    check(file)
+                except ArchiveError:
+                    file.unlink()  # continuing it would end here again
+                    raise
+                made = {
+                    "version": 1,
+                    "name": name,
+                    "made": time.time(),
+                    "files": {_KEPT: (size, "")},
+                }
+                (part / _RECORD).write_text(json.dumps(made), encoding="utf-8")
+                (part / USED).touch()
+                put_stamp(part, digest, (_KEPT,))
+                part.rename(tree)
+        os.utime(tree / USED)
+        return tree / FILES / _KEPT
+    except ArchiveError:  # also a RuntimeError, but not a problem of the cache
+        raise
+    except (OSError, RuntimeError) as failure:
+        raise CacheError(
+            f"the package cannot be downloaded into the cache: {failure}",
+            hint="Set MODPACK_CACHE_DIR to a folder with enough space that only you can write to.",
+        ) from failure
+
+
+def _is_kept(cache: Path, tree: Path, check: Callable[[Path], None]) -> bool:
+    """Return whether the file of a tree is intact; otherwise remove the tree."""
+    require_trusted_folder(tree)
+    with contextlib.suppress(ArchiveError, FileNotFoundError, NotADirectoryError):
+        if not has_stamp(tree, tree.name, (_KEPT,)):
+            check(tree / FILES / _KEPT)
+            put_stamp(tree, tree.name, (_KEPT,))
+        return True
+    _log.warning("%s: files were modified in the cache; the package is downloaded again", tree)
+    aside = _temporary_path(cache, tree.name)
+    tree.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+    return False
 
 
 def _for_this_process(digest: str, records: Mapping[str, int], read: _Read, why: Exception) -> Path:

@@ -95,8 +95,8 @@ class LazyPlan(NamedTuple):
         waiting: For each module that the self-test loaded, the names that were still waiting at its
             end. Other modules were not needed: all of their imports may wait.
         loaded: Packaged modules that an eager run has loaded; None if that is not known.
-        companions: For packaged modules, others that change them when they are imported, and that
-            are therefore imported with them. The key is empty for modules outside the package.
+        companions: For packaged modules, others that are imported with them. The key is empty for
+            modules outside the package.
     """
 
     waiting: Mapping[str, frozenset[str]] = MappingProxyType({})

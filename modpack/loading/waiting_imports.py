@@ -63,7 +63,7 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
     """
     if _DEFERRABLE.search(source) is None:
         return False
-    text = _without_text(source)
+    text = without_text(source)
     if _READS_ALL_NAMES.search(text):
         return False
     if _LISTS_NAMES.search(text) and any(map(_lists_names, _scope_nodes(tree))):
@@ -149,10 +149,11 @@ def _used_words(tree: ast.Module, source: bytes) -> set[bytes]:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for number in range(statement.lineno - 1, statement.end_lineno or statement.lineno):
                 lines[number] = b"\n"
-    return set(_WORD.findall(_without_text(b"".join(lines))))
+    return set(_WORD.findall(without_text(b"".join(lines))))
 
 
-def _without_text(source: bytes) -> bytes:
+def without_text(source: bytes) -> bytes:
+    """Return a source without docstrings and comments."""
     return _TEXT.sub(rb"\1\2", source)
 
 

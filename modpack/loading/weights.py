@@ -11,7 +11,7 @@ import torch
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import read_manifest, verify_records
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import local_source, open_archive
 from modpack.archive.records import read_tensors
 from modpack.core.names import resource_record
 from modpack.core.tensors import TensorFacts, TensorKind
@@ -53,7 +53,7 @@ def load_weights(
     :func:`modpack.load`.
 
     Args:
-        path: Package file, binary file object, or folder of an unzipped package.
+        path: Package file, binary file object, folder of an unzipped package, or URL.
         package: Package of the saved object. Pass it together with ``resource``. The default is the
             main resource, or the only saved object.
         resource: Name of the saved object in ``package``.
@@ -78,7 +78,8 @@ def load_weights(
     require_object_choice(package, resource)
     require_options(policy=policy, verify=verify)
     level = stricter_level(verify, policy)
-    with open_archive(path) as archive:
+    file = local_source(path)
+    with open_archive(file) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None
         if manifest is None or tensors is None:
@@ -88,7 +89,7 @@ def load_weights(
             )
         verify_records(archive, manifest, filter(archive.has, _READ))
         if policy is not None:
-            require_signature(archive, policy, path)
+            require_signature(archive, policy, file)
         if package is None or resource is None:
             package, resource = find_entry(archive)
         record = resource_record(package, resource)

@@ -68,7 +68,7 @@ def mock_facts(
     files = files_of(modules)
     uses: defaultdict[str, list[UseFacts]] = defaultdict(list)
     for use in plan.mock_uses:
-        found = UseFacts(**vars(use), path=files.get(use.importer))
+        found = UseFacts(**use._asdict(), path=files.get(use.importer))
         uses[use.module].append(found)
     events: defaultdict[str, list[MockEvent]] = defaultdict(list)
     for event in self_test.observations.mock_events if self_test is not None else ():

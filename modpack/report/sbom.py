@@ -38,8 +38,8 @@ from packageurl import PackageURL
 from modpack._version import __version__
 from modpack.archive.layout import RUNTIME_MODULE
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment, needed_at_once
+from modpack.core.names import file_name, root_of
 from modpack.core.names import normalized_distribution as normalized
-from modpack.core.names import root_of
 from modpack.core.rules import Action, Owner
 from modpack.core.text import printable
 from modpack.errors import ArchiveError
@@ -267,7 +267,7 @@ def sbom_of(
 
     Args:
         audit: Audit of a package file.
-        file_sha256: SHA-256 of the package file in hex. None for a directory.
+        file_sha256: SHA-256 of the package file in hex. None for a directory or URL.
         timestamp: Time of the document. None to omit it.
 
     Raises:
@@ -285,7 +285,7 @@ def sbom_of(
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",
-        name=printable(PurePath(package.path).stem),
+        name=printable(PurePath(file_name(package.path)).stem),
         version=f"sha256:{package.digest}",
         hashes=_hashes(file_sha256),
         properties=_properties(

@@ -177,6 +177,7 @@ def verify_package(
     *,
     policy: TrustPolicy | None = None,
     keys: Sequence[Signer] = (),
+    only_code: bool = False,
 ) -> VerifyFacts:
     """Verify a package without executing or unpickling its contents.
 
@@ -190,6 +191,7 @@ def verify_package(
             modpack or torch.package.
         policy: The trust policy.
         keys: The trusted signers. If any are given, a valid signature of one of them is required.
+        only_code: Whether tensors are not read. The digests of all other records are checked.
 
     Returns:
         The checks and findings. A rejected package does not raise an exception.
@@ -208,7 +210,7 @@ def verify_package(
         return _refused_at_once(failure)
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
-        return _Verification(archive, path, policy, keys).facts()
+        return _Verification(archive, path, policy, keys, only_code).facts()
 
 
 def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError) -> Diagnostic:
@@ -243,6 +245,7 @@ class _Verification:
     path: str | os.PathLike[str] | None
     policy: TrustPolicy | None
     keys: Sequence[Signer]
+    only_code: bool
     checks: list[CheckFacts] = field(default_factory=list)
     findings: list[Diagnostic] = field(default_factory=list)
     signatures: dict[ValidSignature, None] = field(default_factory=dict)
@@ -283,9 +286,10 @@ class _Verification:
         archive = self.archive
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
-        damage = find_damage(archive, manifest, archive.names(), usable_cores())
+        names, unit = self._chosen(manifest.records)
+        damage = find_damage(archive, manifest, names, usable_cores())
         self.is_changed = bool(damage)
-        self._add_check("digests", len(manifest.records), "records", _damaged(damage))
+        self._add_check("digests", len(names), unit, _damaged(damage))
         damaged = frozenset(damage)
         archive.leave_out(damaged - manifest.records.keys())
         own = read_own_records(archive, manifest, damaged)
@@ -321,10 +325,16 @@ class _Verification:
 
     def _check_readable(self) -> frozenset[str]:
         """Return the records that cannot be read, or do not match their CRC-32."""
-        names = self.archive.names()
+        names, unit = self._chosen(self.archive.names())
         damage = find_unreadable(self.archive, names, usable_cores())
-        self._add_check("crc32", len(names), "records", _damaged(damage))
+        self._add_check("crc32", len(names), unit, _damaged(damage))
         return frozenset(damage)
+
+    def _chosen(self, names: Iterable[str]) -> tuple[list[str], str]:
+        """Return the records whose contents are compared, and what they are."""
+        if not self.only_code:
+            return list(names), "records"
+        return [name for name in names if not layout.is_storage(name)], "records without tensors"
 
     def _check_objects(self, manifest: Manifest | None, own: PackageMetadata) -> None:
         """Check that pickles can be read and that their storages exist."""

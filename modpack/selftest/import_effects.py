@@ -11,11 +11,13 @@ module's path, are harmless: without the module, no code looks them up.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import FunctionType, ModuleType, NoneType
 from typing import Final
 
@@ -23,12 +25,15 @@ from modpack.core.names import is_within
 from modpack.environment.importers import module_dict
 from modpack.loading.lazy import LazyImports
 from modpack.loading.namespace import Namespace
+from modpack.loading.waiting_imports import without_text
 from modpack.selftest.process import WaitingNames
 
 _MAX_DEPTH: Final = 4
 _INTERPRETER: Final = ("_warnings", "sys", "warnings")
 """Modules whose finders and filters only serve the modules that have added them."""
 _ATOMS: Final = (str, bytes, int, float, complex, NoneType)
+_CHAIN: Final = re.compile(rb"(?<![\w.])([A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)+)")
+"""A name and attributes of it."""
 _ELEMENTS: Final = (list, tuple, set, frozenset, deque)
 
 
@@ -46,7 +51,7 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
     if failures:
         return WaitingNames(problem=f"{type(failures[0]).__name__}: {failures[0]}")
     new = {namespace.full_name(name): name for name in _loaded(namespace) - loaded}
-    effects = set(search.effects(new, recorder))
+    effects = {*search.effects(new, recorder), *search.submodules()}
     # Effects on what was loaded change it: only another trial shows what else does.
     is_known = any(not module or module in loaded for module, _ in effects)
     changed = None if is_known else search.changed()
@@ -54,6 +59,25 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
         return WaitingNames(problem=f"importing what waits changes {changed}")
     names = {module: tuple(sorted(each)) for module, each in sorted(waiting.items())}
     return WaitingNames(names, tuple(sorted(effects)))
+
+
+def _source(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError:  # compiled code, or none
+        return b""
+
+
+def _is_memo(name: str, names: Mapping[str, object]) -> bool:
+    """Return whether a module's functions assign a name only if it is None.
+
+    They would compute the value without the imports, too.
+    """
+    source = without_text(_source(str(names.get("__file__")))).decode("utf-8", "replace")
+    assigned = rf"[ \t]+{re.escape(name)}[ \t]*=(?!=)"
+    guarded = rf"\bif {re.escape(name)} is None:\s*\n{assigned}"
+    count = len(re.findall(rf"(?m)^{assigned}", source))
+    return 0 < count == len(re.findall(guarded, source))
 
 
 def _loaded(namespace: Namespace) -> set[str]:
@@ -160,13 +184,34 @@ class _Search:
                         if origin is not None and not self._is_own_key(inner, origin):
                             yield local, origin
 
+    def submodules(self) -> Iterator[tuple[str, str]]:
+        """Yield pairs of a module and an extern submodule that it reads as an attribute.
+
+        ``torch.distributed.nn`` is an attribute of ``torch.distributed`` only because some module
+        imports it, which may have waited.
+        """
+        for local in _loaded(self._namespace):
+            names = module_dict(sys.modules[self._namespace.full_name(local)])
+            source = _source(str(names.get("__file__")))
+            for name, attributes in set(_CHAIN.findall(without_text(source))):
+                value = names.get(name.decode())
+                path = value.__name__ if isinstance(value, ModuleType) else ""
+                for attribute in attributes.decode().split(".")[1:]:
+                    has_hook = "__getattr__" in module_dict(sys.modules.get(path))
+                    path = f"{path}.{attribute}"
+                    if has_hook or path not in sys.modules:
+                        break
+                    if path not in self._before and path not in self._new:
+                        yield local, path
+
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""
         for name in self._own:
             names = module_dict(sys.modules.get(name))
             for key, value in self._before[name].items():
                 if names.get(key) is not value and key not in ("__builtins__", "__class__"):
-                    return f"{self._namespace.local_name(name)}.{key}"
+                    if value is not None or not _is_memo(key, names):
+                        return f"{self._namespace.local_name(name)}.{key}"
         sizes = self._measure()
         changed = (path for path, size in self._sizes.items() if sizes.get(path, size) != size)
         return next(changed, None)

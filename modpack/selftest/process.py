@@ -178,8 +178,8 @@ class WaitingNames(NamedTuple):
 
     Attributes:
         modules: The names that still waited after the examples, by loaded module.
-        effects: Pairs of a module and another one whose import changes it. The first is empty for
-            modules outside the package.
+        effects: Pairs of a module and another one whose import changes it, or that it reads as an
+            attribute of a library. The first is empty for modules outside the package.
         problem: Why no import may wait; empty if some may.
     """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from modpack.archive.manifest import package_digest, read_manifest
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import local_source, open_archive
 from modpack.archive.records import load_environment, read_externs, read_self_test
 from modpack.core.observations import NO_OBSERVATIONS, Observations
 from modpack.core.process import phase
@@ -73,7 +73,7 @@ def self_test(
     trust.
 
     Args:
-        path: A package file, or the folder of an unzipped package.
+        path: A package file, the folder of an unzipped package, or a URL.
         policy: Trust policy; see :func:`modpack.load`.
         verify: Records to compare with their digests first: ``'code'`` for all records except
             tensors, ``'full'`` for all records. The policy's level applies if it is stricter.
@@ -99,9 +99,10 @@ def self_test(
     from modpack.selftest.process import HiddenModules, Job, ResolvedResources, run_job
 
     require_options(policy=policy, verify=verify, on_mismatch=on_mismatch, timeout=timeout)
-    recorded = _recorded(path, policy, verify, on_mismatch)
+    file = local_source(path)
+    recorded = _recorded(file, policy, verify, on_mismatch)
     job = Job(
-        str(Path(path).absolute()),
+        str(Path(file).absolute()),
         recorded.namespace,
         recorded.cases,
         HiddenModules(recorded.hidden, recorded.hidden_distributions),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, TYPE_CHECKING, BinaryIO, Final
 from weakref import WeakSet
 
-from modpack.archive.other_files import identify_url
+from modpack.core.names import url_of
 from modpack.core.process import ThreadPool
 from modpack.errors import TargetError
 
@@ -383,8 +383,12 @@ def _mode_of_target(target: str, path: str) -> int | None:
     """
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
-        url = identify_url(target, is_target=True)
-        reason, hint = url or (f"the folder {folder} does not exist", "Create the folder.")
+        reason, hint = f"the folder {folder} does not exist", "Create the folder."
+        url = url_of(target)
+        if url is not None:
+            opened = f"with fsspec.open({url!r}, 'wb') as file: modpack.save(model, file)"
+            reason = "modpack writes files, and this is a URL"
+            hint = f"Write a file and upload it, or pass a file object: {opened}"
         raise TargetError(f"cannot write {target}: {reason}", hint=hint)
     try:
         found = os.stat(path)

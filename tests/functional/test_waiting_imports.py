@@ -122,11 +122,40 @@ def test_module_that_registers_a_class_is_loaded_with_the_table(save):
     assert "market.m8" not in loaded_modules(model)
 
 
+def test_submodule_of_a_library_is_an_attribute_as_if_nothing_waited(save, clean_python):
+    files = library({"market/m7.py": "from xml.dom.minidom import parseString\nvalue = 1\n"})
+    read = "def parse(text): return xml.dom.minidom.parseString(text).documentElement.tagName\n"
+    files["market/tools.py"] += f"import xml\n{read}"
+    path, _ = save(files)
+    code = """
+        import modpack
+        model = modpack.load(path)
+        print(modpack.importer_of(model).import_module("market.tools").parse("<pen/>"))
+        """
+    assert clean_python(code, path=path).stdout == "pen\n"
+
+
+def test_import_that_fills_a_memo_of_another_module_may_wait(save):
+    memo = """
+        _ratio = None
+        def ratio():
+            global _ratio
+            if _ratio is None:
+                _ratio = 2
+            return _ratio
+        def scale(x): return x * 2
+        """
+    files = library({"market/m7.py": "from market.tools import ratio\nvalue = ratio()\n"})
+    record = recorded(save({**files, "market/tools.py": memo})[0])
+    assert "m7" in record["modules"]["market.net"]
+
+
 @pytest.mark.parametrize(
     "change",
     [
         "import market.tables as t\nt.NAMES.append('m7')\nvalue = len(t.NAMES)\n",
         "import market.tools\nvalue = 1\nmarket.tools.scale.__defaults__\nmarket.tools.level = 1\n",
+        "import market.tools\nvalue = 1\nmarket.tools.choose(7)\n",
     ],
 )
 def test_import_that_changes_plain_data_lets_none_wait(save, change):
@@ -135,7 +164,8 @@ def test_import_that_changes_plain_data_lets_none_wait(save, change):
     files["market/net.py"] = files["market/net.py"].replace(
         "return scale", "NAMES\n        return scale"
     )
-    files["market/tools.py"] += "level = 0\n"
+    files["market/tools.py"] += "level = 0\nchosen = None\n"
+    files["market/tools.py"] += "def choose(x):\n    global chosen\n    chosen = x\n"
     assert recorded(save(files)[0]) is None
 
 

@@ -1,42 +1,78 @@
-"""Addresses in place of paths: no command opens them."""
+"""Addresses in place of paths: commands open those of packages, and no others."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import fsspec
 import pytest
+import torch
 from click.testing import CliRunner
 
 from modpack import save
 from modpack.cli import cli
+from modpack.running import isolated
 
 ADDRESS = "s3://bucket/net.modpack"
 COMMANDS = [
-    ["inspect", ADDRESS],
-    ["verify", ADDRESS],
-    ["audit", ADDRESS],
-    ["why", ADDRESS, "torch"],
-    ["report", ADDRESS],
-    ["sbom", ADDRESS],
-    ["requirements", ADDRESS],
-    ["self-test", ADDRESS],
     ["sign", ADDRESS, "--key", "team"],
-    ["diff", "net.modpack", ADDRESS],
-    ["run", ADDRESS, "x.npy"],
+    ["verify", "net.modpack", "--policy", ADDRESS],
+    ["verify", "net.modpack", "--key", ADDRESS],
     ["run", "net.modpack", f"x={ADDRESS}"],
-    ["serve", ADDRESS],
-    ["serve", f"net={ADDRESS}"],
-    ["inspect", "https://example.org/net.modpack"],
 ]
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_command_refuses_address_in_one_sentence(arguments: list[str]) -> None:
+def test_command_refuses_address_of_other_file_than_package(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
     assert "addresses are not supported yet. Download the file first." in result.output
     assert len(result.output.splitlines()) == 1
+
+
+PACKAGES = [
+    ["inspect", "URL"],
+    ["verify", "URL"],
+    ["audit", "URL"],
+    ["why", "URL", "torch"],
+    ["report", "URL"],
+    ["sbom", "URL"],
+    ["requirements", "URL"],
+    ["self-test", "URL"],
+    ["diff", "net.modpack", "URL"],
+    ["run", "URL", "x.csv"],
+]
+
+
+def test_commands_open_package_at_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(torch.nn.Linear(1, 1), "net.modpack", example_inputs=torch.ones(2, 1))
+    (tmp_path / "x.csv").write_text("input\n1\n")
+    url = "memory://bucket/net.modpack"
+    fsspec.filesystem("memory").pipe(url, (tmp_path / "net.modpack").read_bytes())
+    failed = {}
+    for arguments in PACKAGES:
+        command = [url if each == "URL" else each for each in arguments]
+        result = CliRunner().invoke(cli, command)
+        if result.exit_code != 0:
+            failed[" ".join(arguments)] = result.output
+    assert failed == {}
+    assert (tmp_path / "net.html").is_file()
+
+
+def test_isolated_command_gets_the_downloaded_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[Sequence[str]] = []
+    monkeypatch.setattr(isolated, "isolated_python", lambda package, found: Path("python"))
+    monkeypatch.setattr(isolated, "run_isolated", lambda python, line: lines.append(line) or 0)
+    save(torch.nn.Linear(1, 1), tmp_path / "net.modpack", example_inputs=torch.ones(2, 1))
+    url = "memory://bucket/isolated.modpack"
+    fsspec.filesystem("memory").pipe(url, (tmp_path / "net.modpack").read_bytes())
+    assert CliRunner().invoke(cli, ["self-test", url, "--isolated"]).exit_code == 0
+    assert Path(lines[0][-1]).read_bytes() == (tmp_path / "net.modpack").read_bytes()
 
 
 OUTPUTS = [
@@ -68,7 +104,7 @@ def test_output_in_folder_that_looks_like_an_address_is_written(
 
 
 def test_command_refuses_address_as_json() -> None:
-    result = CliRunner().invoke(cli, ["inspect", ADDRESS, "--json"])
+    result = CliRunner().invoke(cli, ["sign", ADDRESS, "--key", "team", "--json"])
     assert "addresses are not supported" in json.loads(result.stdout)["error"]["message"]
 
 
