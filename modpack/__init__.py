@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from modpack import services
-from modpack.core import define_lazily
+from modpack.core import RUNTIME_NAMES, define_lazily
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,52 +86,11 @@ if TYPE_CHECKING:
     from modpack.selftest.self_test import self_test as self_test
 
 _NAMES = {
+    **RUNTIME_NAMES,
     "modpack": ("analyze", "hooks", "pickle_by_source"),
-    "modpack._version": ("__version__",),
-    "modpack.api": ("call_signature", "current_importer", "importer_of", "is_from_package"),
     "modpack.capturing.report": ("HookReport", "HookStatus"),
-    "modpack.core.call_signature": ("CallSignature", "ContainerSpec", "ValueSpec"),
-    "modpack.core.graph": ("CodeKind", "DependencyGraph", "Edge", "Location"),
-    "modpack.core.hookspec": ("CallableSpec", "HookSpec"),
-    "modpack.core.names": ("Directory", "GlobGroup"),
-    "modpack.core.observations": ("Observations",),
-    "modpack.core.plan": (
-        "Decision",
-        "EmptyMatchError",
-        "FileKind",
-        "MockUse",
-        "PackagingError",
-        "PackagingErrorReason",
-        "Plan",
-        "PlannedDistribution",
-        "PlannedFile",
-        "UseKind",
-    ),
-    "modpack.core.policy": ("Signer", "TrustPolicy"),
-    "modpack.core.rules": ("Action", "Owner", "Rule", "RuleOrigin"),
-    "modpack.core.scan": ("ImportKind",),
-    "modpack.core.selftest": ("SelfTestCase", "SelfTestRecord"),
-    "modpack.diagnostics": ("Diagnostic", "Severity"),
-    "modpack.environment.importers": ("Importer", "OrderedImporter", "sys_importer"),
-    "modpack.errors": (
-        "EnvironmentMismatchError",
-        "EnvironmentMismatchWarning",
-        "ExampleError",
-        "InputMismatchError",
-        "ModpackError",
-        "ModpackWarning",
-        "ObjMismatchError",
-        "ObjNotFoundError",
-        "PicklingError",
-        "SelfTestError",
-        "SignatureError",
-        "TrustError",
-        "UnpicklingError",
-    ),
     "modpack.exporter": ("PackageExporter", "save"),
     "modpack.exporting.match_hooks": ("RuleMatch",),
-    "modpack.importer": ("PackageImporter", "load"),
-    "modpack.loading.weights": ("load_weights",),
     "modpack.selftest.self_test": ("SelfTestResult", "self_test"),
 }
 """The public names by the module that defines them."""

@@ -95,6 +95,7 @@ def save(
     importer: Importer | Sequence[Importer] = sys_importer,
     debug: bool = False,
     optimizer: object = None,
+    bundle_loader: bool = False,
 ) -> Plan:
     """Package a model, or any object, with its hooks and the code that it depends on.
 
@@ -146,6 +147,9 @@ def save(
             added before ``sys_importer`` when an object of that package is saved.
         debug: Whether a PackagingError shows the import chain of each module.
         optimizer: The model's optimizer, which is saved with its own hooks.
+        bundle_loader: Whether the package contains a loader: ``python FILE`` then shows, runs, and
+            tests it where torch is installed and modpack is not. Such a package has a size limit,
+            and torch.package does not read it.
 
     Returns:
         The plan of the package.
@@ -157,6 +161,7 @@ def save(
         PicklingError: If something in the object cannot be saved.
         ExampleError: If the live model fails on the example inputs.
         SelfTestError: If the self-test fails. The target is unchanged.
+        ModpackError: If the package is too large for a loader. The target is unchanged.
     """
     try:
         require_target(path, "path")
@@ -187,6 +192,7 @@ def save(
             self_test_device=self_test_device,
             lazy=lazy,
             allow_secrets_in=allow_secrets_in,
+            bundle_loader=bundle_loader,
         )
         stack.enter_context(exporter)
         for action, patterns in rules.items():
@@ -232,6 +238,7 @@ class PackageExporter:
             :func:`modpack.save`.
         lazy: Whether to find the imports that can wait; see :func:`modpack.save`.
         allow_secrets_in: Locations that may contain possible secrets; see :func:`modpack.save`.
+        bundle_loader: Whether the package contains a loader; see :func:`modpack.save`.
 
     Raises:
         TypeError: If an argument has the wrong type.
@@ -257,10 +264,11 @@ class PackageExporter:
         self_test_device: str | None = None,
         lazy: bool | None = None,
         allow_secrets_in: GlobPattern = (),
+        bundle_loader: bool = False,
     ) -> None:
         require_target(f)
         require_options(debug=debug, self_test=self_test, self_test_device=self_test_device)
-        require_options(lazy=lazy)
+        require_options(lazy=lazy, bundle_loader=bundle_loader)
         secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
         self.debug = debug
@@ -277,6 +285,7 @@ class PackageExporter:
         self._plans_only = f is None
         self._self_test_device = self_test_device
         self._is_lazy = lazy is not False
+        self._has_loader = bundle_loader
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -735,6 +744,10 @@ class PackageExporter:
 
                 document = call_signatures_to_json(self._call_signatures.values())
                 self._writer.write(CALL_SIGNATURE, canonical_json(document), compress=True)
+            if self._has_loader:
+                from modpack.writing.loader import write_loader
+
+                write_loader(self._writer)
             self._writer.commit()
             return plan
         finally:

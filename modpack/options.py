@@ -115,6 +115,7 @@ def _require_device(device: object, argument: str) -> None:
 _NOUNS: Final = {bool: "a bool", float: "a number", int: "an int", str: "a str", NoneType: "None"}
 """The plain types of options, as error messages name them."""
 _TYPES: Final[Mapping[str, Any]] = {
+    "bundle_loader": bool,
     "debug": bool,
     "global_hooks": bool,
     "intern_native": bool,

@@ -103,10 +103,10 @@ def _reopen(name: str, plain_name: str, is_local: bool) -> ModuleType:
         record = read_record(plain_name)
     except FileNotFoundError as failure:
         reason = f"there is no record of the package in {record_file(plain_name).parent}"
+        # The usual case: a pickle left the machine, user, or cache folder of the loaded package.
         hint = (
-            "Loading a package leaves a record, for processes of the same user with the same "
-            "MODPACK_CACHE_DIR, unless the package is a file object. "
-            f"Load it by its path, or {_LOAD_FIRST}."
+            "The pickle refers to the package and does not contain it. Load the package by its "
+            "path before the pickle, or write the object with modpack.save instead."
         )
         raise ReopenError(name, reason, hint=hint) from failure
     except (OSError, ValueError, RuntimeError) as failure:

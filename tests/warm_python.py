@@ -227,7 +227,10 @@ def main(real: str, socket_path: str) -> None:
 
 
 def _job(command: list[str]) -> dict[str, Any] | None:
-    """Return the job of a Python command, or None if it has options other than ``-I``."""
+    """Return the job of a Python command, or None if it has options other than ``-I``.
+
+    Only a new interpreter finds the module ``__main__`` of a package.
+    """
     program, *rest = command
     if program != sys.executable or os.name != "posix":
         return None
@@ -237,4 +240,6 @@ def _job(command: list[str]) -> dict[str, Any] | None:
         return None
     kind = rest[0] if rest[0] in ("-c", "-m") else ""
     what, *arguments = rest[1:] if kind else rest
+    if not kind and what.endswith(".modpack"):
+        return None
     return {"kind": kind, "what": what, "arguments": arguments, "isolated": isolated}

@@ -156,6 +156,8 @@ _USUAL_STARTS: Final = tuple(
 """The first five fields of a header as modpack writes it."""
 _USUAL_END: Final = (0, 0, 0, REGULAR_FILE)
 """The fields from the length of the extra fields to the attributes."""
+_LOADER: Final = f"{layout.ROOT}/{layout.LOADER}".encode()
+_LOADER_FILES: Final = f"{layout.ROOT}/{layout.LOADER_FILES}".encode()
 _FOLDER_ENTRY: Final = f"the record is a folder entry, which packages do not have: {REPACKED}"
 
 _Fields = tuple[bytes, int, int, int, int, int, bytes]
@@ -305,6 +307,15 @@ def _check_offsets_and_sizes(
 
 
 def _relative_names(label: str, raw_names: Sequence[bytes]) -> list[str]:
+    if _LOADER_FILES in b"\n".join(raw_names):
+        hidden = next((name for name in raw_names if name.startswith(_LOADER_FILES)), None)
+        if hidden is not None:
+            raise ArchiveError(label, layout.HIDDEN_LOADER, _decode(hidden))
+    if _LOADER in raw_names:
+        raw_names = [
+            _LOADER_FILES + name if layout.is_loader_file(_decode(name)) else name
+            for name in raw_names
+        ]
     root = raw_names[0].partition(b"/")[0] + b"/"
     outlier = next((name for name in raw_names if not name.startswith(root)), None)
     if outlier is not None:

@@ -64,6 +64,9 @@ class FolderArchive(Archive):
 
     def record_path(self, name: str) -> str:
         """Return the absolute path of a record, which need not exist."""
+        if name.startswith(layout.LOADER_FILES):
+            name = name.removeprefix(layout.LOADER_FILES)
+            return os.path.join(os.path.dirname(self._root), *name.split("/"))
         return os.path.join(self._root, *name.split("/"))
 
     def _path(self, name: str) -> str:
@@ -84,14 +87,28 @@ class FolderArchive(Archive):
 
     def _collect(self, limits: Limits) -> dict[str, str]:
         """Return the absolute path of each record."""
+        paths = self._collect_in("", limits)
+        hidden = next((name for name in paths if name.startswith(layout.LOADER_FILES)), None)
+        if hidden is not None:
+            raise ArchiveError(self.path, layout.HIDDEN_LOADER, hidden)
+        if layout.LOADER in paths:
+            main, folder = (layout.LOADER_FILES + name for name in ("__main__.py", "modpack/"))
+            if os.path.isfile(self.record_path(main)):
+                paths[main] = self._checked_file(main, self.record_path(main))
+            if os.path.isdir(self.record_path(folder)):
+                paths |= self._collect_in(folder, limits)
+        return paths
+
+    def _collect_in(self, first: str, limits: Limits) -> dict[str, str]:
+        """Return the absolute path of each record whose name starts like this."""
         paths: dict[str, str] = {}
-        folders = [""]
+        folders = [first]
         while folders:
             prefix = folders.pop()
             for entry in self._entries(prefix):
                 name = prefix + entry.name
                 if not self._is_folder(name, entry):
-                    paths[name] = self._checked_file(name, entry)
+                    paths[name] = self._checked_file(name, entry.path)
                 elif entry.is_symlink():
                     raise ArchiveError(self.path, "the record is a symlink to a folder", name)
                 elif entry.name != "__pycache__":
@@ -110,15 +127,20 @@ class FolderArchive(Archive):
 
     def _entries(self, prefix: str) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(os.path.join(self._root, prefix)) as entries:
+            with os.scandir(self.record_path(prefix)) as entries:
                 return list(entries)
         except OSError as error:
             reason = f"the folder {prefix or '.'!r} cannot be read: {error.strerror}"
             raise NotAPackageError(self.path, reason) from error
 
-    def _checked_file(self, name: str, entry: os.DirEntry[str]) -> str:
-        path = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
-        if entry.is_symlink() and os.path.commonpath((self._root, path)) != self._root:
+    def _checked_file(self, name: str, found: str) -> str:
+        path = os.path.realpath(found) if os.path.islink(found) else found
+        root = self._root
+        if name.startswith(layout.LOADER_FILES):
+            root = os.path.dirname(root)
+            if not layout.is_loader_file(name.removeprefix(layout.LOADER_FILES)):
+                raise ArchiveError(self.path, "a loader has no such file", name)
+        if path is not found and os.path.commonpath((root, path)) != root:
             raise ArchiveError(self.path, "the record is a symlink that leaves the package", name)
         try:
             status = os.stat(path)
@@ -142,6 +164,9 @@ def _package_root(folder: str) -> str:
     except OSError as error:
         raise NotAPackageError(folder, f"the folder cannot be read: {error.strerror}") from error
     inner = [entry.path for entry in entries if entry.is_dir()]
+    if len(inner) > 1:  # a loader adds a folder, and Python another one if it runs the loader
+        loader = ("modpack", "__pycache__")
+        inner = [path for path in inner if os.path.basename(path) not in loader]
     if len(inner) == 1 and _is_package(inner[0]):
         return inner[0]
     reason, hint = identify_folder(folder, [entry.name for entry in entries])

@@ -66,6 +66,15 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+LOADER: Final = MODPACK_PREFIX + "loader.json"
+"""The version of the loader that the package contains."""
+LOADER_VERSION: Final = 1
+"""Version of that record. Raise it if a reader of the old version would misread the new record."""
+LOADER_FILES: Final = MODPACK_PREFIX + "loader/"
+"""The prefix of that loader's records. Their files are next to the top-level folder, where Python
+finds them: ``__main__.py`` and the folder ``modpack``."""
+HIDDEN_LOADER: Final = "the files of a loader are next to the top-level folder, not in it"
+"""The reason of an error about such a record in the top-level folder."""
 UNLISTED: Final = (MANIFEST, MANIFEST_DIGEST, SIGNATURE)
 """Records that a manifest cannot list: itself, its digest, and signatures of the digest. They are
 the last records, in this order."""
@@ -81,6 +90,27 @@ def storage_name(key: int | str) -> str:
     '.data/3.storage'
     """
     return f".data/{key}.storage"
+
+
+def zip_name(record: str) -> str:
+    """Return the name of a record in a zip.
+
+    >>> zip_name("pkg/a.py"), zip_name(LOADER_FILES + "__main__.py")
+    ('archive/pkg/a.py', '__main__.py')
+    """
+    if record.startswith(LOADER_FILES):
+        return record.removeprefix(LOADER_FILES)
+    return f"{ROOT}/{record}"
+
+
+def is_loader_file(name: str) -> bool:
+    """Return whether the file of a loader, next to the top-level folder, may have this name.
+
+    >>> [is_loader_file(name) for name in ("__main__.py", "modpack/api.py", "modpack/a.so")]
+    [True, True, False]
+    """
+    is_module = name.startswith("modpack/") and name.endswith((".py", ".json"))
+    return is_module or name == "__main__.py"
 
 
 class ExampleRecords:

@@ -16,7 +16,7 @@ from modpack.archive.base import Archive
 from modpack.archive.layout import DEFAULT_LIMITS, hook_records
 from modpack.core.codec import ModulePath, from_json, json_keys
 from modpack.core.environment import RecordedEnvironment, environment_from_json
-from modpack.core.json_values import as_mapping, parse_json
+from modpack.core.json_values import as_mapping, as_text, parse_json
 from modpack.core.names import resource_record, why_too_long
 from modpack.errors import ArchiveError, UnsupportedVersionError, listed
 
@@ -245,6 +245,20 @@ def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImp
         limits = {"modules": 100, "loaded": 100, "companions": 100}
         document = _read_versioned(archive, layout.WAITING, verify, 1, limits)
         return from_json(WaitingImports, document, "the record")
+
+
+def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str | None:
+    """Return the modpack version of the loader in a package, or None if it has no loader.
+
+    Raises:
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is damaged.
+    """
+    if not archive.has(layout.LOADER):
+        return None
+    with decoding(archive, layout.LOADER):
+        document = _read_versioned(archive, layout.LOADER, verify, layout.LOADER_VERSION, {})
+        return as_text(document["modpack"], "'modpack' of the record")
 
 
 def read_call_signatures(

@@ -194,6 +194,7 @@ def package_target(
     dynamic: Dynamic | None = None,
     self_test: SelfTest = False,
     self_test_device: str | None = None,
+    bundle_loader: bool = False,
 ) -> tuple[Plan, bool]:
     """Build the object of a target, and package it or plan its package.
 
@@ -207,6 +208,7 @@ def package_target(
         dynamic: Names of dimensions of example inputs that may vary.
         self_test: Whether the exporter runs the self-test.
         self_test_device: The device on which the self-test runs the example inputs.
+        bundle_loader: Whether the package contains a loader.
 
     Returns:
         The plan, and whether its problems prevented the export.
@@ -229,6 +231,7 @@ def package_target(
             debug=options.debug,
             self_test=self_test,
             self_test_device=self_test_device,
+            bundle_loader=bundle_loader,
             allow_secrets_in=options.allow_secrets_in,
         ) as exporter,
     ):

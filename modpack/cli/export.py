@@ -88,6 +88,12 @@ def _read_dynamic(
     show_default=True,
     help="Set the second part of the object's name, PACKAGE/RESOURCE.",
 )
+@click.option(
+    "--bundle-loader",
+    is_flag=True,
+    help="Include a loader: python FILE then shows, runs, and tests the package where torch is "
+    "installed and modpack is not.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
@@ -102,6 +108,7 @@ def export_command(
     self_test_device: str | None,
     package: str,
     resource: str,
+    bundle_loader: bool,
     dry_run: bool,
     debug: bool,
     quiet: bool,
@@ -163,6 +170,7 @@ def export_command(
         dynamic=dynamic,
         self_test=self_test,
         self_test_device=self_test_device,
+        bundle_loader=bundle_loader,
     )
     written = None if has_problems else output
     if as_json:

@@ -9,6 +9,53 @@ import importlib
 import sys
 from collections.abc import Mapping
 from types import ModuleType
+from typing import Final
+
+RUNTIME_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "modpack._version": ("__version__",),
+    "modpack.api": ("call_signature", "current_importer", "importer_of", "is_from_package"),
+    "modpack.core.call_signature": ("CallSignature", "ContainerSpec", "ValueSpec"),
+    "modpack.core.graph": ("CodeKind", "DependencyGraph", "Edge", "Location"),
+    "modpack.core.hookspec": ("CallableSpec", "HookSpec"),
+    "modpack.core.names": ("Directory", "GlobGroup"),
+    "modpack.core.observations": ("Observations",),
+    "modpack.core.plan": (
+        "Decision",
+        "EmptyMatchError",
+        "FileKind",
+        "MockUse",
+        "PackagingError",
+        "PackagingErrorReason",
+        "Plan",
+        "PlannedDistribution",
+        "PlannedFile",
+        "UseKind",
+    ),
+    "modpack.core.policy": ("Signer", "TrustPolicy"),
+    "modpack.core.rules": ("Action", "Owner", "Rule", "RuleOrigin"),
+    "modpack.core.scan": ("ImportKind",),
+    "modpack.core.selftest": ("SelfTestCase", "SelfTestRecord"),
+    "modpack.diagnostics": ("Diagnostic", "Severity"),
+    "modpack.environment.importers": ("Importer", "OrderedImporter", "sys_importer"),
+    "modpack.errors": (
+        "EnvironmentMismatchError",
+        "EnvironmentMismatchWarning",
+        "ExampleError",
+        "InputMismatchError",
+        "ModpackError",
+        "ModpackWarning",
+        "ObjMismatchError",
+        "ObjNotFoundError",
+        "PicklingError",
+        "SelfTestError",
+        "SignatureError",
+        "TrustError",
+        "UnpicklingError",
+    ),
+    "modpack.importer": ("PackageImporter", "load"),
+    "modpack.loading.weights": ("load_weights",),
+}
+"""The public names of modpack that loading needs, by the module that defines them."""
 
 
 def define_lazily(module: str, defined_in: Mapping[str, str]) -> None:

@@ -35,6 +35,24 @@ class Addition(NamedTuple):
     by: str | None = None
 
 
+class Difference(NamedTuple):
+    """One difference between two outputs.
+
+    Attributes:
+        path: The path of the leaf, such as ``output[0].logits``.
+        text: The expected and the actual value.
+        is_structural: Whether the type, shape, dtype, or length differs, which randomness cannot
+            explain.
+    """
+
+    path: str
+    text: str
+    is_structural: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
 class SelfTestCase(NamedTuple):
     """One saved object, run on one example.
 
@@ -52,6 +70,11 @@ class SelfTestCase(NamedTuple):
     global_hooks: bool = False
     deterministic: bool = True
     unstable: tuple[str, ...] = ()
+
+    def explains(self, difference: Difference) -> bool:
+        """Return whether the live object's own randomness explains a difference."""
+        is_stable = difference.is_structural and difference.path not in self.unstable
+        return not (self.deterministic or is_stable)
 
 
 def _why_no_shape(shape: tuple[int, ...]) -> str | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 
 from modpack.core.call_signature import DEFAULT_ROWS
+from modpack.core.process import advance
 from modpack.core.text import counted
-from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.errors import DataError, InputMismatchError, ModpackError, ModpackWarning
 from modpack.loading.objects import packaged_location
 from modpack.predicting.values import check_inputs, describe, join_problems
 
@@ -297,6 +299,91 @@ def run_together(
             yield alone, count
     if _kind_of(result) not in kinds:
         report(f"{name} failed: {explain(result)}")
+
+
+def run_rows(
+    predict: Callable[[Mapping[str, object]], dict[str, object]],
+    items: Iterable[Chunk | BadRow],
+    layout: Layout,
+    write: Callable[[Outputs], None],
+    on_error: OnError,
+) -> list[BadRow]:
+    """Run all rows and write their outputs.
+
+    A batch that fails is repeated row by row, unless its rows influence each other. A warning
+    reports exceptions of batches that no row of the batch raises alone.
+
+    Args:
+        predict: Calls the model.
+        items: The batches.
+        layout: The layout of the call.
+        write: Receives the outputs in order.
+        on_error: Whether to stop at the first bad row, or to skip bad rows.
+
+    Returns:
+        The skipped rows.
+
+    Raises:
+        DataError: If a row is bad, and ``on_error`` is ``"stop"``.
+    """
+    skipped: list[BadRow] = []
+    unexplained: list[str] = []
+    is_whole = layout.signature.batching == "dependent"
+
+    def refuse(bad: BadRow) -> None:
+        if on_error == "stop":
+            raise bad.place.error(bad.reason)
+        skipped.append(bad)
+
+    def call(values: Mapping[str, object], sizes: Sequence[int]) -> Outputs:
+        return split_outputs(predict(values), sum(sizes), layout)
+
+    for item in items:
+        if isinstance(item, BadRow):
+            refuse(item)
+            advance()
+            continue
+        places, first = item.places, item.places[0]
+        name = f"{first.file}: the batch of {len(places)} rows from row {first.row}"
+        sizes = [len(places)] if is_whole else [1] * len(places)
+        found = run_together(call, item.values, sizes, layout.rows, name, unexplained.append)
+        for result, count in found:
+            own, places = places[:count], places[count:]
+            if isinstance(result, Exception):
+                for place in own:
+                    refuse(BadRow(place, explain(result)))
+            else:
+                write(_with_kept(result, own, layout))
+            advance(count)
+    if unexplained:
+        more = f" (and {len(unexplained) - 1} more)" if len(unexplained) > 1 else ""
+        warnings.warn(
+            f"{unexplained[0]}{more}. Its rows were run one by one, without this exception.",
+            ModpackWarning,
+            stacklevel=2,
+        )
+    # A row that cannot be read is found before earlier rows of its batch are run.
+    files = dict.fromkeys(bad.place.file for bad in skipped)
+    order = {file: number for number, file in enumerate(files)}
+    return sorted(skipped, key=lambda bad: (order[bad.place.file], bad.place.row))
+
+
+def _with_kept(outputs: Outputs, places: Sequence[Place], layout: Layout) -> Outputs:
+    """Add the columns that the output contains.
+
+    Raises:
+        DataError: If an output has the name of such a column.
+    """
+    rows: dict[str, torch.Tensor | list[object]] = {}
+    for index, name in enumerate(layout.keep):
+        if name in outputs.rows or name in outputs.whole:
+            raise DataError(
+                places[0].file,
+                f"the column {name!r} cannot be kept, because an output has this name",
+                hint="Rename the column.",
+            )
+        rows[name] = [place.kept[index] for place in places]
+    return outputs._replace(rows={**rows, **outputs.rows}) if rows else outputs
 
 
 def _kind_of(result: object) -> object:

@@ -29,6 +29,7 @@ from modpack.report.audit_facts import (
 )
 from modpack.report.facts import (
     ImporterFacts,
+    LoaderFacts,
     ModuleFacts,
     ResourceKind,
     location_of,
@@ -209,10 +210,18 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
             text = "the package records that its self-test passed"
             yield Diagnostic.from_code("self-test-unverified", package.path, text)
         yield from _self_test(package.path, package.self_test)
+    if package.loader is not None:
+        yield loader_finding(package.path, package.loader)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
         text = f"the package records namespace={package.namespace!r}{why}"
         yield Diagnostic.from_code("process-namespace", package.path, text)
+
+
+def loader_finding(path: str, loader: LoaderFacts) -> Diagnostic:
+    """Return the finding about the loader in a package."""
+    code = "loader" if loader.known else "loader-unknown"
+    return Diagnostic.from_code(code, path, f"the package contains a loader {loader}")
 
 
 def _self_test(file: str, self_test: SelfTestRecord) -> Iterator[Diagnostic]:

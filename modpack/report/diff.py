@@ -216,6 +216,9 @@ def _others(
         return
     covered = {*_DERIVED, *_explained(old, new, found)}
     covered.update(*map(_compared_records, (old, new)))
+    records = old.records | new.records
+    if dict(_changed({layout.LOADER} & records, old, new)):  # another loader has other files
+        covered.update(each for each in records if each.startswith(layout.LOADER_FILES))
     if old.facts.self_test is None or new.facts.self_test is None:  # which is a difference itself
         covered.update(filter(is_of_self_test, old.records | new.records))
     if layout.NOTICE in old.records ^ new.records:  # which also changes this record

@@ -189,6 +189,22 @@ class HookFacts:
     spec: HookSpec
 
 
+class LoaderFacts(NamedTuple):
+    """The loader in a package, which loads it where modpack is not installed.
+
+    Attributes:
+        version: The modpack version that the package states for it.
+        known: Whether its files are those of a release, or of this installation.
+    """
+
+    version: str
+    known: bool
+
+    def __str__(self) -> str:
+        files = "known files" if self.known else "files that this modpack does not know"
+        return f"of modpack {self.version}, with {files}"
+
+
 @dataclass(frozen=True)
 class StorageFacts:
     """The tensor storages of a package.
@@ -237,6 +253,7 @@ class PackageFacts:
         namespace: Namespace in which :func:`modpack.load` loads it.
         self_test: The self-test at export, or None.
         call_signatures: Arguments and outputs of the saved objects that have example inputs.
+        loader: The loader in the package, or None.
         waiting: The imports that may wait until a name is looked up, or None.
     """
 
@@ -257,6 +274,7 @@ class PackageFacts:
     namespace: str = "private"
     self_test: SelfTestRecord | None = None
     call_signatures: tuple[CallSignature, ...] = ()
+    loader: LoaderFacts | None = None
     waiting: WaitingImports | None = None
 
     @property

@@ -21,6 +21,7 @@ from modpack.archive.records import (
     read_call_signatures,
     read_environment,
     read_externs,
+    read_loader_version,
     read_objects,
     read_plan,
     read_self_test,
@@ -36,6 +37,7 @@ from modpack.core.rules import Action, Owner
 from modpack.pickling.pickle_machine import MalformedError
 from modpack.report.facts import (
     HookFacts,
+    LoaderFacts,
     MainResource,
     ModuleFacts,
     PackageFacts,
@@ -47,6 +49,7 @@ from modpack.report.facts import (
     provider_of,
 )
 from modpack.security.pickled_hooks import UNKNOWN, PickledHook, read_hooks
+from modpack.writing.loader import is_known_loader
 
 _MOCK_RUNTIME_RULE: Final = "implicit: implements mocked modules"
 NEEDED_BY_MOCKS: Final = "implicit: required by mocked modules"
@@ -161,8 +164,24 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         namespace=objects.namespace,
         self_test=read_self_test(archive, manifest),
         call_signatures=read_call_signatures(archive, manifest),
+        loader=loader_facts(archive, manifest),
         waiting=read_waiting(archive, manifest),
     )
+
+
+def loader_facts(archive: Archive, manifest: Manifest) -> LoaderFacts | None:
+    """Return the facts about the loader in a package, or None if it has no loader.
+
+    Raises:
+        ArchiveError: If the record of its version is damaged.
+    """
+    version = read_loader_version(archive, manifest)
+    if version is None:
+        return None
+    prefix = layout.LOADER_FILES
+    own = {n.removeprefix(prefix): n for n in manifest.records if n.startswith(prefix)}
+    digests = {name: manifest.records[record].sha256 for name, record in own.items()}
+    return LoaderFacts(version, is_known_loader(version, digests))
 
 
 def _of_torch_package(archive: Archive) -> PackageFacts:

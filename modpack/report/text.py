@@ -133,6 +133,7 @@ def _head(facts: PackageFacts) -> RenderableType:
         ("main resource", _main_resource(facts)),
         *_calls(facts),
         *_self_test(facts),
+        *([("loader", str(facts.loader))] if facts.loader is not None else []),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:

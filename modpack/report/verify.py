@@ -38,7 +38,8 @@ from modpack.errors import (
     UnsupportedVersionError,
     listed,
 )
-from modpack.report.audit_findings import pickle_findings
+from modpack.report.audit_findings import loader_finding, pickle_findings
+from modpack.report.package_info import loader_facts
 from modpack.report.verify_records import (
     PackageMetadata,
     check_consistency,
@@ -297,6 +298,9 @@ class _Verification:
         consistency = check_consistency(archive, own, damaged)
         decisions = len(own.plan.decisions) if own.plan is not None else 0
         self._add_check("consistency", decisions, "decisions", consistency)
+        loader = None if own.loader is None else loader_facts(archive, manifest)
+        if loader is not None:
+            self.findings.append(loader_finding(archive.path, loader))
         self._check_objects(manifest, own)
 
     def _check_foreign(self) -> bool:

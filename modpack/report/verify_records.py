@@ -25,6 +25,7 @@ from modpack.archive.records import (
     read_environment,
     read_externs,
     read_json,
+    read_loader_version,
     read_objects,
     read_plan,
     read_self_test,
@@ -80,7 +81,7 @@ _OF_THE_FORMAT: Final = frozenset(
         *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
         *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
         *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
-        layout.WAITING,
+        *(layout.WAITING, layout.LOADER),
     }
 )
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
@@ -98,6 +99,7 @@ class PackageMetadata:
         self_test: The self-test. None also if the package has none.
         call_signatures: The call signatures of saved objects.
         tensors: The named tensors by object. None also if the package does not record them.
+        loader: The modpack version of the loader. None also if the package has none.
         specs: The hook specs by saved object.
         outputs: The tensors in recorded outputs, by record.
         findings: The findings about records that cannot be decoded.
@@ -110,6 +112,7 @@ class PackageMetadata:
     self_test: SelfTestRecord | None = None
     call_signatures: tuple[CallSignature, ...] | None = ()
     tensors: Mapping[str, tuple[TensorFacts, ...]] | None = None
+    loader: str | None = None
     specs: dict[str, tuple[HookSpec, ...]] = field(default_factory=dict)
     outputs: dict[str, list[OutputTensor]] = field(default_factory=dict)
     findings: list[Diagnostic] = field(default_factory=list)
@@ -173,6 +176,7 @@ def read_own_records(
     own.objects = read_needed(layout.ENTRY, decode_objects)
     own.self_test = read(layout.SELF_TEST, partial(read_self_test, archive, manifest))
     read(layout.WAITING, partial(read_waiting, archive, manifest))
+    own.loader = read(layout.LOADER, partial(read_loader_version, archive, manifest))
     own.call_signatures = read(
         layout.CALL_SIGNATURE, partial(read_call_signatures, archive, manifest)
     )
@@ -340,6 +344,8 @@ def _check_unexplained(
         elif name.startswith(layout.SELF_TESTS):
             if not is_lost and name not in examples:
                 yield _inconsistent(name, "this example belongs to no self-test")
+        elif name.startswith(layout.LOADER_FILES) and archive.has(layout.LOADER):
+            continue  # its files are compared as a whole
         elif name.startswith(".data/"):
             if not (name in _OF_THE_FORMAT or layout.is_storage(name) or _SCRIPTS.fullmatch(name)):
                 text = "this modpack version does not know the record"

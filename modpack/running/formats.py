@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from modpack.errors import DataError, InputMismatchError, listed
+from modpack.errors import DataError, listed
+from modpack.predicting.row_sources import open_document
 from modpack.predicting.rows import BadRow, Chunk, Layout, Source, merge
-from modpack.predicting.values import join_problems
-from modpack.running.arrays import open_arguments, read_plain
-from modpack.running.decoding import parse_document
+from modpack.running.arrays import read_plain
 from modpack.running.images import ImageSource
 from modpack.running.inputs import FORMATS, IMAGE, STDIN, InputFile, code_of, reading
-from modpack.running.row_files import ListSource
 
 
 def open_source(files: Sequence[InputFile], layout: Layout, *, resize: bool = False) -> Source:
@@ -92,17 +90,7 @@ def _open(file: InputFile, layout: Layout) -> Source:
     if file.format != ".json":
         source: Source = code_of(FORMATS[file.format].reader)(file.path, layout)
         return source
-    try:
-        data = parse_document(_content(file))
-    except InputMismatchError as failure:
-        reason = join_problems(failure)
-        is_nan = reason.endswith("is not a JSON number")
-        hint = "Pass such numbers in a .npy or .parquet file." if is_nan else ""
-        raise DataError(file.label, reason, hint=hint) from failure
-    if isinstance(data, list) and not unknown:
-        if layout.rows or all(isinstance(each, dict) for each in data):
-            return ListSource(file.label, layout, data)
-    return open_arguments(file.label, layout, data)
+    return open_document(file.label, layout, _content(file))
 
 
 def _content(file: InputFile) -> bytes:

@@ -8,9 +8,9 @@ from typing import IO, Any, Final, NamedTuple
 import torch
 
 from modpack.errors import DataError, InputMismatchError
+from modpack.predicting.decoding import dtype_of, only_input
 from modpack.predicting.rows import BadRow, Chunk, Layout, Place, row_chunk, row_spec
 from modpack.predicting.values import join_problems
-from modpack.running.decoding import dtype_of, only_input
 from modpack.running.inputs import require_library
 
 _MODES: Final = {1: "L", 3: "RGB", 4: "RGBA"}

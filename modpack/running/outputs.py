@@ -14,8 +14,8 @@ import torch
 
 from modpack.core.text import dtype_name
 from modpack.errors import DataError
+from modpack.predicting.decoding import encode_value
 from modpack.predicting.rows import Outputs
-from modpack.running.decoding import encode_value
 from modpack.running.inputs import FORMATS, code_of, require_library
 from modpack.writing.target import Sink, open_sink
 

@@ -19,11 +19,11 @@ import torch
 from modpack.core.call_signature import ValueSpec
 from modpack.core.names import did_you_mean
 from modpack.errors import DataError, InputMismatchError, ModpackWarning, listed
+from modpack.predicting.decoding import decode_value, dtype_of
+from modpack.predicting.row_sources import ROWS_READ, RowSource
 from modpack.predicting.rows import Layout, Place, row_spec
 from modpack.predicting.values import convert
-from modpack.running.decoding import decode_value, dtype_of
 from modpack.running.inputs import reading, require_library
-from modpack.running.row_files import ROWS_READ, RowSource
 
 
 class Assignment(NamedTuple):

@@ -24,7 +24,7 @@ from modpack.core.text import dtype_name
 from modpack.predicting.values import call_parameters
 
 if TYPE_CHECKING:
-    from modpack.selftest.reference import Example
+    from modpack.examples.recorded import Example
 
 Dynamic = Mapping[str, Mapping[int, str]]
 

@@ -38,7 +38,7 @@ from modpack.core.observations import (
     Observations,
     UnfilledTable,
 )
-from modpack.core.selftest import SelfTestCase
+from modpack.core.selftest import Difference, SelfTestCase
 from modpack.errors import ModpackWarning
 from modpack.selftest.child_surroundings import (
     HostIsolation,
@@ -48,7 +48,6 @@ from modpack.selftest.child_surroundings import (
 from modpack.selftest.object_rows import Row
 from modpack.selftest.process import (
     VARIATION_SECONDS,
-    Difference,
     Failure,
     Job,
     ProbeLevel,
@@ -222,7 +221,7 @@ class _JobRunner:
             if self._importer is not None and seconds < _MAX_VARIED_SECONDS:
                 signature = known[case.resource]
                 with contextlib.suppress(BaseException):  # packaged code may raise SystemExit
-                    prepared = _prepared_case(self._importer, case, self._job.device)
+                    prepared = _examples().prepared_case(self._importer, case, self._job.device)
                     with prepared as (model, example):
                         known[case.resource], failed = find_varying_dimensions(
                             signature,
@@ -237,7 +236,7 @@ class _JobRunner:
 
         job = self._job
         if job.operators:
-            _reference().declare_operators(job.operators)
+            _examples().declare_operators(job.operators)
         self._modules_before = frozenset(sys.modules)
         tree = Path(job.tree)
         chosen = job.policy, job.lazy, job.trial
@@ -257,7 +256,7 @@ class _JobRunner:
             started = time.monotonic()
             if job.trial is None:
                 self._needs_settings |= _depends_on_settings(self._importer, case, job.device)
-            for difference in _case_differences(self._importer, case, job.device):
+            for difference in _examples().case_differences(self._importer, case, job.device):
                 yield case.number, difference
             self._seconds[case.number] = time.monotonic() - started
         imports = self._importer.namespace.finder.imports
@@ -266,7 +265,7 @@ class _JobRunner:
 
             self._waiting = examine_waiting(self._importer.namespace, imports)
             for case in job.cases:  # again, with everything imported
-                for difference in _case_differences(self._importer, case, job.device):
+                for difference in _examples().case_differences(self._importer, case, job.device):
                     yield case.number, difference
 
     def _request(self, request: ResourceRequest) -> ResolvedResources:
@@ -322,51 +321,20 @@ def _depends_on_settings(
     importer: IncrementalImporter, case: SelfTestCase, device: str | None
 ) -> bool:
     """Return whether a case computes something else with torch's default settings."""
-    from modpack.selftest.conditions import without_settings
+    from modpack.examples.conditions import without_settings
 
     recorded = json.loads(importer.load_binary("", ExampleRecords(case.number).conditions))
     defaults = without_settings(recorded)
     try:
-        return defaults is not None and bool(_case_differences(importer, case, device, defaults))
+        return defaults is not None and bool(
+            _examples().case_differences(importer, case, device, defaults)
+        )
     except BaseException:  # packaged code may raise SystemExit
         return True
 
 
-def _case_differences(
-    importer: IncrementalImporter,
-    case: SelfTestCase,
-    device: str | None,
-    conditions: dict[str, Any] | None = None,
-) -> list[Difference]:
-    from modpack.selftest.compare import compare, flatten_output
-
-    with _prepared_case(importer, case, device, conditions) as (model, example):
-        found = flatten_output(example.call(model))
-    read = partial(importer.load_binary, "")
-    expected = _reference().read_leaves(read, ExampleRecords(case.number))
-    return compare(expected, found, any_device=device is not None)
-
-
-@contextlib.contextmanager
-def _prepared_case(
-    importer: IncrementalImporter,
-    case: SelfTestCase,
-    device: str | None,
-    conditions: dict[str, Any] | None = None,
-) -> Iterator[tuple[Any, Any]]:
-    """Return a case's newly loaded model and its example, by default as it was recorded."""
-    from modpack.selftest.conditions import apply_conditions, on_device
-
-    records = ExampleRecords(case.number)
-    model = importer.load_model(*case.resource, device, global_hooks=case.global_hooks)
-    args, kwargs = importer.load_pickle("", records.inputs, device)
-    recorded = conditions or json.loads(importer.load_binary("", records.conditions))
-    with apply_conditions(recorded if device is None else on_device(recorded, device)):
-        yield model, _reference().Example(args, kwargs)
-
-
 def _call_with(signature: CallSignature, model: Any, values: Mapping[str, object]) -> object:
-    return _reference().Example(*build_arguments(signature, values)).call(model)
+    return _examples().Example(*build_arguments(signature, values)).call(model)
 
 
 def _reference() -> Any:
@@ -374,6 +342,13 @@ def _reference() -> Any:
     from modpack.selftest import reference
 
     return reference
+
+
+def _examples() -> Any:
+    """Import the module of examples late, because it imports torch."""
+    from modpack.examples import recorded
+
+    return recorded
 
 
 def _has_file(module: str) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from modpack.core.observations import MockEvent, MockEventKind
-from modpack.core.selftest import SelfTestRecord
+from modpack.core.selftest import Difference, SelfTestRecord
 from modpack.core.text import counted
 from modpack.diagnostics import Diagnostic
 from modpack.errors import SelfTestError, listed, with_hint
 from modpack.selftest.module_compare import ModuleDifference
-from modpack.selftest.process import Difference, RunResult
+from modpack.selftest.process import RunResult
 
 MAX_DIFFERENCES = 5
 _MAX_REFUSED = 5

@@ -12,14 +12,13 @@ from types import MappingProxyType
 
 from modpack.archive.base import RecordDigest
 from modpack.core.process import phase
-from modpack.core.selftest import SelfTestCase, WaitingImports
+from modpack.core.selftest import Difference, SelfTestCase, WaitingImports
 from modpack.saving.copies import why_not_copyable
 from modpack.selftest.explanations import Explanation, explain_failure
 from modpack.selftest.module_compare import LiveModules, ModuleDifference
 from modpack.selftest.object_rows import Row, compare_objects
 from modpack.selftest.process import (
     NO_RESOURCES,
-    Difference,
     Job,
     LazyTrial,
     ProbeLevel,

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 from modpack.core.names import strip_namespaces
 from modpack.environment.finder import is_a
 from modpack.environment.importers import module_dict
+from modpack.examples.outputs import attributes_of
 from modpack.pickling.functions import codes_in
 from modpack.saving.object_paths import captured, iter_objects
 from modpack.selftest.module_state import CODE_HOLDERS, HOLDERS
-from modpack.selftest.object_state import MAX_ENTRIES, attributes_of
+from modpack.selftest.object_state import MAX_ENTRIES
 
 Names: TypeAlias = dict[str, dict[str, None]]
 

@@ -31,6 +31,7 @@ from modpack.archive.module_index import MODULES_NAME
 from modpack.core.names import dotted, is_stdlib, is_within, strip_namespaces
 from modpack.environment.finder import is_a
 from modpack.environment.importers import module_dict
+from modpack.examples.outputs import attributes_of
 from modpack.pickling.functions import closed_over
 from modpack.selftest.object_rows import ANYTHING, SAME, Row
 from modpack.selftest.object_state import (
@@ -38,7 +39,6 @@ from modpack.selftest.object_state import (
     PLAIN,
     Describer,
     DescriptionOptions,
-    attributes_of,
     contents_of,
     shortened,
 )

@@ -22,7 +22,6 @@ from types import (
     BuiltinFunctionType,
     FunctionType,
     MappingProxyType,
-    MemberDescriptorType,
     MethodType,
     ModuleType,
 )
@@ -38,6 +37,7 @@ from modpack.core.names import dotted, strip_namespaces
 from modpack.core.text import dtype_name
 from modpack.environment.finder import is_a
 from modpack.environment.importers import local_path, module_dict
+from modpack.examples.outputs import TEXTUAL, attributes_of
 from modpack.hooks.ddp import belongs_to_wrapper
 from modpack.hooks.kinds import KINDS, is_native, kinds_of, multi_grad_part
 from modpack.pickling.scripts import SCRIPT_MARK
@@ -56,7 +56,6 @@ _WINDOW: Final = 4096
 changed it. The others need not be read: a large model would be read twice more for each save, and
 the digests of records cover them."""
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes)
-TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED: Final = (type, FunctionType, BuiltinFunctionType, MethodType)
 _HOOK_TABLES: Final = frozenset(
     table
@@ -306,26 +305,6 @@ def _decides(kind: type, methods: Sequence[str]) -> bool:
 def _is_wrapper(tensor: torch.Tensor) -> bool:
     """Return whether a tensor's class implements operators itself, as for tensors inside it."""
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-
-
-def attributes_of(value: object) -> dict[str, object]:
-    """Return an object's attributes without running code of its class."""
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        held = {}
-    found: dict[str, object] = (
-        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
-    )
-    for base in type(value).__mro__:
-        slots = vars(base).items() if "__slots__" in vars(base) else ()
-        for name, member in slots:
-            if type(member) is MemberDescriptorType:
-                try:
-                    found[name] = member.__get__(value)
-                except AttributeError:  # the slot is empty
-                    continue
-    return found
 
 
 def contents_of(value: Any) -> tuple[str, list[tuple[str, object]]] | None:

@@ -28,7 +28,7 @@ from modpack.core.call_signature import CallSignature
 from modpack.core.codec import from_json, record_to_json
 from modpack.core.observations import NO_OBSERVATIONS, Observations, UnfilledTable
 from modpack.core.policy import TrustPolicy
-from modpack.core.selftest import SelfTestCase
+from modpack.core.selftest import Difference, SelfTestCase
 from modpack.errors import ModpackError
 from modpack.selftest.interpreters import ForkedInterpreter, start_interpreter
 from modpack.selftest.object_rows import Row, StateDifference
@@ -157,24 +157,6 @@ NO_RESOURCES = ResolvedResources()
 Responder: TypeAlias = Callable[[ResourceRequest], ResolvedResources]
 
 
-class Difference(NamedTuple):
-    """One difference between two outputs.
-
-    Attributes:
-        path: The path of the leaf, such as ``output[0].logits``.
-        text: The expected and the actual value.
-        is_structural: Whether the type, shape, dtype, or length differs, which randomness cannot
-            explain.
-    """
-
-    path: str
-    text: str
-    is_structural: bool
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}"
-
-
 class Failure(NamedTuple):
     """The reason why a run produced no output.
 
@@ -270,12 +252,8 @@ class RunResult(NamedTuple):
 
     def unexplained_differences(self, cases: Iterable[SelfTestCase]) -> list[Difference]:
         """Return the differences that the live model's own randomness does not explain."""
-        unstable = {case.number: case.unstable for case in cases if not case.deterministic}
-        return [
-            each
-            for number, each in self.differences
-            if number not in unstable or (each.is_structural and each.path not in unstable[number])
-        ]
+        known = {case.number: case for case in cases}
+        return [each for number, each in self.differences if not known[number].explains(each)]
 
     def rename_package(self, name: str, replacement: str) -> RunResult:
         """Return a copy that calls the package file by another name in all texts."""

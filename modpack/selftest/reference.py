@@ -10,7 +10,6 @@ self-test compares the tables of both interpreters.
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import json
 import os
@@ -18,8 +17,7 @@ import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -28,44 +26,25 @@ import torch
 
 from modpack.archive.layout import ExampleRecords
 from modpack.core.call_signature import CallSignature
-from modpack.core.codec import from_json
 from modpack.core.json_values import Json
 from modpack.core.names import is_everywhere, strip_namespaces
 from modpack.core.observations import UnfilledTable
 from modpack.core.process import phase
-from modpack.core.selftest import OutputTensor, RecordedOutput
+from modpack.core.selftest import Difference
 from modpack.core.text import dtype_name
 from modpack.environment.finder import is_a
 from modpack.errors import ExampleError
-from modpack.selftest.call_description import describe_outputs
-from modpack.selftest.compare import PytreeLeaf, compare, flatten_output
-from modpack.selftest.conditions import (
+from modpack.examples.conditions import (
     capture_rng_and_modes,
     drop_unused_generators,
     preserve_random_states,
     tensor_versions,
 )
+from modpack.examples.outputs import PytreeLeaf, compare, flatten_output
+from modpack.examples.recorded import Example
+from modpack.selftest.call_description import describe_outputs
 from modpack.selftest.preservation import RestoreTensors, preserve_model
-from modpack.selftest.process import Difference
 from modpack.writing.writer import ArchiveWriter
-
-
-@dataclass(frozen=True)
-class Example:
-    """The arguments of one call of a model.
-
-    Attributes:
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-    """
-
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-
-    def call(self, model: Any) -> Any:
-        """Call a model with copies of the arguments, which it may modify."""
-        args, kwargs = _copy_arguments((self.args, self.kwargs))
-        return model(*args, **kwargs)
 
 
 def as_example(model: object, inputs: object, kwargs: object = None) -> Example | None:
@@ -118,25 +97,6 @@ def _has_argument_names(mapping: Mapping[Any, Any]) -> bool:
     return all(isinstance(key, str) and key.isidentifier() for key in mapping)
 
 
-def _copy_arguments(arguments: Any) -> Any:
-    """Return a deep copy. Objects that cannot be copied are used as they are."""
-    try:
-        return copy.deepcopy(arguments)
-    except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
-        return _copy_containers(arguments)
-
-
-def _copy_containers(value: Any) -> Any:
-    """Return copies of the containers, with tensors detached from their graphs."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    if type(value) in (tuple, list):
-        return type(value)(map(_copy_containers, value))
-    if type(value) is dict:
-        return {key: _copy_containers(part) for key, part in value.items()}
-    return value
-
-
 def _write_leaves(
     writer: ArchiveWriter, records: ExampleRecords, leaves: Sequence[PytreeLeaf]
 ) -> None:
@@ -154,33 +114,6 @@ def _write_leaves(
             entry["tensor"] = {"dtype": dtype, "shape": list(tensor.shape), "record": record}
         listed.append(entry)
     writer.write(records.output, ascii_json({"leaves": listed}), compress=True)
-
-
-def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[PytreeLeaf]:
-    """Read a recorded output.
-
-    Args:
-        read: Function that returns a record's content.
-        records: The records of the example.
-    """
-    output = from_json(RecordedOutput, json.loads(read(records.output)), "the output")
-    return [
-        PytreeLeaf(
-            leaf.path,
-            leaf.structure,
-            leaf.value,
-            None if leaf.tensor is None else _tensor(read, leaf.tensor),
-            leaf.device,
-        )
-        for leaf in output.leaves
-    ]
-
-
-def _tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
-    content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
-    if not content:
-        return torch.empty(recorded.shape, dtype=dtype)
-    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
 
 
 class Case(NamedTuple):
@@ -303,10 +236,6 @@ def ascii_json(record: dict[str, Json]) -> bytes:
     return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
-_libraries: list[torch.library.Library] = []
-"""Keeps library objects alive: their declarations last only as long as they do."""
-
-
 def declared_operators() -> frozenset[str]:
     """Return qualified names (``mylib::add``), or none if this torch does not list them."""
     return frozenset(getattr(torch.library, "_defs", ()))
@@ -321,19 +250,6 @@ def operator_schemas(names: Iterable[str]) -> list[str]:
         found = getattr(getattr(torch.ops, namespace), packet)
         schemas.append(str(getattr(found, overload or "default")._schema))
     return schemas
-
-
-def declare_operators(schemas: Iterable[str]) -> None:
-    """Declare operators for the rest of this process.
-
-    Args:
-        schemas: Schemas such as ``"mylib::add(Tensor a, Tensor b) -> Tensor"``.
-    """
-    for schema in schemas:
-        namespace, _, signature = schema.partition("::")
-        library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
-        library.define(signature)  # type: ignore[no-untyped-call]
-        _libraries.append(library)
 
 
 _SHOWN = re.compile(r"<class '([^']+)'>")

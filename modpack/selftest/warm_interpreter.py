@@ -95,10 +95,11 @@ def wait_for_job(
     sys.meta_path.insert(0, recorder)
     import torch
 
+    import modpack.examples.recorded
+
     # Forks share what is imported here. These modules import nothing but torch and modpack.
     import modpack.loading.objects
     import modpack.selftest.child
-    import modpack.selftest.compare
     import modpack.selftest.reference  # noqa: F401
 
     sys.meta_path.remove(recorder)

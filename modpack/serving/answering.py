@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from modpack.core.text import printable
 from modpack.errors import DataError, InputMismatchError, ModpackError
+from modpack.predicting.decoding import decode_value
 from modpack.predicting.rows import layout_of
-from modpack.running.decoding import decode_value
 from modpack.running.images import picture_of, read_image
 from modpack.running.inputs import require_library
 from modpack.serving.documents import encode_values, parse_body

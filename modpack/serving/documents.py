@@ -9,7 +9,7 @@ from typing import Final, cast
 import msgspec
 
 from modpack.core.json_values import Json, is_deeper
-from modpack.running.decoding import encode_value, parse_document
+from modpack.predicting.decoding import encode_value, parse_document
 
 MAX_DEPTH: Final = 70
 """Maximum nesting of a request: the 64 dimensions of a tensor, and the objects around it."""

@@ -13,8 +13,8 @@ import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.core.text import dtype_name
+from modpack.predicting.decoding import decode_tensor, dtype_of, encode_value
 from modpack.predicting.values import CallForm
-from modpack.running.decoding import decode_tensor, dtype_of, encode_value
 from modpack.serving.documents import encode_document, parse_body
 from modpack.serving.open_inference import (
     ALL_DATATYPES,

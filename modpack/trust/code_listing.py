@@ -69,6 +69,10 @@ class CodeListing(NamedTuple):
         return not (self.sources or self.native or self.programs or self.names() or unreadable)
 
 
+_OTHERS: Final = (*PROGRAMS, layout.LOADER_FILES)
+"""Prefixes of Python sources that are listed as programs, or that no load executes."""
+
+
 def list_code(archive: Archive, manifest: Manifest | None) -> CodeListing:
     """List the code in a package.
 
@@ -95,7 +99,7 @@ def _list_code(archive: Archive, objects: tuple[str, ...]) -> CodeListing:
     names = [name for name in archive.names() if not layout.is_storage(name)]
     return CodeListing(
         objects,
-        tuple(name for name in names if name.endswith(".py") and not name.startswith(PROGRAMS)),
+        tuple(name for name in names if name.endswith(".py") and not name.startswith(_OTHERS)),
         tuple(_find_native_records(archive)),
         tuple(name for name in names if name.startswith(PROGRAMS)),
         dict(_read_pickles(archive, names, objects)),

@@ -290,7 +290,7 @@ class _ZipBodyWriter:
         self, name: str, size: int, compressed: int, crc: int = 0, method: int = STORED
     ) -> bytes:
         """Add a directory entry for a record at the current position; return its header."""
-        raw_name = f"{layout.ROOT}/{name}".encode()
+        raw_name = layout.zip_name(name).encode()
         kind = canonical_kind(raw_name, method)
         entry = ZipEntry(raw_name, kind, crc, compressed, size, self._position)
         header = _header(name, entry)
@@ -543,7 +543,7 @@ class ArchiveWriter:
             raise ArchiveError(self.path, reason, name)
 
     def _check_length(self, name: str) -> str | None:
-        full, limit = f"{layout.ROOT}/{name}", DEFAULT_LIMITS.max_name_bytes
+        full, limit = layout.zip_name(name), DEFAULT_LIMITS.max_name_bytes
         if len(full) * 4 > limit < len(full.encode()):
             return f"the name is longer than {limit} bytes"
         return None

@@ -18,7 +18,7 @@ FORMATS = ("v2",)
 X = torch.tensor([[1.0, 1.0]])
 
 
-@pytest.mark.parametrize(("version", "count"), [("v2", 13)])
+@pytest.mark.parametrize(("version", "count"), [("v2", 14)])
 def test_verify_accepts_every_archive(version, count):
     archives = sorted((FOLDER / version).glob("*.modpack"))
     assert len(archives) == count
@@ -211,3 +211,12 @@ def test_self_test_of_archive_can_be_repeated(version, tmp_path):
         "-m", "modpack", "self-test", FOLDER / version / "hooked.modpack", folder=tmp_path
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("version", FORMATS)
+def test_archive_with_a_loader_loads_and_describes_itself(version, tmp_path):
+    package = FOLDER / version / "bundled.modpack"
+    assert modpack.load(package)(X).shape == (1, 2)
+    command = [sys.executable, "-S", package]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "input   input: float32 (batch, 2)" in done.stdout

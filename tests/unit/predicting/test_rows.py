@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from modpack.errors import DataError, ModpackWarning
-from modpack.predicting.rows import BadRow, Chunk, Outputs, Place
-from modpack.running.job import run_rows
+from modpack.predicting.rows import BadRow, Chunk, Outputs, Place, run_rows
 
 
 def chunk(*numbers, first=1):

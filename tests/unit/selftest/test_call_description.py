@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from modpack.core.call_signature import CallSignature
+from modpack.examples.recorded import Example
 from modpack.selftest.call_description import describe_call, describe_outputs
-from modpack.selftest.reference import Example
 
 X = torch.zeros(2, 4)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from modpack.selftest.conditions import tensor_versions
+from modpack.examples.conditions import tensor_versions
 from modpack.selftest.preservation import preserve_model
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from modpack.core.call_signature import build_arguments, name_arguments
+from modpack.examples.recorded import Example
 from modpack.selftest.call_description import describe_call, describe_outputs
-from modpack.selftest.reference import Example
 from modpack.selftest.variations import find_varying_dimensions
 
 RESOURCE = ("net", "model.pkl")

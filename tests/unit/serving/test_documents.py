@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from modpack.errors import InputMismatchError
-from modpack.running.decoding import parse_document
+from modpack.predicting.decoding import parse_document
 from modpack.serving.documents import MAX_DEPTH, encode_values, parse_body
 
 SIGNS = st.sampled_from([*'{}[]",:\\ \n\t0123456789.-+eEtruefalsn', "\\u", "d8", "\ud800", "é"])

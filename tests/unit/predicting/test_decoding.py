@@ -9,7 +9,7 @@ import torch
 
 from modpack.core.call_signature import ValueSpec
 from modpack.errors import InputMismatchError
-from modpack.running.decoding import decode_value, encode_value, parse_document
+from modpack.predicting.decoding import decode_value, encode_value, parse_document
 
 
 def tensor(dtype, shape=(2,)):

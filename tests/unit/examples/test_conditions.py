@@ -8,7 +8,7 @@ import random
 import numpy
 import torch
 
-from modpack.selftest.conditions import (
+from modpack.examples.conditions import (
     apply_conditions,
     capture_rng_and_modes,
     preserve_random_states,
@@ -52,7 +52,7 @@ def test_modes_are_applied():
 def test_applied_deterministic_mode_imports_the_compiler_only_for_a_change(clean_python):
     code = """
     import sys, torch
-    from modpack.selftest.conditions import apply_conditions, capture_rng_and_modes
+    from modpack.examples.conditions import apply_conditions, capture_rng_and_modes
     recorded = capture_rng_and_modes()
     with apply_conditions(recorded):
         print("torch._dynamo" in sys.modules)

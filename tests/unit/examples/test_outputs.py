@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.masked
 
-from modpack.selftest.compare import compare, flatten_output
+from modpack.examples.outputs import compare, flatten_output
 
 Pair = collections.namedtuple("Pair", "first second")
 

@@ -10,18 +10,24 @@ import enum
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple, cast
+from types import (
+    BuiltinFunctionType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch._subclasses.fake_tensor import is_fake
 from torch.nn.parameter import is_lazy
 
 from modpack.core.names import strip_namespaces
-from modpack.selftest.object_state import TEXTUAL, attributes_of
-from modpack.selftest.process import Difference
+from modpack.core.selftest import Difference
 
 _MAX_DEPTH = 100
+TEXTUAL: Final = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, range)
 _NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, ModuleType)
 _ELEMENTS = {
     "?": torch.bool,
@@ -201,6 +207,26 @@ def _iter_parts(
     return [(f".{name}", part) for name, part in held.items()] if has_attributes else None
 
 
+def attributes_of(value: object) -> dict[str, object]:
+    """Return an object's attributes without running code of its class."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        held = {}
+    found: dict[str, object] = (
+        {n: v for n, v in held.items() if isinstance(n, str)} if type(held) is dict else {}
+    )
+    for base in type(value).__mro__:
+        slots = vars(base).items() if "__slots__" in vars(base) else ()
+        for name, member in slots:
+            if type(member) is MemberDescriptorType:
+                try:
+                    found[name] = member.__get__(value)
+                except AttributeError:  # the slot is empty
+                    continue
+    return found
+
+
 def _flatten_buffer(value: object, path: str) -> PytreeLeaf | None:
     """Return the leaf of an object with a buffer (PEP 3118), such as an array, or None."""
     try:
@@ -256,7 +282,7 @@ def compare(
         any_device: Whether tensors may be on another kind of device. Their numbers are then
             compared with the tolerances of :func:`torch.testing.assert_close`.
 
-    >>> from modpack.selftest.compare import flatten_output
+    >>> from modpack.examples.outputs import flatten_output
     >>> [str(each) for each in compare(flatten_output([1, 2]), flatten_output([1, 3]))]
     ['output[1]: expected 2, found 3']
     """

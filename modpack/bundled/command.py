@@ -1,0 +1,236 @@
+"""The command ``python net.modpack``: shows, runs, and tests the package that contains it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from modpack.archive.manifest import package_digest, read_manifest
+from modpack.archive.reader import open_archive
+from modpack.archive.records import (
+    load_environment,
+    read_call_signatures,
+    read_externs,
+    read_objects,
+    read_self_test,
+)
+from modpack.core.cache_dir import replace_file
+from modpack.core.environment import pip_install_command
+from modpack.core.text import counted, printable
+from modpack.errors import DataError, ModpackError
+from modpack.loading.checks import compare_environment
+
+if TYPE_CHECKING:
+    from modpack.archive.base import Archive
+    from modpack.core.environment import EnvironmentRow
+    from modpack.predicting.rows import Outputs
+
+_CANNOT_VOUCH: Final = (
+    "This loader came with the package and cannot vouch for it: signatures and trust policies need "
+    "an installed modpack."
+)
+_USAGE: Final = """
+usage: python {0}                        show what the package is; runs none of its code
+       python {0} ROWS.json [-o FILE]    run its model on the rows, or on the inputs of one call
+       python {0} --self-test            test it: run its recorded examples again
+
+ROWS.json is - for stdin. The outputs are JSON, too, on stdout or in FILE.
+"""
+_FAILED, _REFUSED = 1, 2
+
+
+def main(package: str, arguments: Sequence[str]) -> int:
+    """Run the command and return its exit status.
+
+    Args:
+        package: The package, as the user named it.
+        arguments: The arguments of the command.
+    """
+    parser = argparse.ArgumentParser(
+        f"python {package}",
+        usage=argparse.SUPPRESS,
+        description=_CANNOT_VOUCH + "\n" + _USAGE.format(package),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("rows", nargs="?", metavar="ROWS.json", help=argparse.SUPPRESS)
+    parser.add_argument("-o", "--output", metavar="FILE", help=argparse.SUPPRESS)
+    parser.add_argument("--self-test", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.output is not None and chosen.rows is None:
+        parser.error("-o needs ROWS.json")
+    if chosen.self_test and chosen.rows is not None:
+        parser.error("--self-test takes no ROWS.json")
+    try:
+        if chosen.self_test:
+            return _test(package)
+        if chosen.rows is not None:
+            _run(package, chosen.rows, chosen.output)
+        else:
+            print("\n".join(_describe(package)))
+    except ModpackError as failure:
+        print(f"Error: {printable(str(failure), keep=chr(10))}", file=sys.stderr)
+        return _REFUSED
+    return 0
+
+
+def _describe(package: str) -> Iterator[str]:
+    """Yield the lines that say what a package is, what it needs, and what is missing here."""
+    with open_archive(package) as archive:
+        manifest = read_manifest(archive)
+        assert manifest is not None  # an archive without one is refused, because it has a loader
+        yield printable(f"{package}: a package of {manifest.writer}")
+        yield f"  digest    {package_digest(archive)}"
+        entry = read_objects(archive, manifest).entry
+        if entry is not None:
+            yield printable(f"  object    {'/'.join(entry)}")
+        for call in read_call_signatures(archive, manifest):
+            yield printable(f"  call      {'/'.join(call.resource)}")
+            for spec in call.inputs:
+                yield printable(f"    input   {spec.name}: {spec}")
+            for spec in call.outputs:
+                yield printable(f"    output  {spec.name}: {spec}")
+        rows = _environment_rows(archive)
+        needed = (f"{row.name} {row.recorded or ''}".strip() for row in rows)
+        yield printable(f"  made with {', '.join(needed)}")
+        missing = [row for row in rows if row.is_notable]
+        for row in missing:
+            optional = ", which loading does not need" if row.is_optional else ""
+            yield printable(f"  here      {row.name} is {row.installed_text}{optional}")
+        command = pip_install_command(missing)
+        if command is not None:
+            yield printable(f"  run       {command}")
+    yield _CANNOT_VOUCH
+
+
+def _environment_rows(archive: Archive) -> Sequence[EnvironmentRow]:
+    manifest = read_manifest(archive)
+    made = load_environment(archive, manifest)
+    return compare_environment(archive, made, read_externs(archive, manifest), manifest).rows
+
+
+def _require_torch(package: str) -> None:
+    """Refuse to go on without torch.
+
+    Raises:
+        ModpackError: If torch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        with open_archive(package) as archive:
+            rows = [each for each in _environment_rows(archive) if each.name == "torch"]
+        command = pip_install_command(rows) or "pip install torch"
+        raise ModpackError(f"{package}: torch is not installed", hint=f"Run: {command}")
+
+
+def _run(package: str, rows: str, output: str | None) -> None:
+    """Run the package's main object, as ``modpack run`` does, and write the outputs.
+
+    Raises:
+        DataError: If an input or output cannot be used.
+        ModpackError: If the package cannot be loaded.
+    """
+    if output is not None and os.path.exists(output):  # noqa: PTH110 - like samefile
+        for other in (package, *([rows] if rows != "-" else [])):
+            if os.path.exists(other) and os.path.samefile(other, output):  # noqa: PTH110, PTH121
+                raise DataError(output, f"the output is {other}", hint="Pass another file to -o.")
+    label = "<stdin>" if rows == "-" else rows
+    try:
+        content = sys.stdin.buffer.read() if rows == "-" else Path(rows).read_bytes()
+    except OSError as failure:
+        raise DataError(label, failure.strerror or "the file cannot be read") from failure
+    _require_torch(package)
+    from modpack.predicting.predictor import Predictor
+    from modpack.predicting.row_sources import open_document
+    from modpack.predicting.rows import layout_of, merge, run_rows
+
+    with contextlib.redirect_stdout(sys.stderr), Predictor(package) as predictor:
+        layout = layout_of(predictor.signature, None)
+        source = open_document(label, layout, content)
+        collected = _Collected()
+        run_rows(predictor.predict, merge(source.chunks(), layout), layout, collected.add, "stop")
+        if not collected.row_count:
+            raise DataError(label, "there are no rows")
+        document = collected.document(is_single=source.is_whole and not layout.rows)
+    text = json.dumps(document, ensure_ascii=False) + "\n"
+    if output is None:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+        return
+    try:
+        replace_file(Path(output), text.encode())
+    except OSError as failure:
+        raise DataError(output, failure.strerror or "the file cannot be written") from failure
+
+
+class _Collected:
+    """The outputs of all batches as values of JSON."""
+
+    def __init__(self) -> None:
+        self.row_count = 0
+        self._rows: dict[str, list[object]] = {}
+        self._whole: dict[str, object] = {}
+
+    def add(self, outputs: Outputs) -> None:
+        """Add the outputs of a batch.
+
+        Raises:
+            DataError: If the outputs of several batches cannot be joined.
+        """
+        from modpack.predicting.decoding import encode_value
+
+        if self.row_count and (outputs.whole or outputs.rows.keys() != self._rows.keys()):
+            raise DataError(
+                "outputs",
+                "the outputs of one batch cannot be joined with those of the next",
+                hint="Pass fewer rows at once.",
+            )
+        for name, value in outputs.rows.items():
+            self._rows.setdefault(name, []).extend(encode_value(row) for row in value)
+        for name, whole in outputs.whole.items():
+            self._whole[name] = encode_value(whole)
+        self.row_count += outputs.row_count
+
+    def document(self, *, is_single: bool) -> dict[str, object]:
+        """Return the document: without the dimension of rows if the call had none."""
+        rows = {name: rows[0] if is_single else rows for name, rows in self._rows.items()}
+        return {**rows, **self._whole}
+
+
+def _test(package: str) -> int:
+    """Run the recorded examples again, report the result, and return the exit status.
+
+    Raises:
+        ModpackError: If the package has no self-test, or cannot be loaded.
+    """
+    with open_archive(package) as archive:
+        manifest = read_manifest(archive)
+        recorded = read_self_test(archive, manifest) if manifest is not None else None
+    if recorded is None:
+        raise ModpackError(
+            f"{package}: the package contains no self-test",
+            hint="Save the model with example_inputs (--example-inputs).",
+        )
+    _require_torch(package)
+    from modpack.examples.recorded import case_differences, declare_operators
+    from modpack.importer import PackageImporter
+
+    declare_operators(recorded.operators)
+    found = []
+    with PackageImporter(package) as importer:
+        for resource in recorded.objects:
+            importer.load_model(*resource)
+        for case in recorded.cases:
+            differences = case_differences(importer, case, recorded.device)
+            found += [str(each) for each in differences if not case.explains(each)]
+    if found:
+        print("self-test failed: the output differs from the recorded one")
+        print(*(f"  {printable(each)}" for each in found), sep="\n")
+        return _FAILED
+    print(f"self-test passed: {counted(len(recorded.cases), 'example')}, {recorded.extent}")
+    return 0

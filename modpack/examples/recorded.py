@@ -1,0 +1,138 @@
+"""A recorded example: its arguments, the conditions of its run, and the recorded output."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from modpack.archive.layout import ExampleRecords
+from modpack.core.codec import from_json
+from modpack.core.selftest import Difference, OutputTensor, RecordedOutput, SelfTestCase
+from modpack.examples.conditions import apply_conditions, on_device
+from modpack.examples.outputs import PytreeLeaf, compare, flatten_output
+from modpack.importer import PackageImporter
+
+
+@dataclass(frozen=True)
+class Example:
+    """The arguments of one call of a model.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+
+    def call(self, model: Any) -> Any:
+        """Call a model with copies of the arguments, which it may modify."""
+        args, kwargs = _copy_arguments((self.args, self.kwargs))
+        return model(*args, **kwargs)
+
+
+def _copy_arguments(arguments: Any) -> Any:
+    """Return a deep copy. Objects that cannot be copied are used as they are."""
+    try:
+        return copy.deepcopy(arguments)
+    except (RuntimeError, TypeError, ValueError, AttributeError, copy.Error):
+        return _copy_containers(arguments)
+
+
+def _copy_containers(value: Any) -> Any:
+    """Return copies of the containers, with tensors detached from their graphs."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) in (tuple, list):
+        return type(value)(map(_copy_containers, value))
+    if type(value) is dict:
+        return {key: _copy_containers(part) for key, part in value.items()}
+    return value
+
+
+def read_leaves(read: Callable[[str], bytes], records: ExampleRecords) -> list[PytreeLeaf]:
+    """Read a recorded output.
+
+    Args:
+        read: Function that returns a record's content.
+        records: The records of the example.
+    """
+    output = from_json(RecordedOutput, json.loads(read(records.output)), "the output")
+    return [
+        PytreeLeaf(
+            leaf.path,
+            leaf.structure,
+            leaf.value,
+            None if leaf.tensor is None else _tensor(read, leaf.tensor),
+            leaf.device,
+        )
+        for leaf in output.leaves
+    ]
+
+
+def _tensor(read: Callable[[str], bytes], recorded: OutputTensor) -> torch.Tensor:
+    content, dtype = bytearray(read(recorded.record)), getattr(torch, recorded.dtype)
+    if not content:
+        return torch.empty(recorded.shape, dtype=dtype)
+    return torch.frombuffer(content, dtype=torch.uint8).view(dtype).view(recorded.shape)
+
+
+def case_differences(
+    importer: PackageImporter,
+    case: SelfTestCase,
+    device: str | None,
+    conditions: dict[str, Any] | None = None,
+) -> list[Difference]:
+    """Load a case's model, run it on its example, and compare the output with the recorded one.
+
+    Args:
+        importer: The open package.
+        case: The case.
+        device: The device for the example. None for those of the saved tensors.
+        conditions: The conditions of the run. None for the recorded ones.
+    """
+    with prepared_case(importer, case, device, conditions) as (model, example):
+        found = flatten_output(example.call(model))
+    read = partial(importer.load_binary, "")
+    expected = read_leaves(read, ExampleRecords(case.number))
+    return compare(expected, found, any_device=device is not None)
+
+
+@contextlib.contextmanager
+def prepared_case(
+    importer: PackageImporter,
+    case: SelfTestCase,
+    device: str | None,
+    conditions: dict[str, Any] | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Return a case's newly loaded model and its example, by default as it was recorded."""
+    records = ExampleRecords(case.number)
+    model = importer.load_model(*case.resource, device, global_hooks=case.global_hooks)
+    args, kwargs = importer.load_pickle("", records.inputs, device)
+    recorded = conditions or json.loads(importer.load_binary("", records.conditions))
+    with apply_conditions(recorded if device is None else on_device(recorded, device)):
+        yield model, Example(args, kwargs)
+
+
+_libraries: list[torch.library.Library] = []
+"""Keeps library objects alive: their declarations last only as long as they do."""
+
+
+def declare_operators(schemas: Iterable[str]) -> None:
+    """Declare operators for the rest of this process.
+
+    Args:
+        schemas: Schemas such as ``"mylib::add(Tensor a, Tensor b) -> Tensor"``.
+    """
+    for schema in schemas:
+        namespace, _, signature = schema.partition("::")
+        library = torch.library.Library(namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+        library.define(signature)  # type: ignore[no-untyped-call]
+        _libraries.append(library)
