@@ -25,10 +25,7 @@ __all__ = sorted(_DEFINED_IN)
 
 
 def _explain(name: str) -> str:
-    return (
-        f"{name} is not part of the loader that came with a package. Install modpack: "
-        "pip install modpack"
-    )
+    return f"{name} is not part of the loader that came with a package. Install modpack to use it."
 
 
 class _MissingModules(MetaPathFinder):

@@ -35,7 +35,7 @@ def show(content: RenderableType) -> None:
     """Render content to stdout."""
     console = make_console()
     with console.capture() as captured:
-        console.print(content)
+        console.print(content, crop=False)
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

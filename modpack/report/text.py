@@ -126,6 +126,7 @@ def problems_report(
 
 def _head(facts: PackageFacts) -> RenderableType:
     heading = Text.assemble((printable(facts.path), "bold"), f"  {human_size(facts.size_bytes)}")
+    heading.no_wrap, heading.overflow = True, "ignore"  # a pinned URL is copied from here
     rows = [
         ("format", facts.format + (f", written by {facts.writer}" if facts.writer else "")),
         ("exported with", facts.made_with or "not recorded"),

@@ -189,9 +189,9 @@ def refused(kind, text, function, *arguments, **options):
 os.mkdir("elsewhere")
 os.chdir("elsewhere")
 assert "site-packages" not in modpack.__file__
-refused(AttributeError, "pip install modpack", getattr, modpack, "save")
+refused(AttributeError, "Install modpack", getattr, modpack, "save")
 for text in "from modpack import save", "import modpack.cli":
-    refused(ImportError, "pip install modpack", exec, text)
+    refused(ImportError, "Install modpack", exec, text)
 assert not hasattr(modpack, "exporter")
 path = "../net.modpack"
 denied = modpack.TrustPolicy(allow_code=False)
@@ -335,9 +335,17 @@ def test_save_refuses_what_python_cannot_import_from(tmp_path, monkeypatch, limi
 
 
 def test_export_command_bundles_a_loader(tmp_path):
-    (tmp_path / "nets.py").write_text("import torch\n\ndef make():\n    return torch.nn.ReLU()\n")
+    (tmp_path / "bundled_nets.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.ReLU()\n"
+    )
     output = tmp_path / "net.modpack"
-    arguments = ["export", str(tmp_path / "nets.py:make"), "-o", str(output), "--bundle-loader"]
+    arguments = [
+        "export",
+        str(tmp_path / "bundled_nets.py:make"),
+        "-o",
+        str(output),
+        "--bundle-loader",
+    ]
     done = CliRunner().invoke(cli, arguments)
     assert done.exit_code == 0, done.output
     assert package_facts(output).loader is not None

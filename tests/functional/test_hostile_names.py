@@ -155,7 +155,7 @@ def test_hooks_are_registered_by_class_method(capsys):
     model.__dict__["register_forward_hook"] = print
     payload = {"hooks": [("h", "forward", model, {}, (0,), torch.relu)], "next_id": 0}
     nothing = {"dropped": [], "orders": [], "handles": []}
-    register_payload({**payload, **nothing}, lambda name: True, global_hooks=False)
+    register_payload({**payload, **nothing}, lambda name: True, False, {})
     assert torch.relu in model._forward_hooks.values()
     assert capsys.readouterr().out == ""
 
@@ -167,4 +167,4 @@ def test_hooks_of_other_objects_are_rejected():
     with pytest.raises(
         ModpackError, match="'h' of kind 'forward' is registered on a SimpleNamespace"
     ):
-        register_payload({**payload, **nothing}, lambda name: True, global_hooks=False)
+        register_payload({**payload, **nothing}, lambda name: True, False, {})

@@ -9,7 +9,7 @@ from pathlib import Path
 import modpack
 
 ROOT = Path(modpack.__file__).parent
-WRITERS = ("cli", "report/progress.py", "serving/log.py")
+WRITERS = ("bundled/command.py", "cli", "report/progress.py", "serving/log.py")
 """Modules that write to the terminal."""
 
 
