@@ -74,7 +74,7 @@ def hostile() -> AuditFacts:
         CANARIES[0],
         modules,
         package,
-        tuple(MockFacts(c, c, (), tuple(use), CANARIES, MockRisk.CALLED) for c in CANARIES),
+        tuple(MockFacts(c, c, (), tuple(use), MockRisk.CALLED) for c in CANARIES),
         tuple(DistributionFacts(c, c, c, True, 1, 1, 1) for c in CANARIES),
         tuple(Diagnostic(Severity.ERROR, c, c, c, c, hint=c) for c in CANARIES),
         notes=tuple(Diagnostic.from_code("dynamic-import", c, c, f"{c}:3") for c in CANARIES),
