@@ -51,7 +51,7 @@ def examine_waiting(namespace: Namespace, imports: LazyImports) -> WaitingNames:
     if failures:
         return WaitingNames(problem=f"{type(failures[0]).__name__}: {failures[0]}")
     new = {namespace.full_name(name): name for name in _loaded(namespace) - loaded}
-    effects = {*search.effects(new, recorder), *search.submodules()}
+    effects = {*search.effects(new, recorder), *search.resized(), *search.submodules()}
     # Effects on what was loaded change it: only another trial shows what else does.
     is_known = any(not module or module in loaded for module, _ in effects)
     changed = None if is_known else search.changed()
@@ -203,6 +203,21 @@ class _Search:
                         break
                     if path not in self._before and path not in self._new:
                         yield local, path
+
+    def resized(self) -> Iterator[tuple[str, str]]:
+        """Yield pairs of a module and a new one that binds a container of it which has grown.
+
+        The new elements may be plain data, which has no origin.
+        """
+        sizes = self._measure()
+        for path, size in self._sizes.items():
+            if sizes.get(path, size) != size:
+                local, _, key = path.rpartition(".")
+                container = module_dict(sys.modules.get(self._namespace.full_name(local))).get(key)
+                for name, other in self._new.items():
+                    bound = list(module_dict(sys.modules.get(name)).values())
+                    if any(each is container for each in bound):
+                        yield local, other
 
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""

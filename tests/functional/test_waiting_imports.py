@@ -150,6 +150,22 @@ def test_import_that_fills_a_memo_of_another_module_may_wait(save):
     assert "m7" in record["modules"]["market.net"]
 
 
+def test_module_that_adds_plain_data_to_a_container_is_loaded_with_it(save):
+    files = library(
+        {"market/m7.py": "from market.tables import NAMES\nNAMES.append('m7')\nvalue = 1\n"}
+    )
+    files["market/tools.py"] = (
+        "from market.tables import NAMES\ndef scale(x): return x if NAMES is None else x * 2\n"
+    )
+    path, output = save(files)
+    bound = ("market.tables", "market.tools")
+    assert recorded(path)["companions"] == [[module, "market.m7"] for module in bound]
+    model = modpack.load(path)
+    assert torch.equal(model(ONE), output)
+    needed = {"market", "market.net", "market.tools", "market.tables", "market.m7"}
+    assert loaded_modules(model) == needed
+
+
 @pytest.mark.parametrize(
     "change",
     [
