@@ -18,7 +18,7 @@ from modpack.core.codec import ModulePath, from_json, json_keys
 from modpack.core.environment import RecordedEnvironment, environment_from_json
 from modpack.core.json_values import as_mapping, as_text, parse_json
 from modpack.core.names import resource_record, why_too_long
-from modpack.errors import ArchiveError, UnsupportedVersionError, listed
+from modpack.errors import ArchiveError, ModpackError, UnsupportedVersionError, listed
 
 if TYPE_CHECKING:
     from modpack.archive.manifest import Manifest
@@ -228,6 +228,23 @@ def read_self_test(archive: Archive, verify: Manifest) -> SelfTestRecord | None:
         observed = as_mapping(document.get("observations", {}), "observations")
         _limit_items(observed, archive.stored_bytes(), _OBSERVATIONS_ITEM_BYTES)
         return self_test_from_json(document)
+
+
+def require_self_test(archive: Archive, verify: Manifest | None) -> SelfTestRecord:
+    """Return the package's self-test record.
+
+    Raises:
+        ModpackError: If there is none, as in archives of torch.package.
+        UnsupportedVersionError: If a newer version of modpack wrote it.
+        ArchiveError: If the record is damaged.
+    """
+    recorded = read_self_test(archive, verify) if verify is not None else None
+    if recorded is None:
+        raise ModpackError(
+            f"{archive.path}: the package contains no self-test",
+            hint="Save the model with example_inputs (--example-inputs).",
+        )
+    return recorded
 
 
 def read_waiting(archive: Archive, verify: Manifest | None = None) -> WaitingImports | None:

@@ -19,7 +19,7 @@ from modpack.archive.records import (
     read_call_signatures,
     read_externs,
     read_objects,
-    read_self_test,
+    require_self_test,
 )
 from modpack.core.cache_dir import replace_file
 from modpack.core.environment import pip_install_command
@@ -209,13 +209,7 @@ def _test(package: str) -> int:
         ModpackError: If the package has no self-test, or cannot be loaded.
     """
     with open_archive(package) as archive:
-        manifest = read_manifest(archive)
-        recorded = read_self_test(archive, manifest) if manifest is not None else None
-    if recorded is None:
-        raise ModpackError(
-            f"{package}: the package contains no self-test",
-            hint="Save the model with example_inputs (--example-inputs).",
-        )
+        recorded = require_self_test(archive, read_manifest(archive))
     _require_torch(package)
     from modpack.examples.recorded import case_differences, declare_operators
     from modpack.importer import PackageImporter

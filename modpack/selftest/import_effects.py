@@ -15,6 +15,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -209,15 +210,13 @@ class _Search:
 
         The new elements may be plain data, which has no origin.
         """
-        sizes = self._measure()
-        for path, size in self._sizes.items():
-            if sizes.get(path, size) != size:
-                local, _, key = path.rpartition(".")
-                container = module_dict(sys.modules.get(self._namespace.full_name(local))).get(key)
-                for name, other in self._new.items():
-                    bound = list(module_dict(sys.modules.get(name)).values())
-                    if any(each is container for each in bound):
-                        yield local, other
+        for path in self._resized_paths:
+            local, _, key = path.rpartition(".")
+            container = module_dict(sys.modules.get(self._namespace.full_name(local))).get(key)
+            for name, other in self._new.items():
+                bound = list(module_dict(sys.modules.get(name)).values())
+                if any(each is container for each in bound):
+                    yield local, other
 
     def changed(self) -> str | None:
         """Return a packaged container or name that has changed otherwise, or None."""
@@ -227,9 +226,13 @@ class _Search:
                 if names.get(key) is not value and key not in ("__builtins__", "__class__"):
                     if value is not None or not _is_memo(key, names):
                         return f"{self._namespace.local_name(name)}.{key}"
+        return next(iter(self._resized_paths), None)
+
+    @cached_property
+    def _resized_paths(self) -> list[str]:
+        """The paths of containers whose sizes have changed."""
         sizes = self._measure()
-        changed = (path for path, size in self._sizes.items() if sizes.get(path, size) != size)
-        return next(changed, None)
+        return [path for path, size in self._sizes.items() if sizes.get(path, size) != size]
 
     def _measure(self) -> dict[str, int]:
         """Return the sizes of containers in packaged modules, by path."""

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 from modpack.archive.manifest import package_digest, read_manifest
 from modpack.archive.reader import local_source, open_archive
-from modpack.archive.records import load_environment, read_externs, read_self_test
+from modpack.archive.records import load_environment, read_externs, require_self_test
 from modpack.core.observations import NO_OBSERVATIONS, Observations
 from modpack.core.process import phase
 from modpack.core.selftest import SelfTestRecord
-from modpack.errors import ModpackError
 from modpack.loading.checks import (
     check_environment,
     compare_environment,
@@ -135,12 +134,7 @@ def _recorded(
         raise TypeError(f"path must be a path, not {type(path).__name__}")
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
-        recorded = read_self_test(archive, manifest) if manifest is not None else None
-        if recorded is None:
-            raise ModpackError(
-                f"{archive.path}: the package contains no self-test",
-                hint="Export the model with example_inputs (--example-inputs).",
-            )
+        recorded = require_self_test(archive, manifest)
         require_contents(archive, stricter_level(verify, policy))
         if policy is not None:
             require_trust(archive, policy, path)
