@@ -1,4 +1,4 @@
-"""Imports by function call, and folders of code whose modules a source lists and imports."""
+"""Imports by function call, and sources that import what they find in a folder."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import ast
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from modpack.core.names import require_module_name
-from modpack.core.scan import FolderListing
 from modpack.discovery.syntax import (
     LOOPS,
     Bindings,
     Block,
     Scope,
-    last_name,
-    literal_string,
     literal_strings,
     qualified_name,
     resolve_relative,
@@ -211,115 +208,20 @@ def _join_parts(parts: Sequence[str | ast.Name], values: Mapping[str, str]) -> s
     return "".join(part if isinstance(part, str) else values[part.id] for part in parts)
 
 
-_LISTERS = re.compile(
-    r"iter_modules|walk_packages|[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\("
-)
+_LISTS_FILES = re.compile(r"[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\(")
+_CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
 _IMPORTERS = re.compile(
     r"import_module|__import__|__all__|exec_module|load_module|spec_from_file_location|\bexec\("
 )
-_CODE_HINTS = re.compile(r"\.py\b|\bstem\b|splitext|is_?dir\b|__init__")
-_MODULE_LISTERS = frozenset({"iter_modules", "walk_packages"})
-_FILE_LISTERS = frozenset({"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "walk"})
-_DEEP = frozenset({"walk_packages", "rglob", "walk"})
-_CODE_PATTERN = re.compile(r"(?:.*[/*])?\*(?:\.py)?")
 
 
 def may_import_listed(text: str) -> bool:
-    """Return whether a source may list a folder of code and import what it finds."""
-    has_start = "__file__" in text or "__path__" in text
-    return has_start and bool(_LISTERS.search(text) and _IMPORTERS.search(text))
+    """Return whether a source may list the modules of a folder and import what it finds.
 
-
-def find_listings(
-    calls: Iterable[tuple[ast.Call, Block]], bindings: Bindings, text: str
-) -> tuple[FolderListing, ...]:
-    """Return the folders that a source lists and may import modules from, in source order.
-
-    Args:
-        calls: All calls of the source, with their blocks.
-        bindings: Bindings of the module's names.
-        text: Source.
+    Which folder, no analysis guesses: the loaded modules show what the source has imported.
     """
-    if not may_import_listed(text):
-        return ()
-    lists_code = _CODE_HINTS.search(text) is not None
-    found = (_listing(call, block.scope, bindings, lists_code) for call, block in calls)
-    unique = dict.fromkeys(each for each in found if each is not None)
-    return tuple(sorted(unique, key=lambda each: each.line))
-
-
-def _listing(
-    call: ast.Call, scope: Scope, bindings: Bindings, lists_code: bool
-) -> FolderListing | None:
-    name = (qualified_name(call.func, scope) or last_name(call)).rpartition(".")[2]
-    is_deep = name in _DEEP
-    if name in _MODULE_LISTERS:
-        paths = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "path")]
-    elif name in _FILE_LISTERS and lists_code:
-        paths = [call]
-        texts = (text for node in ast.walk(call) if (text := literal_string(node)) is not None)
-        patterns = [text for text in texts if "*" in text]
-        if not all(map(_CODE_PATTERN.fullmatch, patterns)):
-            return None  # it lists other files than modules
-        is_deep = is_deep or any("**" in text or "*/" in text for text in patterns)
-    else:
-        return None
-    folder = _listed_folder(paths, scope, bindings)
-    return None if folder is None else FolderListing(folder[0], is_deep, call.lineno, folder[1])
-
-
-def _listed_folder(
-    paths: Sequence[ast.expr], scope: Scope, bindings: Bindings
-) -> tuple[str, str | None] | None:
-    """Return the folder in an expression that starts from a module's ``__file__`` or ``__path__``.
-
-    The expression is not evaluated: steps to parent folders and literal components are collected
-    in source order, also from names that are bound once.
-
-    Returns:
-        The folder relative to the module's folder, and the module if it is another one; None
-        without a start.
-    """
-    parts: list[str] = []
-    start: tuple[str | None] | None = None
-    levels = 0
-    pending: list[tuple[ast.AST, Scope]] = [(node, scope) for node in reversed(paths)]
-    followed: set[ast.AST] = set()
-    while pending:
-        node, scope = pending.pop()
-        name = last_name(node)
-        if name in ("__file__", "__path__") and not isinstance(node, ast.Call):
-            module = None
-            if isinstance(node, ast.Attribute):
-                module = qualified_name(node.value, scope)
-                if module is None or scope.find_binder(module.partition(".")[0]) is None:
-                    return None
-            start, levels = (module,), levels - (name == "__file__")  # a file is in the folder
-        elif isinstance(node, ast.Name):
-            found = bindings.find(name, scope)
-            value = found[0][1] if len(found) == 1 else None
-            if isinstance(value, ast.expr) and value not in followed:
-                followed.add(value)
-                pending.append((value, found[0][0].scope))
-        else:
-            levels += _levels_up(node)
-            for part in (literal_string(node) or "").split("/"):
-                if part == "..":
-                    levels += not parts
-                    del parts[-1:]
-                elif part not in ("", ".") and "*" not in part:
-                    parts.append(part)
-            pending.extend((child, scope) for child in reversed(list(ast.iter_child_nodes(node))))
-    if start is None:
-        return None
-    return "/".join([".."] * max(levels, 0) + parts), start[0]
-
-
-def _levels_up(node: ast.AST) -> int:
-    """Return the levels that ``p.parent``, ``p.parents[n]``, or ``dirname(p)`` goes up."""
-    if isinstance(node, ast.Subscript) and last_name(node.value) == "parents":
-        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        return index + 1 if isinstance(index, int) else 0
-    is_parent = isinstance(node, ast.Attribute) and node.attr == "parent"
-    is_dirname = isinstance(node, ast.Call) and last_name(node) == "dirname"
-    return int(is_parent or is_dirname)
+    if "__file__" not in text and "__path__" not in text:
+        return False
+    lists_modules = "iter_modules" in text or "walk_packages" in text
+    lists_code = lists_modules or (_LISTS_FILES.search(text) and _CODE_HINTS.search(text))
+    return bool(lists_code and _IMPORTERS.search(text))

@@ -18,7 +18,7 @@ from modpack.core.scan import (
     ScanFailure,
 )
 from modpack.discovery.conditions import ContextReader, ImportContext
-from modpack.discovery.dynamic_imports import CallReader, find_listings, may_import_listed
+from modpack.discovery.dynamic_imports import CallReader, may_import_listed
 from modpack.discovery.file_names import find_file_names
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
@@ -85,9 +85,8 @@ def _scan(source: str | bytes, module: str, is_package: bool) -> ModuleScan:
     parsed = parse_source(source)
     if isinstance(parsed, ScanFailure):
         return ModuleScan(failure=parsed)
-    everywhere = may_import_listed(parsed.text)
-    scanner = _Scanner(parsed, module, is_package, everywhere)
-    if scanner.renames_importers and not everywhere:
+    scanner = _Scanner(parsed, module, is_package)
+    if scanner.renames_importers:
         scanner = _Scanner(parsed, module, is_package, everywhere=True)
     return scanner.result()
 
@@ -240,7 +239,7 @@ class _Scanner:
             bound=self._bound(),
             exported=self._exported(),
             file_names=find_file_names(self._parsed),
-            listings=find_listings(self._calls, self._values, self._parsed.text),
+            imports_listed=may_import_listed(self._parsed.text),
         )
 
     def _imports_by_statement(self) -> Iterator[_Found]:

@@ -24,7 +24,7 @@ from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import DistributionIndex
 from modpack.discovery.import_scanner import scan_source
 from modpack.discovery.walk import Scan, Walker
-from modpack.exporting.evidence import dynamic_importers, listed_edges, loaded_edges
+from modpack.exporting.evidence import dynamic_importers, loaded_edges, own_edges
 from modpack.exporting.match_hooks import MatchHooks, RuleMatch
 from modpack.exporting.package_data import PackageDataPlanner
 from modpack.exporting.presets import Portability
@@ -275,8 +275,8 @@ class Planner:
             loaded = list(loaded_edges(self.walker, decisions, self._installed))
             if self.walker.add_new_edges(loaded):
                 return True
-        listed = listed_edges(self.walker, decisions, self._is_own)
-        return self.walker.add_new_edges(list(listed))
+        own = own_edges(self.walker, decisions, self._is_own)
+        return self.walker.add_new_edges(list(own))
 
     def _reconsider(self) -> None:
         """Withdraw decisions of fallback rules if another rule applies now."""

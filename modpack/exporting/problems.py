@@ -353,8 +353,8 @@ def _dynamic_imports(
         if module in libraries.get(root_of(module), {}):
             continue
         scan = walker.scan(module)
-        if len(scan.unreadable) <= len(scan.listings):
-            continue  # they import modules of listed folders, which the plan includes
+        if scan.imports_listed and walker.is_loaded(module):
+            continue  # the package includes the loaded modules of that folder
         for unreadable in scan.unreadable:
             yield Diagnostic.from_code(
                 "dynamic-import",
