@@ -38,6 +38,7 @@ from modpack.exporting.hidden_modules import (
     extern_distributions,
     find_hidden_modules,
 )
+from modpack.exporting.live_code import namespace_of_file
 from modpack.exporting.presets import always_installed
 from modpack.exporting.requests import MissingResourceResolver
 from modpack.selftest.explanations import (
@@ -386,11 +387,10 @@ class Collector:
         location = self._plan.decisions[module].location
         if location is None or location.file is None or not self._walker.is_loaded(module):
             return {}
-        live = module_dict(self._importer.loaded_module(module))
-        # A loader may have read another file than the spec names.
-        read = module_dict(live.get("__loader__")).get("path")
-        is_same = location.file in (live.get("__file__"), read)
-        return live if is_same or self._walker.is_from_package(module) else {}
+        live = self._importer.loaded_module(module)
+        if self._walker.is_from_package(module):
+            return module_dict(live)
+        return namespace_of_file(live, location)
 
     def _make_record(self, outcome: Outcome, warnings: tuple[str, ...]) -> SelfTestRecord:
         result, why, folders = outcome.result, outcome.failure, local_folders()
