@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ast
-import itertools
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from modpack.core.names import require_module_name
 from modpack.discovery.syntax import (
-    LOOPS,
     Bindings,
-    Block,
     Scope,
     literal_strings,
     qualified_name,
@@ -23,7 +19,6 @@ from modpack.discovery.syntax import (
 # A bare name without an import of its own is assumed to be the function of that name.
 _IMPORT_MODULE = frozenset({"importlib.import_module", "import_module"})
 _DUNDER_IMPORT = frozenset({"__import__", "builtins.__import__", "importlib.__import__"})
-_MAX_ALTERNATIVES = 10_000
 _PLAIN_CONVERSIONS = (-1, ord("s"))
 
 
@@ -31,12 +26,12 @@ class CallReading(NamedTuple):
     """The imports of a call.
 
     Attributes:
-        modules: Absolute names of the modules; several for a call in a literal loop.
-        names: Names imported from each of them (``fromlist``).
+        module: Absolute name of the module; None if there is none or it is unknown.
+        names: Names imported from it (``fromlist``).
         readable: Whether everything is known; False if some of it is known only at run time.
     """
 
-    modules: tuple[str, ...] = ()
+    module: str | None = None
     names: tuple[str, ...] = ()
     readable: bool = True
 
@@ -46,6 +41,9 @@ _UNREADABLE = CallReading(readable=False)
 
 class CallReader:
     """A static reader for calls that import modules.
+
+    Only literals, ``__name__``, ``__package__``, and the module's constants are read. The self-test
+    and the loaded modules show which modules a loop or a function imports.
 
     Args:
         module: Absolute name of the module (``__name__``).
@@ -58,87 +56,62 @@ class CallReader:
         self._own_names = {"__name__": module, "__package__": package}
         self._bindings = bindings
 
-    def read(self, call: ast.Call, block: Block) -> CallReading:
-        """Return the imports of a call in a block; empty for most calls."""
-        name = qualified_name(call.func, block.scope)
+    def read(self, call: ast.Call, scope: Scope) -> CallReading:
+        """Return the imports of a call in a scope; empty for most calls."""
+        name = qualified_name(call.func, scope)
         if name in _IMPORT_MODULE:
             arguments = _arguments(call, ("name", "package"))
-            anchors = self._alternatives(arguments.get("package"), block) or ()
-            package = anchors[0] if len(anchors) == 1 else ""
-            names = self._alternatives(arguments.get("name"), block)
-            if names is None:
-                return _UNREADABLE
-            return _reading_of([_absolute(each, package) for each in names])
+            module = self._text(arguments.get("name"), scope)
+            level = len(module or "") - len((module or "").lstrip("."))
+            if module and level:
+                package = self._text(arguments.get("package"), scope)
+                module = resolve_relative(package, level, module[level:]) if package else None
+            return _reading_of(module)
         if name in _DUNDER_IMPORT:
             arguments = _arguments(call, ("name", "globals", "locals", "fromlist", "level"))
-            names = self._alternatives(arguments.get("name"), block)
+            module = self._text(arguments.get("name"), scope)
             level_node = arguments.get("level", ast.Constant(0))
-            level = level_node.value if isinstance(level_node, ast.Constant) else None
-            if names is None or not isinstance(level, int):
+            given = level_node.value if isinstance(level_node, ast.Constant) else None
+            if module is None or not isinstance(given, int):
                 return _UNREADABLE
-            modules = [resolve_relative(self._package, level, each) for each in names]
-            return _reading_of(modules, _names_in_fromlist(arguments.get("fromlist")))
+            names = _names_in_fromlist(arguments.get("fromlist"))
+            return _reading_of(resolve_relative(self._package, given, module), names)
         # ``map(import_module, ...)`` passes an importing function as an argument.
         importers = _IMPORT_MODULE | _DUNDER_IMPORT
-        passes_importer = any(qualified_name(each, block.scope) in importers for each in call.args)
+        passes_importer = any(qualified_name(each, scope) in importers for each in call.args)
         return _UNREADABLE if passes_importer else CallReading()
 
-    def _alternatives(self, node: ast.expr | None, block: Block) -> tuple[str, ...] | None:
-        """Return all values of a string expression; several in a literal loop.
+    def _text(self, node: ast.expr | None, scope: Scope, is_constant: bool = False) -> str | None:
+        """Return the value of a string, a name, an f-string of those, or a sum of those.
 
         Args:
-            node: A string, a name, an f-string of those, or a sum of those.
-            block: Block of the expression.
+            node: Expression.
+            scope: Scope of the expression.
+            is_constant: Whether it is a constant's value. Constants built from other constants are
+                rare; leaving them out avoids recursion.
 
         Returns:
-            The values in loop order; None if they are known only at run time.
+            None if the value is known only at run time.
         """
         parts = _string_parts(node)
         if parts is None:
             return None
-        choices: dict[str, tuple[str, ...]] = {}
+        texts: list[str | None] = []
         for part in parts:
-            if isinstance(part, ast.Name) and part.id not in choices:
-                values = self._name_values(part.id, block)
-                if values is None:
-                    return None
-                choices[part.id] = values
-        if math.prod(map(len, choices.values())) > _MAX_ALTERNATIVES:
-            return None
-        return tuple(
-            _join_parts(parts, dict(zip(choices, values, strict=True)))
-            for values in itertools.product(*choices.values())
-        )
-
-    def _name_values(self, name: str, block: Block) -> tuple[str, ...] | None:
-        """Return the values of a name that a literal loop binds, or of a module's constant."""
-        if name in self._own_names:
-            return (self._own_names[name],)
-        found = self._bindings.find(name, block.scope)
-        around = set(block.owners())
-        loops = [value for _, value in found if isinstance(value, LOOPS) and value in around]
-        if not loops:
-            # Constants built from other constants are rare; leaving them out avoids recursion.
-            parts = _string_parts(self._constant_value(name, block.scope))
-            names = {part.id for part in parts or () if isinstance(part, ast.Name)}
-            if parts is None or not names <= self._own_names.keys():
-                return None
-            return (_join_parts(parts, self._own_names),)
-        loop = loops[0]
-        is_rebound = len(loops) > 1 or any(loop in inner.owners() for inner, _ in found)
-        if is_rebound or not isinstance(loop.target, ast.Name):
-            return None
-        sequence: ast.expr | None = loop.iter
-        if isinstance(sequence, ast.Name):
-            sequence = self._constant_value(sequence.id, block.scope)
-        return None if sequence is None else literal_strings(sequence)
+            if isinstance(part, ast.Name):
+                known = self._own_names.get(part.id)
+                if known is None and not is_constant:
+                    known = self._text(self._constant_value(part.id, scope), scope, True)
+                texts.append(known)
+            else:
+                texts.append(part)
+        return None if None in texts else "".join(map(str, texts))
 
     def _constant_value(self, name: str, scope: Scope) -> ast.expr | None:
         """Return the value of a name that the module binds once."""
         binder, found = scope.find_binder(name), self._bindings.find(name, scope)
-        value = found[0][1] if len(found) == 1 else None
         is_module_level = binder is not None and binder.parent is None
-        return value if is_module_level and isinstance(value, ast.expr) else None
+        return found[0][1] if is_module_level and len(found) == 1 else None
 
 
 def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]:
@@ -154,14 +127,6 @@ def _arguments(call: ast.Call, parameters: Sequence[str]) -> dict[str, ast.expr]
     return arguments
 
 
-def _absolute(name: str, package: str) -> str | None:
-    """Resolve the leading dots of an ``import_module`` name against a Python package."""
-    level = len(name) - len(name.lstrip("."))
-    if level == 0:
-        return name
-    return resolve_relative(package, level, name[level:]) if package else None
-
-
 def _names_in_fromlist(fromlist: ast.expr | None) -> tuple[str, ...] | None:
     """Return a literal ``fromlist``; empty for ``[""]``, an idiom to get the submodule itself."""
     if fromlist is None or (isinstance(fromlist, ast.Constant) and fromlist.value is None):
@@ -170,10 +135,10 @@ def _names_in_fromlist(fromlist: ast.expr | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(filter(None, names))
 
 
-def _reading_of(modules: Sequence[str | None], names: tuple[str, ...] | None = ()) -> CallReading:
-    """Return a reading of valid module names; unreadable if one is not valid."""
+def _reading_of(module: str | None, names: tuple[str, ...] | None = ()) -> CallReading:
+    """Return the reading of a valid module name; unreadable for any other."""
     try:
-        valid = tuple(require_module_name(module) for module in modules)
+        valid = require_module_name(module)
     except (TypeError, ValueError):
         return _UNREADABLE
     return CallReading(valid, names or (), readable=names is not None)
@@ -202,10 +167,6 @@ def _string_parts(node: ast.expr | None) -> list[str | ast.Name] | None:
         else:
             return None
     return parts
-
-
-def _join_parts(parts: Sequence[str | ast.Name], values: Mapping[str, str]) -> str:
-    return "".join(part if isinstance(part, str) else values[part.id] for part in parts)
 
 
 _LISTS_FILES = re.compile(r"[^a-z_](?:[ir]?glob|listdir|scandir|iterdir|walk)\(")

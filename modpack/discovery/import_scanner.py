@@ -23,14 +23,12 @@ from modpack.discovery.file_names import find_file_names
 from modpack.discovery.syntax import (
     COMPREHENSIONS,
     FUNCTIONS,
-    LOOPS,
     Bindings,
     Block,
     BlockPart,
     Function,
     ParsedSource,
     Scope,
-    assigned_names,
     bindings,
     bodies,
     contains_line,
@@ -158,7 +156,7 @@ class _Scanner:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             self._visit_import(statement, block)
         elif isinstance(statement, (Function, ast.ClassDef)):
-            self._bind(statement.name, block, definition=statement)
+            self._bind(statement.name, block)
         elif isinstance(statement, ast.Global):
             block.scope.declared_global.update(statement.names)
         elif isinstance(statement, ast.Delete):
@@ -167,9 +165,8 @@ class _Scanner:
                     if block.scope.binder_of(target.id) is self.scope:
                         self._bindings.append((target.id, block, True))
         else:
-            loop = statement if isinstance(statement, LOOPS) else None
             for name, value in bindings(statement):
-                self._bind(name, block, value, definition=loop)
+                self._bind(name, block, value)
         if self._has_exports and mentions_exports(statement):
             if block.scope is self.scope:
                 self._exports.append((statement, block))
@@ -196,7 +193,6 @@ class _Scanner:
         block: Block,
         value: ast.expr | None = None,
         meaning: str | None = None,
-        definition: ast.stmt | None = None,
     ) -> None:
         scope = block.scope.binder_of(name)
         if meaning is None and isinstance(value, (ast.Name, ast.Attribute)):
@@ -206,7 +202,7 @@ class _Scanner:
         if scope is self.scope:
             self._bindings.append((name, block, False))
         scope.bind(name, meaning or f".{name}")
-        self._values.add(name, scope, block, value or definition)
+        self._values.add(name, scope, block.scope, value)
 
     def _visit_expressions(self, statement: ast.stmt, block: Block) -> None:
         """Find the calls and bindings in a statement's own expressions."""
@@ -218,16 +214,8 @@ class _Scanner:
             elif isinstance(node, ast.Call):
                 self._calls.append((node, inner))
             elif isinstance(node, COMPREHENSIONS):
-                inner = self._enter_comprehension(node, inner)
+                inner = inner.inside(node, scope=inner_scope(node, inner.scope))
             pending.extend(_subexpressions(node, inner))
-
-    def _enter_comprehension(self, node: ast.expr, block: Block) -> Block:
-        scope = inner_scope(node, block.scope)
-        for generator in getattr(node, "generators", ()):
-            for name in assigned_names(generator.target):
-                self._values.add(name, scope, block, generator)
-            block = block.inside(generator, scope=scope)
-        return block
 
     def result(self) -> ModuleScan:
         """Return the scan of the source."""
@@ -258,13 +246,14 @@ class _Scanner:
     def _imports_by_call(self) -> Iterator[_Found]:
         reader = CallReader(self._module, self._package, self._values)
         for call, block in self._calls:
-            reading = reader.read(call, block)
-            if reading.readable and not reading.modules:
+            reading = reader.read(call, block.scope)
+            if reading.readable and reading.module is None:
                 continue
             context = self._contexts.context_of(block)
             position = (call.lineno, call.col_offset)
-            for module in reading.modules:
-                yield *position, _import_statement(module, reading.names, call, context)
+            if reading.module is not None:
+                found = _import_statement(reading.module, reading.names, call, context)
+                yield *position, found
             if not reading.readable and not context.never:
                 excerpt = _excerpt(self._parsed.text, call)
                 yield *position, DynamicImport(excerpt, call.lineno, context.guarded)
