@@ -35,7 +35,6 @@ from modpack.discovery.syntax import (
     import_bindings,
     inner_scope,
     keyword_lines,
-    literal_string,
     literal_strings,
     parse_source,
     qualified_name,
@@ -341,7 +340,8 @@ _EXPORTS = "__all__"
 def mentions_exports(statement: ast.stmt) -> bool:
     """Return whether a statement assigns ``__all__`` or calls one of its methods."""
     if isinstance(statement, ast.Expr):
-        return _method_of_exports(statement.value) is not None
+        method = statement.value.func if isinstance(statement.value, ast.Call) else None
+        return isinstance(method, ast.Attribute) and _is_exports(method.value)
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         return any((alias.asname or alias.name) == _EXPORTS for alias in statement.names)
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
@@ -353,9 +353,10 @@ def mentions_exports(statement: ast.stmt) -> bool:
 
 
 def literal_exports(statements: Iterable[ast.stmt]) -> tuple[str, ...] | None:
-    """Return the names that some statements add to ``__all__``; None if one is computed.
+    """Return the names that some assignments add to ``__all__``; None if one is computed.
 
-    Names of alternatives, and those before another assignment, count as well.
+    Names of alternatives, and those before another assignment, count as well. After a method call,
+    such as ``__all__.extend(names)``, the loaded submodules show the names.
 
     Args:
         statements: Statements that change ``__all__``, in source order.
@@ -369,29 +370,12 @@ def literal_exports(statements: Iterable[ast.stmt]) -> tuple[str, ...] | None:
         elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
             is_sum = isinstance(getattr(statement, "op", ast.Add()), ast.Add)
             value = statement.value if is_sum else None
-        if isinstance(statement, ast.Expr):
-            names = _names_added_by_call(statement.value, tuple(exported))
-        else:
-            names = None if value is None else _concatenate(value, tuple(exported))
+        names = None if value is None else _concatenate(value, tuple(exported))
         if names is None:
             return None
         is_known = True
         exported.update(dict.fromkeys(names))
     return tuple(exported) if is_known else None
-
-
-def _names_added_by_call(call: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
-    method = _method_of_exports(call)
-    if not isinstance(call, ast.Call) or call.keywords:
-        return None
-    if method in ("sort", "reverse") and not call.args:
-        return ()
-    if len(call.args) != 1:
-        return None
-    if method == "extend":
-        return _concatenate(call.args[0], before)
-    text = literal_string(call.args[0]) if method == "append" else None
-    return None if text is None else (text,)
 
 
 def _concatenate(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -408,12 +392,6 @@ def _concatenate(value: ast.expr, before: tuple[str, ...]) -> tuple[str, ...] | 
             return None
         names.extend(strings)
     return tuple(names)
-
-
-def _method_of_exports(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr if _is_exports(node.func.value) else None
-    return None
 
 
 def _is_exports(node: ast.AST) -> bool:
