@@ -75,6 +75,7 @@ class ContextReader:
 
     def context_of(self, block: Block) -> ImportContext:
         """Return the combined context of a block and all blocks around it."""
+        # With a stack, because blocks nest as deeply as the parser accepts.
         unknown: list[Block] = []
         outer: Block | None = block
         while outer is not None and outer not in self._contexts:

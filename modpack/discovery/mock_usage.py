@@ -188,6 +188,7 @@ class _Search:
     def _in_stars(self, table: _Table, name: str) -> str | None:
         """Return the meaning of a name that a module does not bind. A mock may have any name."""
         for star in table.stars:
+            # A star import of a mock may be meant to bind any name that is not a builtin.
             is_mock = star in self._mocked and name not in _BUILTINS
             if is_mock or name in self._exports(star):
                 return f"{star}.{name}"

@@ -153,6 +153,7 @@ class HostEnvironment(ModuleSource):
             if package is None or not package.is_package:
                 return None
             path = list(package.search)
+        # Not importlib.util.find_spec, which imports the parent packages.
         for finder in sys.meta_path:
             spec = _find_spec_with(finder, module, path)
             if spec is not None:
@@ -175,6 +176,7 @@ class HostEnvironment(ModuleSource):
             return CodeKind.EXTENSION
         if origin.endswith(tuple(importlib.machinery.BYTECODE_SUFFIXES)):
             return CodeKind.BYTECODE
+        # A namespace package has no file, and a module in a zip archive has an origin inside of it.
         is_source = origin.endswith(tuple(importlib.machinery.SOURCE_SUFFIXES))
         if is_source and os.path.isfile(origin):  # noqa: PTH113 - called for every module
             return CodeKind.SOURCE

@@ -29,6 +29,7 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import counted, local_folders, portable_text
+from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import InstalledDistribution
 from modpack.environment.importers import Importer, module_dict
 from modpack.errors import SelfTestError
@@ -117,6 +118,7 @@ class Collector:
         self._written: str | None = None
         self._rounds = 0
         self._visible: set[str] = set()
+        self._extern_notes: dict[Diagnostic, None] = {}
         self._hidden = HiddenModules()
         self._path: list[str] = []
         self._tree = ""
@@ -153,7 +155,8 @@ class Collector:
             failure = SelfTestError(source, why.reason, details, why.log, write_anyway)
             if not write_anyway:
                 raise failure
-        notes = list(module_notes([each for each in outcome.modules if each not in told]))
+        differences = [each for each in outcome.modules if each not in told]
+        notes = [*module_notes(differences), *self._extern_notes]
         are_settings_unused = judge.cases and not result.needs_settings
         if notes or (are_settings_unused and self._builder.torch_settings):
             if are_settings_unused:
@@ -241,6 +244,15 @@ class Collector:
                 new.add(root)
         new -= self._visible
         self._visible |= new
+        for name, by in result.blocked:
+            if name in shown and root_of(name) in new:
+                text = (
+                    f"{by} is extern, but imports {name}, which is interned; in the loading "
+                    f"environment, {by} needs a copy of its own"
+                )
+                hint = f"Intern {root_of(by)} too, or extern {root_of(name)}."
+                note = Diagnostic.from_code("extern-needs-interned", by, text, hint=hint)
+                self._extern_notes[note] = None
         if new:
             self._written = None
         return bool(new)

@@ -56,6 +56,7 @@ def unwrap_functions(value: Any) -> Iterator[FunctionType]:
         if id(each) in seen:
             continue
         seen.add(id(each))
+        # functools.wraps sets __wrapped__; other decorators keep the function in a closure.
         if is_a(each, FunctionType):
             yield each
             todo += [cell.cell_contents for cell in each.__closure__ or () if _holds_function(cell)]

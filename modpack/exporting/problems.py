@@ -217,6 +217,7 @@ class MissingModules:
         if rule is not None and rule.action is not Action.INTERN and rule.names_explicitly(module):
             return None
         edges = [e for e in self._walker.graph.edges_to(module) if e.kind.is_dependency]
+        # A re-exported package worked without the module, unless a rule of the user wants it.
         if rule is None or rule.origin is RuleOrigin.PRESET:
             without = [
                 e.importer for e in edges if self._walker.is_excluded_for(e.importer, module)
@@ -313,6 +314,7 @@ def find_notes(
     shadowed = list(dead_rules(rules, lambda root: installed.owner(root, None) is not Owner.LOCAL))
     for each in shadowed:
         yield Diagnostic.from_code("shadowed-rule", str(each.rule), str(each))
+    # A rule that an earlier one shadows matches no module for that reason.
     known = {id(each.rule) for each in shadowed}
     yield from _near_misses(plan, [rule for rule in unused if id(rule) not in known])
     yield from _dynamic_imports(plan, walker, libraries)
