@@ -354,8 +354,9 @@ def _dynamic_imports(
     for module in plan.modules(Action.INTERN):
         if module in libraries.get(root_of(module), {}):
             continue
-        scan = walker.scan(module)
-        if scan.imports_listed and walker.is_loaded(module):
+        scan, graph = walker.scan(module), plan.graph
+        edges = (e for name in graph.successors(module) for e in graph.edges_between(module, name))
+        if scan.imports_listed and any(edge.kind is ImportKind.LIVE_MODULE for edge in edges):
             continue  # the package includes the loaded modules of that folder
         for unreadable in scan.unreadable:
             yield Diagnostic.from_code(
