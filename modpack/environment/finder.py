@@ -155,7 +155,11 @@ class HostEnvironment(ModuleSource):
             path = list(package.search)
         # Not importlib.util.find_spec, which imports the parent packages.
         for finder in sys.meta_path:
-            spec = _find_spec_with(finder, module, path)
+            find = getattr(finder, "find_spec", None)
+            if finder is PathFinder:
+                spec = _find_in_folders(module, sys.path if path is None else path)
+            else:
+                spec = find(module, path, None) if find is not None else None
             if spec is not None:
                 return spec
         return None
@@ -243,13 +247,6 @@ class ImportedEnvironment(ModuleSource):
             return self._importer.import_module(module)
         except ModuleNotFoundError:
             return None
-
-
-def _find_spec_with(finder: object, module: str, path: list[str] | None) -> ModuleSpec | None:
-    if finder is PathFinder:
-        return _find_in_folders(module, sys.path if path is None else path)
-    find = getattr(finder, "find_spec", None)
-    return cast("ModuleSpec | None", find(module, path, None)) if find is not None else None
 
 
 def _find_in_folders(module: str, folders: Sequence[object]) -> ModuleSpec | None:

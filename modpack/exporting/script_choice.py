@@ -25,7 +25,6 @@ from modpack.discovery.syntax import import_bindings, targets_of
 from modpack.environment.finder import is_a
 from modpack.exporting.live_code import (
     absolute_file,
-    is_constant,
     nested_codes,
     resolve_name,
     unwrap_functions,
@@ -35,6 +34,7 @@ from modpack.saving.function_source import FUTURE_FLAGS, same_code
 
 _ABSENT = object()
 _MAX_LITERAL_LENGTH = 500
+_ATOMS = (int, float, str, bytes, bool, type(None), type(...))
 _CONTAINERS = (
     *(dict, list, set),
     *(collections.OrderedDict, collections.defaultdict, collections.deque, collections.Counter),
@@ -436,14 +436,15 @@ def _literal_of(value: Any) -> str | None:
     >>> _literal_of((1, "a")), _literal_of([1]), _literal_of(float("nan"))
     ("(1, 'a')", None, None)
     """
-    text = repr(value) if is_constant(value) and _is_finite(value) else None
-    return text if text is not None and len(text) <= _MAX_LITERAL_LENGTH else None
+    text = repr(value) if _is_immutable(value) else ""
+    return text if 0 < len(text) <= _MAX_LITERAL_LENGTH else None
 
 
-def _is_finite(value: Any) -> bool:
+def _is_immutable(value: Any) -> bool:
     if type(value) is tuple:
-        return all(map(_is_finite, value))
-    return type(value) is not complex and (type(value) is not float or math.isfinite(value))
+        return all(map(_is_immutable, value))
+    # There are no literals of infinity and of numbers that are none.
+    return type(value) in _ATOMS and (type(value) is not float or math.isfinite(value))
 
 
 def is_literal(expression: ast.expr | None, value: Any) -> bool:
