@@ -47,7 +47,7 @@ from modpack.report.facts import (
     plan_with_uses,
     sources_here,
 )
-from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.security.signing import check_signatures
 from modpack.trust.code_listing import list_code
 
@@ -93,8 +93,7 @@ def mock_facts(
 def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -> AuditFacts:
     """Audit a package file without executing or unpickling its contents.
 
-    A ``torch.package`` archive records neither rules nor versions. The audit derives what it can
-    from the contents.
+    A ``torch.package`` archive records neither rules, nor versions, nor imports.
 
     Args:
         source: A package file, or the folder of an unzipped package, of modpack or torch.package.
@@ -110,7 +109,7 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
         check_signatures(archive, keys, source)
-        plan = read_evidence(archive)
+        plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
         provider_of = recorded_provider(archive, plan, manifest, environment)

@@ -75,6 +75,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
+    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
     for mock in audit.mocks:
         for event in mock.events:
             if event.kind is MockEventKind.USED:
@@ -82,9 +83,11 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
                 text = f"{what} {done} in the self-test, but {mock.module} is mocked"
                 yield Diagnostic.from_code("mock-called", mock.module, text, event.location)
         importers = importers_by_name(mock)
-        if mock.risk is not MockRisk.CALLED and (mock.uses or importers):
+        # torch.package does not record imports, so each of its mocks may be in use.
+        if mock.risk is not MockRisk.CALLED and (mock.uses or importers or is_foreign):
             location = _first_location(importers)
-            where = f"{_list_names(each.importer for each in importers)} imports {mock.module}"
+            names = _list_names(each.importer for each in importers)
+            where = f"{names} imports {mock.module}" if importers else f"{mock.module} is mocked"
             if mock.uses:
                 first, more = mock.uses[0], len(mock.uses) - 1
                 location = first.location
@@ -153,9 +156,6 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     reported = {problem.subject for problem in audit.problems}
     reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit.modules)
-    # torch.package does not record whether an import is conditional.
-    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
-    code = "import-unresolved" if is_foreign else "missing-module"
     for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - reported - roots):
         edges = [
             edge
@@ -168,7 +168,7 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
         location = location_of(first.importer, files.get(first.importer), first.line)
         by = _list_names(edge.importer for edge in edges)
         text = f"{by} imports {module}, which is neither in the package nor extern"
-        yield Diagnostic.from_code(code, module, text, location)
+        yield Diagnostic.from_code("missing-module", module, text, location)
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:

@@ -10,7 +10,7 @@ from typing import Final
 from modpack.archive import layout
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
-from modpack.archive.records import load_environment, read_plan, read_tensors
+from modpack.archive.records import load_environment, read_tensors
 from modpack.core.environment import RecordedDistribution, RecordedEnvironment
 from modpack.core.graph import DependencyGraph
 from modpack.core.names import normalized_distribution as normalized
@@ -32,7 +32,7 @@ from modpack.report.diff_facts import (
 )
 from modpack.report.distribution_index import recorded_provider, with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
-from modpack.report.package_info import facts_of, read_checked_manifest
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.report.text_diff import WorkBudget, as_text, text_difference
 
 
@@ -102,7 +102,7 @@ def read_compared_package(archive: Archive) -> ComparedPackage:
         ArchiveError: If it is not a package, or damaged.
     """
     manifest = read_checked_manifest(archive)
-    plan = read_plan(archive, manifest) if manifest is not None else Plan({})
+    plan = recorded_plan(archive, manifest)
     # Imports are compared as lines of sources, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)

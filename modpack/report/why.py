@@ -30,7 +30,7 @@ from modpack.report.facts import (
     importers_of,
     location_of,
 )
-from modpack.report.package_info import facts_of, read_checked_manifest, read_evidence
+from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 
 _STRENGTH: Final = (
     ImportKind.EXPLICIT,
@@ -159,7 +159,7 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
-        plan = read_evidence(archive, with_uses=False)
+        plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
         provider_of = recorded_provider(archive, plan, manifest, environment)
@@ -208,8 +208,6 @@ def why(
         notes=tuple(note for note in plan.notes if note.subject == module),
     )
     decision = plan.decisions.get(module)
-    if facts is None and decision is not None:  # a folder of torch.package, which has no record
-        facts = ModuleFacts(module, decision.action)
     if facts is None:
         return found
     return replace(

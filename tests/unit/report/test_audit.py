@@ -171,13 +171,6 @@ def test_torch_package_archives_are_audited(archive):
     assert not [each for each in audit.findings if each.code == "missing-module"]
 
 
-def test_mocks_of_torch_package_have_importers():
-    audit = audit_package(FIXTURES / "torch-2.13-py3.11" / "with_mock.pt")
-    mocks = {mock.module: mock for mock in audit.mocks}
-    assert mocks["heavytracker"].importers
-    assert mocks["heavytracker"].uses
-
-
 def rewritten(package, copy, record, content):
     with open_archive(package) as archive, ArchiveWriter(copy) as writer:
         for name in archive.names():

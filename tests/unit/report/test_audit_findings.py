@@ -182,17 +182,6 @@ def test_missing_module_imported_at_once_is_an_error():
     assert (finding.subject, finding.location) == ("gone", "shop/net.py:3")
 
 
-def test_missing_module_of_torch_package_is_a_warning(tmp_path):
-    foreign = PackageFacts("old.pt", 1, "torch.package", "0", (NET,), (), StorageFacts(0, 0))
-    graph = DependencyGraph()
-    graph.mark_root("shop.net")
-    graph.add_edge(Edge("shop.net", "gone", ImportKind.REQUIRED, 3))
-    told = [each for each in found(modules=(NET,), graph=graph, package=foreign)]
-    assert [each.severity for each in told if each.code == "import-unresolved"] == [
-        Severity.WARNING
-    ]
-
-
 def test_missing_module_in_the_plan_is_reported_once():
     graph = DependencyGraph()
     graph.mark_root("shop")
