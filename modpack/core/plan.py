@@ -123,7 +123,6 @@ class Plan:
         distributions: The distributions whose metadata the package includes, by name.
         self_test_summary: The result of the self-test in one line. Empty if there was none.
         mock_uses: Uses of mocked modules in packaged code.
-        has_mock_uses: Whether ``mock_uses`` was computed, which some plans do without.
     """
 
     decisions: Mapping[str, Decision]
@@ -134,7 +133,6 @@ class Plan:
     distributions: tuple[PlannedDistribution, ...] = ()
     self_test_summary: str = ""
     mock_uses: tuple[MockUse, ...] = field(default=(), compare=False)
-    has_mock_uses: bool = field(default=False, compare=False)
 
     def modules(self, action: Action) -> list[str]:
         """Return the modules with this decision, sorted."""

@@ -1,4 +1,4 @@
-"""Audits of packages and plans, and gates: conditions that fail an audit in CI."""
+"""Audits of packages, and gates: conditions that fail an audit in CI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from modpack.core.process import phase
 from modpack.core.rules import Action
 from modpack.core.selftest import SelfTestRecord
 from modpack.diagnostics import Diagnostic, Severity, diagnostic_codes, implied_codes
-from modpack.discovery.distributions import DistributionIndex
 from modpack.report.audit_facts import (
     LICENSE,
     AuditFacts,
@@ -35,17 +34,12 @@ from modpack.report.audit_findings import (
 )
 from modpack.report.distribution_index import (
     distributions_of,
-    installed_provider,
     recorded_provider,
     with_distributions,
 )
 from modpack.report.facts import (
     ModuleFacts,
     UseFacts,
-    importers_of,
-    plan_facts,
-    plan_with_uses,
-    sources_here,
 )
 from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.security.signing import check_signatures
@@ -119,50 +113,20 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
                 *pickle_findings(archive, manifest, code),
                 *dangerous_names(code),
             ]
-    modules = (
-        facts if facts.importers else replace(facts, importers=importers_of(plan, facts.module))
-        for facts in package.modules
-    )
+    modules = tuple(with_distributions(package.modules, provider_of))
+    externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     audit = AuditFacts(
-        package.path,
-        tuple(with_distributions(modules, provider_of)),
         package,
+        modules,
+        mocks=mock_facts(plan, package.self_test, modules),
+        distributions=distributions_of(modules, plan.graph),
+        notes=plan.notes,
+        graph=plan.graph,
         environment=environment,
+        absent=frozenset(each.module for each in externs if each.location is None),
         files=tuple(each for each in package.resources if each.kind.comes_with_code),
         code=code,
         is_verified=bool(keys),
-    )
-    return _completed(audit, plan, scanned)
-
-
-def audit_plan(subject: str, plan: Plan) -> AuditFacts:
-    """Audit a plan of this process.
-
-    Reads source files, and the versions and licenses of installed distributions.
-
-    Args:
-        subject: The name of the plan in reports.
-        plan: The plan that ``PackageExporter.plan()`` returned.
-    """
-    facts = plan_facts(plan)
-    plan = plan_with_uses(plan, lambda: sources_here(plan))
-    provider_of = installed_provider(plan, DistributionIndex())
-    modules = tuple(with_distributions(facts.modules, provider_of))
-    audit = AuditFacts(subject, modules, problems=facts.problems, files=facts.files)
-    return _completed(audit, plan)
-
-
-def _completed(audit: AuditFacts, plan: Plan, scanned: Sequence[Diagnostic] = ()) -> AuditFacts:
-    """Return the audit with the facts that follow from its modules and the plan."""
-    externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
-    self_test = audit.package.self_test if audit.package is not None else None
-    audit = replace(
-        audit,
-        mocks=mock_facts(plan, self_test, audit.modules),
-        distributions=distributions_of(audit.modules, plan.graph),
-        notes=plan.notes,
-        graph=plan.graph,
-        absent=frozenset(each.module for each in externs if each.location is None),
     )
     return replace(audit, findings=find_all(audit, scanned))
 

@@ -75,7 +75,7 @@ def find_all(audit: AuditFacts, scanned: Sequence[Diagnostic] = ()) -> tuple[Dia
 
 
 def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
-    is_foreign = audit.package is not None and audit.package.format == _OF_TORCH_PACKAGE
+    is_foreign = audit.package.format == _OF_TORCH_PACKAGE
     for mock in audit.mocks:
         for event in mock.events:
             if event.kind is MockEventKind.USED:
@@ -94,7 +94,7 @@ def _mocks(audit: AuditFacts) -> Iterator[Diagnostic]:
                 scope = f"{first.importer}.{first.scope}" if first.scope else first.importer
                 where = f"{used_name(first)} is used in {scope}"
                 where += f", and in {counted(more, 'more location')}" if more else ""
-            yield _observed(mock, where, location, audit.package is None or audit.is_verified)
+            yield _observed(mock, where, location, audit.is_verified)
 
 
 def _observed(mock: MockFacts, where: str, location: str | None, is_own: bool) -> Diagnostic:
@@ -153,8 +153,7 @@ def _extern_text(code: str, subject: str, facts: ModuleFacts) -> str:
 def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Yield modules that loading needs, but that no decision covers."""
     known = {facts.module for facts in audit.modules}
-    reported = {problem.subject for problem in audit.problems}
-    reported |= {note.subject for note in audit.notes if note.code == _ABSENT}
+    reported = {note.subject for note in audit.notes if note.code == _ABSENT}
     roots, files = set(audit.graph.roots()), files_of(audit.modules)
     for module in sorted(audit.graph.reachable_nodes(at_once=True) - known - reported - roots):
         edges = [
@@ -172,7 +171,7 @@ def _missing(audit: AuditFacts) -> Iterator[Diagnostic]:
 
 
 def _notes(audit: AuditFacts) -> Iterator[Diagnostic]:
-    self_test = audit.package.self_test if audit.package is not None else None
+    self_test = audit.package.self_test
     for note in audit.notes:
         # A passed self-test is what the hint of this note asks for.
         is_settled = note.code == "dynamic-import-library" and self_test and self_test.passed
@@ -196,8 +195,6 @@ def _overrides(modules: Sequence[ModuleFacts]) -> Iterator[Diagnostic]:
 def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
     """Yield findings about the package as a whole."""
     package = audit.package
-    if package is None:
-        return
     if package.format == _OF_TORCH_PACKAGE:
         text = "torch.package wrote this package, without rules, versions, licenses, or a self-test"
         yield Diagnostic.from_code("torch-package-archive", package.path, text)

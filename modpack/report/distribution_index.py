@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from typing import Final, TypeAlias
 
 from modpack.archive.base import Archive
@@ -21,7 +20,6 @@ from modpack.core.names import normalized_distribution as normalized
 from modpack.core.names import root_of
 from modpack.core.plan import Plan
 from modpack.core.rules import Action, Owner
-from modpack.discovery.distributions import DistributionIndex, InstalledDistribution
 from modpack.report.audit_facts import DistributionFacts
 from modpack.report.facts import ModuleFacts
 
@@ -70,28 +68,6 @@ def recorded_provider(
         is_ours = root_of(facts.module) == "modpack"
         ours = environment.modpack_distribution if is_ours else None
         return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
-
-    return provider_of
-
-
-def installed_provider(plan: Plan, index: DistributionIndex) -> Provider:
-    """Return a provider of the installed distributions, for a plan of this process."""
-
-    @cache
-    def described(found: InstalledDistribution) -> RecordedDistribution:
-        license = index.license_of(found)
-        return RecordedDistribution(found.name, found.version, found.editable, license)
-
-    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
-        if facts.provided_by is Owner.STDLIB:
-            return None
-        root = root_of(facts.module)
-        if facts.provided_by is Owner.RUNTIME:
-            found = index.named("torch" if root in _TORCHS else root)
-        else:
-            location = plan.decisions[facts.module].location
-            found = index.distribution_of(facts.module, location)
-        return described(found) if found is not None else None
 
     return provider_of
 

@@ -130,8 +130,6 @@ class PageData:
     @property
     def verdict(self) -> str:
         """The outcome, as a short text."""
-        if self.audit.problems:
-            return f"{counted(len(self.audit.problems), 'problem')}; export not possible"
         counts = [
             counted(self.severities[severity], severity.value)
             for severity in Severity
@@ -141,14 +139,13 @@ class PageData:
 
     @property
     def alarming(self) -> int:
-        """Number of problems, errors and warnings."""
-        found = self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
-        return found + len(self.audit.problems)
+        """Number of errors and warnings."""
+        return self.severities[Severity.ERROR] + self.severities[Severity.WARNING]
 
     @property
     def worst(self) -> str:
         """The most severe of all findings. ``fine`` without errors and warnings."""
-        if self.audit.problems or self.severities[Severity.ERROR]:
+        if self.severities[Severity.ERROR]:
             return Severity.ERROR.value
         return Severity.WARNING.value if self.severities[Severity.WARNING] else "fine"
 
@@ -167,12 +164,9 @@ class PageData:
 
     def composition(self) -> tuple[Bar, ...]:
         """Return the composition of the package by size."""
-        package = self.audit.package
-        if package is None:
-            return ()
         return _bars(
             [
-                ("tensor storages", package.storages.size_bytes),
+                ("tensor storages", self.audit.package.storages.size_bytes),
                 ("code", sum(facts.size_bytes or 0 for facts in self.audit.modules)),
                 ("saved objects and resources", _resources(self.audit, comes_with_code=False)),
                 ("files included with the code", _resources(self.audit, comes_with_code=True)),
@@ -196,7 +190,7 @@ class PageData:
 
     def hooks(self) -> tuple[HookView, ...]:
         """Return the hooks of saved objects, grouped by kind and callable."""
-        alike = hooks_by_callable(self.audit.package.hooks if self.audit.package else ())
+        alike = hooks_by_callable(self.audit.package.hooks)
         return tuple(
             HookView(
                 resource,
@@ -209,10 +203,8 @@ class PageData:
 
 
 def _resources(audit: AuditFacts, comes_with_code: bool) -> int:
-    resources = audit.package.resources if audit.package is not None else ()
-    return sum(
-        each.size_bytes for each in resources if each.kind.comes_with_code is comes_with_code
-    )
+    chosen = (r for r in audit.package.resources if r.kind.comes_with_code is comes_with_code)
+    return sum(each.size_bytes for each in chosen)
 
 
 def _bars(sizes: Iterable[tuple[str, int]]) -> tuple[Bar, ...]:
@@ -243,7 +235,7 @@ def html_report(
     ):
         if number > limit:
             reason = f"the report would show {number} {noun}, and the limit is {limit}"
-            raise ArchiveError(audit.subject, reason, hint="Run modpack audit instead.")
+            raise ArchiveError(audit.path, reason, hint="Run modpack audit instead.")
     audit = replace(audit, graph=drawn_graph(audit))
     style = _asset("report.css")
     boot = _asset("boot.js")

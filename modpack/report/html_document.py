@@ -277,7 +277,7 @@ def sources_document(audit: AuditFacts, sources: PackagedSources) -> dict[str, J
     """
     texts = {printable(module): packed(text) for module, text in sources.texts.items()}
     missing = {printable(module): printable(why) for module, why in sources.left_out.items()}
-    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.subject)}
+    return {"texts": dict(texts), "missing": dict(missing), "file": printable(audit.path)}
 
 
 def _safe(value: Json) -> Json:

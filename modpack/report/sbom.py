@@ -45,7 +45,7 @@ from modpack.core.text import printable
 from modpack.errors import ArchiveError
 from modpack.report.audit_facts import AuditFacts
 from modpack.report.distribution_index import OUR_LICENSE, PYTHONS_LICENSE
-from modpack.report.facts import ModuleFacts, PackageFacts
+from modpack.report.facts import ModuleFacts
 
 _DECLARED: Final = LicenseAcknowledgement.DECLARED
 """Licenses come from metadata. They are not verified."""
@@ -75,8 +75,9 @@ class _Draft:
         needs: Keys of the direct dependencies of each component, and of saved objects (``""``).
     """
 
-    def __init__(self, audit: AuditFacts, package: PackageFacts) -> None:
-        self._subject = audit.subject
+    def __init__(self, audit: AuditFacts) -> None:
+        package = audit.package
+        self._subject = audit.path
         recorded = RecordedEnvironment(package.python, torch=package.torch)
         self._environment = audit.environment or recorded
         self._own_version = (package.writer or "").removeprefix("modpack ") or None
@@ -271,17 +272,14 @@ def sbom_of(
         timestamp: Time of the document. None to omit it.
 
     Raises:
-        ValueError: If it is the audit of a plan.
         ArchiveError: If the package records values that such a document cannot contain.
     """
     package = audit.package
-    if package is None:
-        raise ValueError(f"{audit.subject} is a plan. Only packages have a bill of materials.")
-    draft = _Draft(audit, package)
+    draft = _Draft(audit)
     number = sum(map(len, draft.needs.values()))
     if number > _MAX_NEEDS:
         reason = f"the bill of materials has {number} dependencies, and the limit is {_MAX_NEEDS}"
-        raise ArchiveError(audit.subject, reason)
+        raise ArchiveError(audit.path, reason)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         bom_ref="model",

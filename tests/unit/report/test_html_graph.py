@@ -9,6 +9,7 @@ from modpack.report.audit_facts import AuditFacts
 from modpack.report.facts import ModuleFacts
 from modpack.report.html_document import drawn_graph, previous_on_chains
 from modpack.report.package_info import NEEDED_BY_MOCKS
+from tests.described_packages import package_of
 
 SAVED = "<model/net.pkl>"
 INPUTS = "<.data/modpack/self_test/0/inputs.pkl>"
@@ -22,7 +23,7 @@ def audit_of(*edges: tuple[str, str], roots: tuple[str, ...] = (INPUTS, SAVED)) 
         graph.add_edge(Edge(importer, imported, ImportKind.REQUIRED))
     decided = dict.fromkeys(imported for _, imported in edges)
     modules = tuple(ModuleFacts(each, Action.INTERN) for each in decided)
-    return AuditFacts("x", modules, graph=graph)
+    return AuditFacts(package_of(), modules, graph=graph)
 
 
 def test_chains_from_self_test_inputs_come_last():
@@ -40,11 +41,11 @@ def test_graph_adds_imports_of_mocks():
         ModuleFacts("types", Action.EXTERN, NEEDED_BY_MOCKS, provided_by=Owner.STDLIB),
         ModuleFacts("json", Action.EXTERN, "implicit", provided_by=Owner.STDLIB),
     )
-    graph = drawn_graph(AuditFacts("x", modules))
+    graph = drawn_graph(AuditFacts(package_of(), modules))
     assert graph.predecessors("_modpack_mock") == ("spy",)
     assert graph.successors("_modpack_mock") == ("types",)
 
 
 def test_graph_without_mock_runtime_has_no_mock_imports():
-    graph = drawn_graph(AuditFacts("x", (ModuleFacts("spy", Action.MOCK),)))
+    graph = drawn_graph(AuditFacts(package_of(), (ModuleFacts("spy", Action.MOCK),)))
     assert len(graph) == 0
