@@ -26,20 +26,6 @@ def _gates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ..
         raise click.BadParameter(str(failure), ctx, parameter) from failure
 
 
-def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) -> None:
-    """Print the codes of findings and exit, if ``--list-codes`` is given."""
-    if not is_given or ctx.resilient_parsing:
-        return
-    from modpack.diagnostics import diagnostic_codes
-    from modpack.report.format import table
-
-    rows = table(("bold", "left"), ("", "left"), ("", "left"))
-    for code in diagnostic_codes("audit").values():
-        rows.add_row(code.code, code.severity.value, code.meaning)
-    show(rows)
-    ctx.exit()
-
-
 @command(
     "audit",
     epilog="Exit status: 0 if the audit passes, 1 if it finds an error or a match of --fail-on, 2 "
@@ -54,14 +40,6 @@ def _list_codes(ctx: click.Context, parameter: click.Parameter, is_given: bool) 
     callback=_gates,
     help="Fail on findings with this code, severity, or license. Repeatable; accepts a "
     "comma-separated list.",
-)
-@click.option(
-    "--list-codes",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list_codes,
-    help="List all codes of findings with their meanings.",
 )
 @key_option
 def audit_command(file: str, gates: list[Gate], keys: tuple[str, ...], as_json: bool) -> bool:
@@ -81,7 +59,6 @@ def audit_command(file: str, gates: list[Gate], keys: tuple[str, ...], as_json: 
       modpack audit model.modpack
       modpack audit model.modpack --fail-on extern-unpinned --fail-on 'license:GPL*'
       modpack audit model.modpack --fail-on mock-not-observed --key team.pub
-      modpack audit --list-codes
     """
     from modpack.report.audit import audit_package, judge
     from modpack.security.signing_keys import read_public

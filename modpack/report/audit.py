@@ -34,7 +34,6 @@ from modpack.report.audit_findings import (
 )
 from modpack.report.distribution_index import (
     distributions_of,
-    recorded_provider,
     with_distributions,
 )
 from modpack.report.facts import (
@@ -106,14 +105,13 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
         plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
-        provider_of = recorded_provider(archive, plan, manifest, environment)
+        modules = with_distributions(package.modules, archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
             code = list_code(archive, manifest)
             scanned = [
                 *pickle_findings(archive, manifest, code),
                 *dangerous_names(code),
             ]
-    modules = tuple(with_distributions(package.modules, provider_of))
     externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     audit = AuditFacts(
         package,
@@ -207,6 +205,6 @@ def _explain_unknown_gate(text: str, word: str, has_pattern: bool) -> str:
         return f"{text!r}: only license: accepts a pattern after the colon."
     near = get_close_matches(word, [*codes, *_SEVERITIES], n=1)
     if not near:
-        return f"unknown code {text!r}. List all codes with: modpack audit --list-codes"
+        return f"unknown code {text!r}. The reference page on diagnostics lists all codes."
     meant = f"{LICENSE}:GPL*" if near[0] == LICENSE else near[0]
     return f"unknown code {text!r}. Did you mean {meant!r}?"

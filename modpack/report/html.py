@@ -39,7 +39,6 @@ from modpack.report.facts import (
 )
 from modpack.report.html_document import (
     PackagedSources,
-    drawn_graph,
     packed,
     page_document,
     sources_document,
@@ -236,7 +235,6 @@ def html_report(
         if number > limit:
             reason = f"the report would show {number} {noun}, and the limit is {limit}"
             raise ArchiveError(audit.path, reason, hint="Run modpack audit instead.")
-    audit = replace(audit, graph=drawn_graph(audit))
     style = _asset("report.css")
     boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")

@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 
 from modpack.archive.reader import open_archive
 from modpack.cli import cli
-from modpack.diagnostics import diagnostic_codes
 from modpack.writing.writer import ArchiveWriter
 
 ROOT = Path(__file__).parents[2]
@@ -224,12 +223,3 @@ def test_audit_does_not_change_file(package):
     before = package.read_bytes()
     run(package)
     assert package.read_bytes() == before
-
-
-def test_list_codes_prints_every_code_of_audits():
-    result = run("--list-codes")
-    assert result.exit_code == 0
-    lines = [line.split() for line in result.stdout.splitlines()]
-    severities = {words[0]: words[1] for words in lines if len(words) > 1}
-    for code in diagnostic_codes("audit").values():
-        assert severities[code.code] == code.severity.value

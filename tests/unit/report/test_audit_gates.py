@@ -99,8 +99,8 @@ def test_parse_gate_accepts_license_pattern():
         ("license", "license:GPL*"),
         ("license:", "license:GPL*"),
         ("mock-called:spy", "only license:"),
-        ("zzzzzz", "modpack audit --list-codes"),
-        ("", "modpack audit --list-codes"),
+        ("zzzzzz", "reference page on diagnostics"),
+        ("", "reference page on diagnostics"),
     ],
 )
 def test_parse_gate_rejects_unknown_code_with_hint(text, expected):
