@@ -30,7 +30,7 @@ from modpack.report.diff_facts import (
     changed_fields,
     fields_of,
 )
-from modpack.report.distribution_index import recorded_provider, with_distributions
+from modpack.report.distribution_index import with_distributions
 from modpack.report.facts import ModuleFacts, PackageFacts
 from modpack.report.package_info import facts_of, read_checked_manifest, recorded_plan
 from modpack.report.text_diff import WorkBudget, as_text, text_difference
@@ -106,8 +106,7 @@ def read_compared_package(archive: Archive) -> ComparedPackage:
     # Imports are compared as lines of sources, so the importers of modules are not needed.
     facts = facts_of(archive, manifest, replace(plan, graph=DependencyGraph()))
     environment = load_environment(archive, manifest)
-    provider_of = recorded_provider(archive, plan, manifest, environment)
-    modules = tuple(with_distributions(facts.modules, provider_of))
+    modules = with_distributions(facts.modules, archive, plan, manifest, environment)
     return ComparedPackage(
         archive,
         manifest,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from modpack.archive.base import Archive
 from modpack.archive.manifest import Manifest
@@ -30,14 +30,14 @@ _TORCHS: Final = frozenset({"torch", "torchgen", "functorch"})
 """The top-level modules of torch's distribution."""
 
 
-Provider: TypeAlias = Callable[[ModuleFacts], RecordedDistribution | None]
-"""Returns the distribution of a module, or None if it is unknown."""
-
-
-def recorded_provider(
-    archive: Archive, plan: Plan, verify: Manifest | None, environment: RecordedEnvironment
-) -> Provider:
-    """Return a provider of the distributions that a package records.
+def with_distributions(
+    modules: Iterable[ModuleFacts],
+    archive: Archive,
+    plan: Plan,
+    verify: Manifest | None,
+    environment: RecordedEnvironment,
+) -> tuple[ModuleFacts, ...]:
+    """Return modules of a package with the name, version, and license of their distributions.
 
     Raises:
         ArchiveError: If a metadata record is damaged.
@@ -55,35 +55,32 @@ def recorded_provider(
             license=license_of(parse_headers(text)),
         )
         interned.update(dict.fromkeys(each.modules, described))
-
-    def provider_of(facts: ModuleFacts) -> RecordedDistribution | None:
-        if facts.action is Action.INTERN:
-            return interned.get(facts.module)
-        if facts.action is not Action.EXTERN or facts.provided_by is Owner.STDLIB:
-            return None
-        if facts.provided_by is not Owner.RUNTIME:
-            return environment.provider_of(facts.module)
-        if root_of(facts.module) in _TORCHS:
-            return environment.torch_distribution
-        is_ours = root_of(facts.module) == "modpack"
-        ours = environment.modpack_distribution if is_ours else None
-        return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
-
-    return provider_of
-
-
-def with_distributions(
-    modules: Iterable[ModuleFacts], provider_of: Provider
-) -> Iterator[ModuleFacts]:
-    """Yield the modules with the name, version, and license of their distributions."""
+    found = []
     for facts in modules:
-        found = provider_of(facts)
-        if found is not None:
-            yield facts.of_distribution(found)
+        provider = None
+        if facts.action is Action.INTERN:
+            provider = interned.get(facts.module)
+        elif facts.action is Action.EXTERN:
+            provider = _provider(facts, environment)
+        if provider is not None:
+            facts = facts.of_distribution(provider)
         elif facts.provided_by is Owner.STDLIB:
-            yield replace(facts, license=PYTHONS_LICENSE)
-        else:
-            yield facts
+            facts = replace(facts, license=PYTHONS_LICENSE)
+        found.append(facts)
+    return tuple(found)
+
+
+def _provider(facts: ModuleFacts, environment: RecordedEnvironment) -> RecordedDistribution | None:
+    """Return the distribution of an extern module at export, or None."""
+    if facts.provided_by is Owner.STDLIB:
+        return None
+    if facts.provided_by is not Owner.RUNTIME:
+        return environment.provider_of(facts.module)
+    root = root_of(facts.module)
+    if root in _TORCHS:
+        return environment.torch_distribution
+    ours = environment.modpack_distribution if root == "modpack" else None
+    return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
 
 
 def distributions_of(

@@ -21,7 +21,7 @@ from modpack.core.selftest import SelfTestRecord
 from modpack.core.text import printable
 from modpack.diagnostics import Diagnostic
 from modpack.errors import ModpackError
-from modpack.report.distribution_index import recorded_provider, with_distributions
+from modpack.report.distribution_index import with_distributions
 from modpack.report.facts import (
     ImporterFacts,
     ModuleFacts,
@@ -162,8 +162,8 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
         plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
         environment = load_environment(archive, manifest)
-        provider_of = recorded_provider(archive, plan, manifest, environment)
-    modules = {facts.module: facts for facts in package.modules}
+        described = with_distributions(package.modules, archive, plan, manifest, environment)
+    modules = {facts.module: facts for facts in described}
     # Saved objects are nodes of the graph, too, but not modules.
     known = {*modules, *(node for node in plan.graph.nodes() if not node.startswith("<"))}
     if module not in known:
@@ -172,9 +172,7 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
             f"{package.path}: the package neither contains nor imports module {module!r}",
             hint=f"Did you mean {' or '.join(map(printable, near))}?" if near else "",
         )
-    found = [modules[module]] if module in modules else []
-    facts = next(with_distributions(found, provider_of), None)
-    reasons = why(plan, module, facts, path=package.path, self_test=package.self_test)
+    reasons = why(plan, module, modules.get(module), path=package.path, self_test=package.self_test)
     waiting = package.waiting
     return replace(reasons, imported=waiting.why_loaded(module) if waiting is not None else None)
 
