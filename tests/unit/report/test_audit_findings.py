@@ -274,18 +274,6 @@ def test_process_namespace_has_its_reason():
     assert "it asks for its file by name" in finding.message
 
 
-def test_modules_overridden_by_a_hook_are_one_finding():
-    modules = tuple(
-        ModuleFacts(f"shop.{name}", Action.EXTERN, "intern('shop.**')", "train.keep_out",
-                    provided_by=Owner.INSTALLED, version="1", distribution="shop")
-        for name in "ab"
-    )  # fmt: skip
-    (finding,) = found(modules=modules)
-    assert finding.code == "hook-override"
-    assert finding.subject == "train.keep_out"
-    assert "shop.a, shop.b are externed" in finding.message
-
-
 def test_native_code_is_one_finding_for_each_library():
     files = tuple(
         ResourceFacts(f"shop/{name}.so", ResourceKind.NATIVE, 9, f"shop.{name}") for name in "ab"
