@@ -101,6 +101,7 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
     """
     with open_archive(source) as archive:
         manifest = read_checked_manifest(archive)
+        # Before anything is read from records that only a signature makes trustworthy.
         check_signatures(archive, keys, source)
         plan = recorded_plan(archive, manifest)
         package = facts_of(archive, manifest, plan)
@@ -108,10 +109,12 @@ def audit_package(source: str | os.PathLike[str], keys: Sequence[Signer] = ()) -
         modules = with_distributions(package.modules, archive, plan, manifest, environment)
         with phase("reading pickles and sources"):
             code = list_code(archive, manifest)
+            # Pickles are scanned for all packages: a manifest only proves that they are unchanged.
             scanned = [
                 *pickle_findings(archive, manifest, code),
                 *dangerous_names(code),
             ]
+    # An extern module without a location was not installed in the export environment.
     externs = (plan.decisions[module] for module in plan.modules(Action.EXTERN))
     audit = AuditFacts(
         package,
@@ -151,6 +154,7 @@ class Gate:
         if self.license is not None:
             return tuple(_licensed(audit.distributions, self.license))
         if self.code is not None:
+            # Worse codes imply milder ones: a gate on mock-not-observed fires on mock-called, too.
             return tuple(each for each in found if self.code in implied_codes(each.code))
         worst = self.severity.rank if self.severity is not None else -1
         return tuple(each for each in found if each.severity.rank <= worst)

@@ -140,6 +140,7 @@ def by_severity(
 
 def _of_one_code(findings: Sequence[Diagnostic], most: int) -> Iterator[RenderableType]:
     """Yield the findings of one code. A hint that all of them share is shown once."""
+    # Most codes have one hint, which would else follow each finding.
     is_same = len({each.hint for each in findings}) == 1
     for each in findings[:most]:
         yield indented(Text(printable(each.summary)), 4)
@@ -178,6 +179,7 @@ def code_part(listing: CodeListing | None) -> Iterator[RenderableType]:
 
 def _summaries(listing: CodeListing) -> Iterator[str]:
     if listing.sources:
+        # Hundreds of sources are common, so only the number of each top-level name is shown.
         roots = Counter(record.partition("/")[0].removesuffix(".py") for record in listing.sources)
         counts = [f"{root} {count}" for root, count in roots.most_common()]
         yield f"{counted(len(listing.sources), 'Python source')}: {listed(counts, _SHOWN_PARTS)}"

@@ -84,8 +84,10 @@ def compare_packages(
         old = read_compared_package(first)
         new = read_compared_package(second)
         sides = _compared_facts(old.facts), _compared_facts(new.facts)
+        # The digest names the content, so equal digests need no comparison.
         if sides[0].digest == sides[1].digest:
             return PackageDifferences(*sides)
+        # One budget for all texts: a hostile package may contain many that are slow to compare.
         effort, with_source = WorkBudget(), sources is not SourceChoice.NONE
         tensors = compare_tensors(old, new)
         found = [
@@ -98,6 +100,7 @@ def compare_packages(
             *_self_tests(old.facts.self_test, new.facts.self_test),
             *_notes(old, new),
         ]
+        # Last, because it lists what no other part explains.
         found += _others(old, new, found)
         return PackageDifferences(*sides, tuple(found), tensors.names_tensors)
 
@@ -135,6 +138,7 @@ def _about(side: ComparedPackage) -> dict[str, str | None]:
 
 def _notes(old: ComparedPackage, new: ComparedPackage) -> Iterator[Difference]:
     """Yield the notes that only one package has, ignoring lines."""
+    # Without locations: a line that is added above a module's import moves the note, too.
     sides = ({(n.code, n.subject, n.message): n for n in side.facts.notes} for side in (old, new))
     for change, note in in_one_only(*sides):
         fields = fields_of(change, record_to_json(note))
@@ -168,6 +172,7 @@ def _wants_text(
     """Return whether to compare a resource line by line. Data files follow their module."""
     if sources is not SourceChoice.OWN or each.kind is ResourceKind.FILE:
         return sources is not SourceChoice.NONE and each.kind in _LINES_OF
+    # Data of an upgraded library differs as its sources do: the version says enough.
     owners = [side.modules.get(each.owner or "") for side in (old, new)]
     versions = {(owner.distribution, owner.version) for owner in owners if owner is not None}
     return each.kind is ResourceKind.DATA and len(versions) == 1
@@ -219,6 +224,7 @@ def _others(
     old: ComparedPackage, new: ComparedPackage, found: Sequence[Difference]
 ) -> Iterator[Difference]:
     """Yield the records that differ although no other difference explains it."""
+    # Formats store the same facts in different records, so comparing records explains nothing.
     if old.facts.format != new.facts.format:
         return
     records = old.records | new.records

@@ -124,6 +124,7 @@ def are_same(before: ComparedPackage, old: str, after: ComparedPackage, new: str
     Contents are compared by the SHA-256 in the manifests. Packages of torch.package have none:
     their storages are compared by the CRC-32 in the zip, and their other records are read.
     """
+    # Sizes are in the directory of the archive. Digests may have to be computed.
     if before.archive.size(old) != after.archive.size(new):
         return False
     without_manifest = before.manifest is None or after.manifest is None
@@ -159,6 +160,7 @@ def compare_modules(
                 contents = Contents.SAME if is_same else Contents.DIFFERENT
             if contents is not Contents.DIFFERENT and not fields:
                 continue
+            # Sources of another version of a library differ in many lines that nobody wrote here.
             is_same_version = (old.distribution, old.version) == (new.distribution, new.version)
             is_wanted = is_wanted or (sources is SourceChoice.OWN and is_same_version)
             is_wanted = is_wanted and contents is Contents.DIFFERENT
@@ -172,6 +174,7 @@ def compare_modules(
             if is_wanted and has_code
             else None
         )
+        # The text report covers modules of a distribution that has a line of its own.
         owner = next((each.distribution for each in (new, old) if each is not None), None)
         yield Difference(Part.MODULE, module, change, about, fields, contents, text, owner=owner)
 

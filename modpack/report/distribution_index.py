@@ -43,6 +43,7 @@ def with_distributions(
         ArchiveError: If a metadata record is damaged.
     """
     interned: dict[str, RecordedDistribution] = {}
+    # The environment describes extern distributions; packaged metadata describes interned ones.
     for each in plan.distributions:
         record = f"{each.folder}/METADATA"
         has_text = bool(each.modules) and archive.has(record)
@@ -79,6 +80,7 @@ def _provider(facts: ModuleFacts, environment: RecordedEnvironment) -> RecordedD
     root = root_of(facts.module)
     if root in _TORCHS:
         return environment.torch_distribution
+    # The metadata of a checkout that is not installed names no license.
     ours = environment.modpack_distribution if root == "modpack" else None
     return ours._replace(license=ours.license or OUR_LICENSE) if ours is not None else None
 
@@ -87,6 +89,7 @@ def distributions_of(
     modules: Iterable[ModuleFacts], graph: DependencyGraph
 ) -> tuple[DistributionFacts, ...]:
     """Return the distributions with interned or extern modules, by name."""
+    # An interned module is in the package anyway. Only extern ones can be left uninstalled.
     at_once = needed_at_once(graph)
     members: dict[tuple[str, str], list[ModuleFacts]] = {}
     for facts in modules:

@@ -390,6 +390,7 @@ def _module(plan: Plan, decision: Decision, index: DistributionIndex) -> ModuleF
     is_source = location is not None and location.kind is CodeKind.SOURCE
     source = location if action is Action.INTERN and is_source else None
     owner = provider_of(module, is_installed=False) if action is Action.EXTERN else None
+    # Only metadata can tell code of an installed library from local code.
     found = index.distribution_of(module, location) if owner is Owner.LOCAL else None
     if found is not None and not found.editable:
         owner = Owner.INSTALLED

@@ -154,6 +154,7 @@ class PageData:
 
     def importers(self, facts: ModuleFacts) -> tuple[ImporterFacts, ...]:
         """Return the first importers of a module, preferably with a line."""
+        # An import with a line can be opened in the source.
         needed = (each for each in facts.importers if each.kind.is_dependency)
         return tuple(sorted(needed, key=lambda each: each.line is None)[:_SHOWN_IMPORTERS])
 
@@ -227,6 +228,7 @@ def html_report(
     Raises:
         ArchiveError: If the page would be too large for browsers.
     """
+    # Browsers would take too long to lay out a larger graph.
     edges = sum(1 for _ in audit.graph.edges())
     for number, noun, limit in (
         (len(audit.modules), "modules", _MAX_MODULES),
@@ -292,6 +294,7 @@ def _code(text: str) -> Markup:
 def _embedded(document: dict[str, Json]) -> Markup:
     """Return JSON that cannot close the surrounding element."""
     text = json.dumps(document, separators=(",", ":"))
+    # Inside a script element, only these characters could end it or start a comment.
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
@@ -304,6 +307,7 @@ def _policy(style: str, *scripts: str) -> str:
 
 
 def _hash(text: str) -> str:
+    # The policy allows scripts by content, so no text that slips into the page can run.
     digest = hashlib.sha256(text.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 

@@ -115,6 +115,7 @@ def read_sources(
             if facts.action is not Action.INTERN or not record or not record.endswith(".py"):
                 continue
             size = archive.size(record)
+            # Highlighting a longer source would block the page.
             if size > min(largest, most):
                 left_out[module] = f"its size of {human_size(size)} exceeds the limit of the page"
                 continue
@@ -149,6 +150,7 @@ def nearest_sources(
     for module in sorted(
         sources.texts, key=lambda each: (each in others, depths.get(each, len(depths)), each)
     ):
+        # Sources compress by different factors, and the page contains them compressed.
         size = len(packed(sources.texts[module]))
         if size > room:
             left_out[module] = _NO_ROOM
@@ -160,6 +162,7 @@ def nearest_sources(
 
 def packed(text: str) -> str:
     """Return a text, compressed (raw deflate, RFC 1951) and in base64."""
+    # The counterpart of DecompressionStream('deflate-raw') in browsers.
     compressor = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     content = compressor.compress(text.encode()) + compressor.flush()
     return b64encode(content).decode("ascii")
@@ -176,6 +179,7 @@ def page_document(audit: AuditFacts) -> dict[str, Json]:
     index = {name: i for i, name in enumerate(dict.fromkeys([*graph.nodes(), *modules]))}
     roots, group_by_module = frozenset(graph.roots()), groups_of(audit.modules)
     groups: dict[ModuleGroup, int] = {}
+    # Computed once for all nodes: a search for each would take quadratic time.
     previous = previous_on_chains(graph)
     depths = _depths_on_chains(previous)
 

@@ -114,6 +114,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
     environment = read_environment(archive, manifest)
     objects = read_objects(archive, manifest)
     saved = frozenset(object_records(archive, objects))
+    # Of several libraries of a module, the first is the module itself: it is set last.
     libraries = (file for file in reversed(plan.files) if file.kind is FileKind.NATIVE)
     compiled = {file.owner: file.record for file in libraries}
     decisions = plan.decisions.values()
@@ -162,6 +163,7 @@ def _of_torch_package(archive: Archive) -> PackageFacts:
     modules = _sorted([*_recorded_modules(archive), *externs])
     pickles = frozenset(name for name in archive.names() if name.endswith(".pkl"))
     resources = _resources(archive, modules, pickles)
+    # Without a record of the main object, a single pickle is taken for it, as load does.
     saved = [each.record for each in resources if each.kind is ResourceKind.PICKLE]
     folder, _, name = saved[0].rpartition("/") if len(saved) == 1 else ("", "", "")
     has_version = archive.has(layout.PYTHON_VERSION)
@@ -184,6 +186,7 @@ def _recorded_modules(archive: Archive) -> Iterator[ModuleFacts]:
     has_mocks = archive.has(_TORCH_PACKAGE_MOCK)
     for record in archive.names():
         if record.endswith(".py") and not layout.is_internal(record):
+            # The first bytes decide, because torch.package records its mocks nowhere else.
             is_mock = (
                 has_mocks
                 and record != _TORCH_PACKAGE_MOCK
@@ -270,6 +273,7 @@ def _resources(
     code = {facts.record for facts in modules}
     found = []
     for name in sorted(archive.names()):
+        # TorchScript is stored below .data, but users saved it.
         if name in code or (layout.is_internal(name) and not name.startswith(_TORCHSCRIPT)):
             continue
         if name in files:

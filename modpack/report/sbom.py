@@ -106,6 +106,7 @@ class _Draft:
         self._add_requirements(members.values())
         for key, keys in self.needs.items():
             keys.discard(key)
+        # A component that no other needs is a direct dependency of the model.
         depended_on = {each for key in self.components for each in self.needs[key]}
         self.needs[""] |= self.components.keys() - depended_on
 
@@ -134,6 +135,7 @@ class _Draft:
         known = self._environment.distributions
         found: dict[str, ComponentScope] = {}
         for scope in (ComponentScope.REQUIRED, ComponentScope.OPTIONAL):
+            # Required ones first, so that a shared requirement is required.
             waiting: list[str] = []
             for members in groups:
                 recorded = self._recorded(members[0])
@@ -197,6 +199,7 @@ class _Draft:
         if len(version or "") > _LONGEST_VERSION:
             reason = f"the recorded version of {printable(name)[:80]} is too long for a version"
             raise ArchiveError(self._subject, reason)
+        # Other tools show the document, so it must not carry control characters to them.
         version = printable(version) if version is not None else None
         kind = ComponentType.FRAMEWORK if name == "torch" else ComponentType.LIBRARY
         # A distribution that was installed from a URL has the URL instead of a purl (ECMA-427).
@@ -292,6 +295,7 @@ def sbom_of(
     )
     tool = Component(type=ComponentType.APPLICATION, name="modpack", version=__version__)
     components = {key: draft.components[key] for key in sorted(draft.components)}
+    # A random number would make two documents of one package differ.
     serial = uuid.uuid5(uuid.NAMESPACE_URL, f"urn:modpack:{package.digest}:{timestamp or ''}")
     bom = Bom(components=components.values(), serial_number=serial)
     bom.metadata.component = model
@@ -322,6 +326,7 @@ def _licenses(stated: str | None) -> Iterator[License]:
     """Yield a license as an SPDX identifier, an SPDX expression, or free text."""
     if not stated:
         return
+    # Metadata often spells identifiers differently, such as in lower case.
     known = fixup_id(stated)
     if known is not None:
         yield DisjunctiveLicense(id=known, acknowledgement=_DECLARED)
@@ -333,6 +338,7 @@ def _licenses(stated: str | None) -> Iterator[License]:
 
 def _hashes(sha256: str | None) -> list[HashType]:
     """Return a recorded digest, if it is one."""
+    # The digest is text from the package until this matches.
     is_digest = sha256 is not None and re.fullmatch(r"[0-9a-fA-F]{64}", sha256)
     return [HashType(alg=HashAlgorithm.SHA_256, content=sha256 or "")] if is_digest else []
 

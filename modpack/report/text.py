@@ -236,6 +236,7 @@ def _rows_by_rule(modules: Sequence[ModuleFacts], folder: Path | None) -> Iterat
         if members[0].rule is not None:
             yield indented(Text.assemble(("rule: ", "dim"), printable(why)), 2)
         yield indented(_rows(members, width, folder), 4)
+    # Every package needs dozens of them, which tell a reader nothing.
     for owner, name in _IN_ONE_LINE.items():
         chosen = [facts for facts in modules if facts.provided_by is owner]
         if chosen:
@@ -266,6 +267,7 @@ def size_of(facts: ModuleFacts) -> str:
 def _needed_by(facts: ModuleFacts, folder: Path | None) -> str:
     """Return the strongest evidence that a module is needed."""
     importers = sorted((i for i in facts.importers if i.kind.is_dependency), key=_weakness)
+    # A package is needed because of its submodules. A real import says more.
     others = (each for each in importers if each.kind is not ImportKind.PARENT)
     verb, names = "needed by", list(dict.fromkeys(relative(i.location, folder) for i in others))
     if not names:

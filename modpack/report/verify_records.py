@@ -150,6 +150,7 @@ def read_own_records(
 
     def decode_objects() -> Objects:
         objects = read_objects(archive, manifest)
+        # Later checks need these even if the namespace is invalid.
         own.saved = object_records(archive, objects)
         if objects.namespace not in _NAMESPACES:
             report(layout.ENTRY, f"{objects.namespace!r} is not a namespace")
@@ -257,6 +258,7 @@ def _described_objects(own: PackageMetadata) -> Iterator[tuple[str, str]]:
     resources = [(layout.SELF_TEST, case.resource) for case in cases]
     resources += [(layout.CALL_SIGNATURE, each.resource) for each in own.call_signatures or ()]
     resources += [(layout.ENTRY, own.objects.main)] if own.objects.main is not None else []
+    # As sets: hostile records may list many objects, and each is looked up.
     pickles, saved = frozenset(own.objects.pickles), frozenset(own.saved)
     for record, resource in resources:
         if resource not in pickles:
@@ -270,6 +272,7 @@ def _check_externs(archive: Archive, plan: Plan, damaged: frozenset[str]) -> Ite
     if record in damaged or _MOCK_RUNTIME in damaged:
         return
     try:
+        # Policies restrict this record, and loads follow the graph. If both differ, one misleads.
         named, decided = set(read_externs(archive)), set(plan.modules(Action.EXTERN))
     except ArchiveError as failure:
         yield _inconsistent(record, failure.reason)
@@ -352,6 +355,7 @@ def check_storages(
         own: The decoded records.
         listing: The pickles. None if they cannot be read.
     """
+    # Outputs are compared byte by byte, so their storages have exactly the recorded size.
     for output, tensors in own.outputs.items():
         for tensor in tensors:
             reason = _problem(archive, tensor.record, tensor.size_bytes, exactly=True)
@@ -359,6 +363,7 @@ def check_storages(
                 yield Diagnostic.from_code("storage-missing", output, reason)
     if listing is None:
         return
+    # TorchScript archives of torch.package contain pickles that no listing of objects names.
     pickled = {record: each.storages for record, each in listing.pickles.items()}
     for name in archive.names():
         if name.startswith(_TORCH_PACKAGE_SCRIPTS) and name.endswith(".pkl"):
@@ -372,6 +377,7 @@ def check_storages(
             if reason is not None:
                 location = f"{pickle}, byte {each.position}"
                 yield Diagnostic.from_code("storage-missing", pickle, reason, location)
+    # One finding for all of them: a removed object leaves many.
     unused = [name for name in archive.names() if layout.is_storage(name) and name not in used]
     if unused:
         size = counted(sum(map(archive.size, unused)), "byte")

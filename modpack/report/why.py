@@ -225,6 +225,7 @@ def why(
 def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
     """Return a shortest chain from each saved object, and the number of omitted objects."""
     graph, distances = plan.graph, plan.graph.distances_to(module)
+    # The shortest first: they are the easiest to check in the sources.
     starts = sorted((s for s in graph.roots() if s in distances), key=distances.__getitem__)
     chains: list[Chain] = []
     room = MAX_NODES
@@ -234,6 +235,7 @@ def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
             break
         start, links = node, list[ImportLink]()
         while distances[node] > 0:
+            # Any successor that is one step nearer is on a shortest chain.
             nearer = [
                 _strongest(graph, node, each)
                 for each in graph.successors(node)
@@ -250,6 +252,7 @@ def _shortest_chains(plan: Plan, module: str) -> tuple[tuple[Chain, ...], int]:
 def _link(plan: Plan, edge: Edge) -> ImportLink:
     """Return an edge of the graph with its location, and the number of its other locations."""
     edges = plan.graph.edges_between(edge.importer, edge.imported)
+    # By location, because one statement may import several names.
     others = {(each.kind, each.line) for each in edges if each.kind.is_dependency}
     path, count = code_file(plan, edge.importer), len(others - {(edge.kind, edge.line)})
     return ImportLink(edge.importer, edge.imported, edge.kind, path, edge.line, edge.names, count)
@@ -267,6 +270,7 @@ def _weakness(evidence: Edge | ImporterFacts) -> int:
 
 def _status(plan: Plan, module: str) -> ModuleStatus:
     """Return the status of a module without a decision."""
+    # Only imports that never run are known: this needs no decision.
     edges = plan.graph.edges_to(module)
     if edges and not any(edge.kind.is_dependency for edge in edges):
         return ModuleStatus.TYPE_CHECKING_ONLY
