@@ -19,9 +19,6 @@ from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowS
 from modpack.core.names import root_of
 from modpack.core.plan import (
     has_chain_to_show,
-    html_details,
-    html_heading,
-    html_table,
     problems_by_cause,
 )
 from modpack.core.rules import Action, Owner
@@ -344,26 +341,11 @@ def _totals(facts: PackageFacts) -> RenderableType:
 
 
 def package_html(facts: PackageFacts) -> str:
-    """Return a package as HTML for notebooks: the most important facts, and the whole report."""
-    storages = facts.storages
-    head = [
-        ("format", facts.format),
-        ("exported with", facts.made_with or "not recorded"),
-        ("main resource", _main_resource(facts)),
-        *_calls(facts),
-        ("tensors", f"{human_size(storages.size_bytes)} in {counted(storages.count, 'storage')}"),
-        ("digest", facts.digest),
-    ]
+    """Return the report of a package as HTML for notebooks."""
     console = Console(file=StringIO(), width=_HTML_COLUMNS, color_system=None)
     with console.capture() as captured:
         console.print(package_report(facts))
-    return "".join(
-        (
-            html_heading(facts.path, human_size(facts.size_bytes)),
-            html_table([], head),
-            html_details("contents", f"<pre>{escape(captured.get())}</pre>"),
-        )
-    )
+    return f"<pre>{escape(captured.get())}</pre>"
 
 
 def comparison_report(comparison: EnvironmentComparison, strict: bool = False) -> RenderableType:
