@@ -12,7 +12,7 @@ from typing import Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive
-from modpack.archive.layout import DEFAULT_LIMITS
+from modpack.archive.limits import max_modules
 from modpack.archive.records import read_externs
 from modpack.core.graph import CodeKind, DependencyGraph, Edge, Location
 from modpack.core.names import GlobGroup, parents
@@ -54,7 +54,7 @@ class _Reconstruction:
         self._graph = DependencyGraph()
         self._notes: list[Diagnostic] = []
         found = list(recorded_modules(archive))
-        most = DEFAULT_LIMITS.max_modules(archive.stored_bytes())
+        most = max_modules(archive.stored_bytes())
         if len(found) > most:
             reason = f"it holds {len(found)} modules, and {most} are allowed"
             raise ArchiveError(archive.path, reason)
