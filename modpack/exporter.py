@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from modpack.archive.layout import CALL_SIGNATURE, ExampleRecords, is_internal
 from modpack.archive.manifest import canonical_json
+from modpack.core.allowances import as_allowances
 from modpack.core.graph import DependencyGraph
 from modpack.core.json_values import require_type
 from modpack.core.names import (
     GlobGroup,
     GlobPattern,
-    as_allowances,
     parse_patterns,
     require_module_name,
     resource_record,

@@ -12,7 +12,8 @@ import click
 
 from modpack.cli._config import GivenRule, read_settings
 from modpack.cli._output import collect_warnings, warn
-from modpack.core.names import GlobGroup, as_allowances
+from modpack.core.allowances import as_allowances
+from modpack.core.names import GlobGroup
 from modpack.core.rules import Action
 from modpack.exporting.presets import PRESETS
 from modpack.report.progress import working
