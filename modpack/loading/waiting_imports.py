@@ -28,6 +28,8 @@ COMPILER_NAME: Final = "__modpack_compiler__"
 """The builtin that replaces decorators of torch's compiler; see :func:`.decorate`."""
 COMPILER_DECORATORS: Final = ("allow_in_graph", "assume_constant_result", "disable")
 """Functions of ``torch.compiler`` that import the compiler only to mark a function."""
+_PUBLIC_MARKERS: Final = frozenset({"allow_in_graph", "assume_constant_result"})
+"""Those that have the same parameters in ``torch._dynamo``."""
 
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _DEFERRABLE: Final = re.compile(rb"(?m)^[ \t]*(?:from\b[^\n]*\bimport\b|import\b)")
@@ -73,9 +75,10 @@ def postpone_imports(tree: ast.Module, source: bytes, is_package: bool) -> bool:
     kept |= {name.encode() for name in _deleted_names(tree.body)}
     used = None if is_package else _used_words(tree, source)
     names: set[str] = set()
+    marks = _bind_markers(tree.body)
     for block in _blocks(tree.body):
         block[:] = [each for old in block for each in _deferred(old, kept, used, names, has_hook)]
-    marks = _mark_compiler_decorators(tree.body)
+    marks |= _mark_compiler_decorators(tree.body)
     if names and sys.version_info < (3, 14) and not _has_postponed_annotations(tree):
         _postpone_annotations(tree.body, frozenset(), names)
     return bool(names) or marks
@@ -199,24 +202,55 @@ def _call(name: str, arguments: list[ast.expr]) -> ast.expr:
     return ast.Call(ast.Name(name, ast.Load()), arguments, [])
 
 
-def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
-    """Replace decorators such as ``@torch.compiler.disable`` of functions and methods."""
+def _bind_markers(body: list[ast.stmt]) -> bool:
+    """Import markers such as ``torch._dynamo.allow_in_graph`` from ``torch.compiler`` instead.
+
+    The public functions do the same, but import the compiler only when they are called. The import
+    may be in ``try``, because it fails in the same versions of torch: none that modpack supports.
+    """
     changed = False
-    for function, _ in _functions(body, frozenset()):
-        for number, decorator in enumerate(function.decorator_list):
+    for statement in _module_statements(body):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "torch._dynamo":
+            if not statement.level and {each.name for each in statement.names} <= _PUBLIC_MARKERS:
+                statement.module = "torch.compiler"
+                changed = True
+    return changed
+
+
+def _mark_compiler_decorators(body: list[ast.stmt]) -> bool:
+    """Replace decorators that are or may be ``torch.compiler.disable`` and its like."""
+    imported = {
+        alias.asname or alias.name
+        for each in _module_statements(body)
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    changed = False
+    for definition in _definitions(body):
+        for number, decorator in enumerate(definition.decorator_list):
             call = decorator if isinstance(decorator, ast.Call) else None
             named = decorator if call is None else call.func
-            attribute = named.attr if isinstance(named, ast.Attribute) else ""
-            if attribute not in COMPILER_DECORATORS:
+            is_marker = isinstance(named, ast.Attribute) and named.attr in COMPILER_DECORATORS
+            # A library may import the function under a name of its own, through other modules.
+            if not is_marker and not (isinstance(decorator, ast.Name) and decorator.id in imported):
                 continue
             marked = ast.Call(ast.Name(COMPILER_NAME, ast.Load()), [named], [])
             if call is not None:
                 marked.args += [ast.Constant(value=True), *call.args]
                 marked.keywords = call.keywords
-            function.decorator_list[number] = ast.copy_location(marked, decorator)
+            definition.decorator_list[number] = ast.copy_location(marked, decorator)
             ast.fix_missing_locations(marked)
             changed = True
     return changed
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[_Function | ast.ClassDef]:
+    """Yield a module's functions, classes, and methods."""
+    for statement in _module_statements(body):
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield statement
+        if isinstance(statement, ast.ClassDef):
+            yield from _definitions(statement.body)
 
 
 def _functions(
