@@ -1,12 +1,15 @@
 """Compile imports at module level so that they can wait until a name is looked up.
 
-``from mylib.ops import fuse`` becomes ``if __modpack_defer__("fuse", ...): from mylib.ops import
-fuse``. At run time, :class:`.ModuleBuiltins` notes the import and skips the statement, or lets it
-run where it stands. No other code changes: what reads the name later is compiled as it is written.
+``from mylib.ops import fuse`` becomes ``if __modpack_defer__(...): from mylib.ops import fuse``. At
+run time, :class:`.ModuleBuiltins` notes the import and skips the statement, or lets it run where it
+stands. No other code changes: what reads the name later is compiled as it is written.
 
 Statements stay where their effect is part of the module's control flow (``try``, ``with``, loops,
 class bodies), and where nothing in the module reads the name: such a module may be imported for its
 side effects. ``import a.b`` binds ``a`` and is left alone, too.
+
+A ``try`` that only asks whether something can be imported is executed as a whole when one of its
+names is looked up. Its handlers are executed then, so that it binds what it would have bound.
 
 Before Python 3.14, a ``def`` evaluates its annotations, most of which no code ever reads. Those
 that may name something that waits are evaluated when they are read for the first time.
@@ -168,34 +171,93 @@ def _deferred(
     has_hook: bool,
 ) -> list[ast.stmt]:
     """Return the statements that replace one, and add the names that may wait."""
+    if isinstance(statement, ast.Try):
+        return [_deferred_probe(statement, kept, names, has_hook)]
     if not isinstance(statement, (ast.Import, ast.ImportFrom)):
         return [statement]
     result: list[ast.stmt] = []
     for alias in statement.names:
-        own: ast.stmt
+        own: ast.Import | ast.ImportFrom
         if isinstance(statement, ast.ImportFrom):
-            module, level, attribute = statement.module or "", statement.level, alias.name
-            own = ast.ImportFrom(statement.module, [alias], level)
+            own = ast.ImportFrom(statement.module, [alias], statement.level)
         else:
-            module, level, attribute = alias.name, 0, ""
             own = ast.Import([alias])
         own = ast.copy_location(own, statement)
-        name = alias.asname or alias.name
-        may_wait = (
-            "." not in name
-            and name != "*"
-            and not name.startswith("__")
-            and module != "__future__"
-            and name.encode() not in kept
-            and (used is None or name.encode() in used)
-        )
-        if may_wait:
+        targets = _targets(own)
+        name, module, _, _ = targets[0]
+        if _may_wait(name, module, kept) and (used is None or name.encode() in used):
             names.add(name)
-            arguments = (name, module, level, attribute, statement.lineno)
-            test = _call(DEFER_NAME, [ast.Constant(each) for each in (*arguments, has_hook)])
-            own = ast.If(test, [own], [])
-        result.append(ast.fix_missing_locations(ast.copy_location(own, statement)))
+            test = _call(DEFER_NAME, _constants(targets, statement.lineno, has_hook))
+            waiting = ast.copy_location(ast.If(test, [own], []), statement)
+            result.append(ast.fix_missing_locations(waiting))
+        else:
+            result.append(ast.fix_missing_locations(own))
     return result
+
+
+def _deferred_probe(
+    statement: ast.Try, kept: set[bytes], names: set[str], has_hook: bool
+) -> ast.stmt:
+    """Return what replaces a ``try``, and add the names that it binds if it may wait.
+
+    It may if all that it does is to import and to set names to constants, by which other code sees
+    whether the import has failed. The constants stand for a use of the imported names.
+    """
+    imports = [each for each in statement.body if isinstance(each, (ast.Import, ast.ImportFrom))]
+    targets = [target for each in imports for target in _targets(each)]
+    plain = [each for each in statement.body if each not in imports] + statement.orelse
+    handled = [each for handler in statement.handlers for each in handler.body]
+    flags = set(_names_in([t for e in (*plain, *handled) for t in getattr(e, "targets", ())]))
+    may_wait = (
+        bool(targets and flags and handled)
+        and not statement.finalbody
+        and all(map(_catches_missing, statement.handlers))
+        and all(_sets_constant(each) for each in (*plain, *handled))
+        and all(_may_wait(name, module, kept) for name, module, _, _ in targets)
+        and all(_may_wait(name, "", kept) for name in flags)
+    )
+    if not may_wait:
+        return statement
+    names.update(flags, (name for name, *_ in targets))
+    # Those that an import binds first have a target of their own.
+    others = tuple(sorted(flags - {name for name, *_ in targets}))
+    given = (targets, statement.lineno, has_hook, others, ast.unparse(statement))
+    own = ast.If(_call(DEFER_NAME, _constants(*given)), [statement], [])
+    return ast.fix_missing_locations(ast.copy_location(own, statement))
+
+
+def _catches_missing(handler: ast.ExceptHandler) -> bool:
+    """Return whether a handler is for imports that fail, and does not look at the error."""
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    known = ("ImportError", "ModuleNotFoundError")
+    return handler.name is None and all(
+        isinstance(each, ast.Name) and each.id in known for each in kinds
+    )
+
+
+def _sets_constant(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assign):
+        are_names = all(isinstance(each, ast.Name) for each in statement.targets)
+        return are_names and isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Pass)
+
+
+def _targets(statement: ast.Import | ast.ImportFrom) -> list[tuple[str, str, int, str]]:
+    """Return what an import binds: name, module, number of leading dots, and attribute."""
+    if isinstance(statement, ast.Import):
+        return [(each.asname or each.name, each.name, 0, "") for each in statement.names]
+    module, level = statement.module or "", statement.level
+    return [(each.asname or each.name, module, level, each.name) for each in statement.names]
+
+
+def _may_wait(name: str, module: str, kept: set[bytes]) -> bool:
+    is_plain = "." not in name and name != "*" and not name.startswith("__")
+    return is_plain and module != "__future__" and name.encode() not in kept
+
+
+def _constants(targets: list[tuple[str, str, int, str]], *others: object) -> list[ast.expr]:
+    """Return the arguments of :meth:`.ModuleBuiltins.defer`."""
+    return [ast.Constant(each) for each in (tuple(targets), *others)]  # type: ignore[arg-type]
 
 
 def _call(name: str, arguments: list[ast.expr]) -> ast.expr:

@@ -200,9 +200,10 @@ class _Search:
                 for attribute in attributes.decode().split(".")[1:]:
                     has_hook = "__getattr__" in module_dict(sys.modules.get(path))
                     path = f"{path}.{attribute}"
-                    if has_hook or path not in sys.modules:
+                    is_new = path not in self._before and path not in self._new
+                    if path not in sys.modules or (is_new and has_hook):  # which imports it
                         break
-                    if path not in self._before and path not in self._new:
+                    if is_new:
                         yield local, path
 
     def resized(self) -> Iterator[tuple[str, str]]:

@@ -146,7 +146,30 @@ def test_module_that_is_registered_under_its_own_class_may_wait(save):
     assert "market.m7" not in loaded_modules(model)
 
 
-def test_submodule_of_a_library_is_an_attribute_as_if_nothing_waited(save, clean_python):
+@pytest.mark.parametrize(
+    "path", ["xml.dom.minidom", "torch.utils.model_zoo"], ids=["plain", "torch has a hook"]
+)
+def test_submodule_of_a_library_is_imported_when_it_is_read(save, clean_python, path):
+    root, name = path.partition(".")[0], path.rpartition(".")[2]
+    files = library({"market/m7.py": f"import {path} as {name}\nvalue = 1\ndef f(): {name}\n"})
+    read = f"{root}.__name__\ndef find(): return {path}.__name__\n"
+    files["market/tools.py"] += f"import {root}\n{read}"
+    file, _ = save(files)
+    code = """
+        import sys, torch, modpack
+        model = modpack.load(file)
+        tools = modpack.importer_of(model).import_module("market.tools")
+        print(path in sys.modules, bool(tools.find()), path in sys.modules)
+        parent = sys.modules[path.partition(".")[0]]
+        for name in path.split(".")[1:-1]:
+            parent = getattr(parent, name)
+            print(hasattr(parent, "__getattr__"), hasattr(parent, "missing"))
+        """
+    lines = clean_python(code, file=file, path=path).stdout.splitlines()
+    assert lines == ["False True True", *["False False"] * (path.count(".") - 1)]
+
+
+def test_submodule_of_a_library_is_an_attribute_before_its_parent_is_imported(save, clean_python):
     files = library({"market/m7.py": "from xml.dom.minidom import parseString\nvalue = 1\n"})
     read = "def parse(text): return xml.dom.minidom.parseString(text).documentElement.tagName\n"
     files["market/tools.py"] += f"import xml\n{read}"
