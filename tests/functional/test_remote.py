@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import subprocess
 import sys
@@ -22,21 +21,15 @@ import modpack
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.cli import cli
 from modpack.core.cache_dir import cache_folder
-from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import (
     ArchiveError,
     ModpackError,
     NotAPackageError,
     PackageNotFoundError,
-    SignatureError,
-    TrustError,
 )
 from modpack.loading.cache_maintenance import clear, list_entries
-from modpack.security.signing import sign_package
-from modpack.security.signing_keys import PrivateKey, generate
 from modpack.services import Services
 from tests.range_server import RangeServer, serve_folder
-from tests.rezipped import rezipped
 
 SIZE = 64 << 20
 
@@ -347,36 +340,3 @@ def test_files_are_opened_without_fsspec(tmp_path: Path) -> None:
     code = "import modpack, sys; modpack.load(sys.argv[1]); print('fsspec' in sys.modules)"
     alone = [sys.executable, "-c", code, str(tmp_path / "net.modpack")]
     assert subprocess.run(alone, capture_output=True, text=True).stdout.split() == ["False"]
-
-
-def test_url_is_refused_like_a_file_before_code_runs(
-    folder: Path, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ran = tmp_path / "ran"
-    (tmp_path / "lab.py").write_text(f"open({str(ran)!r}, 'w')\nclass Net(list): pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    lab = importlib.import_module("lab")
-    modpack.save(lab.Net(), folder / "unsigned.modpack", importer=modpack.sys_importer)
-    ran.unlink()
-    own, other = generate(), generate()
-    sign_package(folder / "unsigned.modpack", own, output=folder / "signed.modpack")
-    signed = (folder / "signed.modpack").read_bytes()
-    (folder / "tampered.modpack").write_bytes(rezipped(signed, {"lab.py": b"Net = list"}))
-
-    def policy(key: PrivateKey, allow_code: bool = True) -> TrustPolicy:
-        signer = Signer("team", key.public_key)
-        return TrustPolicy(allow_code=allow_code, require_signature_from=(signer,))
-
-    cases = {
-        ("unsigned.modpack", policy(own)): SignatureError,
-        ("signed.modpack", policy(other)): SignatureError,
-        ("tampered.modpack", policy(own)): ArchiveError,
-        ("signed.modpack", policy(own, allow_code=False)): TrustError,
-    }
-    for (name, allowed), error in cases.items():
-        for door in (folder / name, server.url(name)):
-            with pytest.raises(error):
-                modpack.load(door, policy=allowed)
-            assert not ran.exists(), (name, door)
-    assert modpack.load(server.url("signed.modpack"), policy=policy(own)) == []
-    assert ran.exists()
