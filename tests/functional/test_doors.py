@@ -92,7 +92,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cases]:
 
     refused = {
         "unsigned": case("unsigned", r"is not signed|this runtime cannot verify"),
-        "wrong key": case("other", r"no signature of 'me'|this runtime cannot verify"),
+        "wrong key": case("other", r"not from a trusted signer|this runtime cannot verify"),
         "tampered": case("tampered", r"lab\.py"),
         "code not allowed": case(
             "own", r"code is not allowed|this runtime cannot verify", allow_code=False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import fsspec.implementations.memory
 import pytest
 import torch
 from click.testing import CliRunner
@@ -21,13 +23,17 @@ import modpack
 from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.cli import cli
 from modpack.core.cache_dir import cache_folder
+from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import (
     ArchiveError,
     ModpackError,
     NotAPackageError,
     PackageNotFoundError,
+    SignatureError,
 )
 from modpack.loading.cache_maintenance import clear, list_entries
+from modpack.security.signing import sign_package
+from modpack.security.signing_keys import generate
 from modpack.services import Services
 from tests.range_server import RangeServer, serve_folder
 
@@ -340,3 +346,69 @@ def test_files_are_opened_without_fsspec(tmp_path: Path) -> None:
     code = "import modpack, sys; modpack.load(sys.argv[1]); print('fsspec' in sys.modules)"
     alone = [sys.executable, "-c", code, str(tmp_path / "net.modpack")]
     assert subprocess.run(alone, capture_output=True, text=True).stdout.split() == ["False"]
+
+
+class Bucket(fsspec.implementations.memory.MemoryFileSystem):
+    """A store of another provider, whose library is not installed here."""
+
+    protocol = "gs", "hf"
+    store: dict[str, Any] = {}  # noqa: RUF012 - as in the class above
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return super()._strip_protocol(path.rpartition("://")[2])
+
+
+@pytest.mark.parametrize("scheme", Bucket.protocol)
+def test_other_schemes_reach_their_file_systems(scheme: str, folder: Path) -> None:
+    fsspec.register_implementation(scheme, Bucket, clobber=True)
+    modpack.save([1], folder / "net.modpack")
+    Bucket().pipe("/models/net.modpack", (folder / "net.modpack").read_bytes())
+    url = f"{scheme}://models/net.modpack"
+    assert CliRunner().invoke(cli, ["inspect", url]).output.startswith(f"{url}#sha256=")
+    assert modpack.load(url) == [1]
+    with pytest.raises(PackageNotFoundError, match="the object was not found"):
+        modpack.load(f"{scheme}://models/other.modpack")
+
+
+def test_detached_signature_is_read_next_to_the_url(folder: Path, server: RangeServer) -> None:
+    modpack.save(torch.nn.Linear(1, 1).half(), folder / "net.modpack")
+    key, url = generate(), server.url("net.modpack")
+    policy = TrustPolicy(require_signature_from=(Signer("me", key.public_key),))
+    with pytest.raises(SignatureError, match="not signed"):
+        modpack.load_weights(url, policy=policy)
+    sign_package(folder / "net.modpack", generate(), embed=False)
+    with pytest.raises(SignatureError, match=f"{url}: .*is not from a trusted signer"):
+        modpack.load_weights(url, policy=policy)
+    sign_package(folder / "net.modpack", key, embed=False)
+    assert list(modpack.load_weights(url, policy=policy)) == ["weight", "bias"]
+    (folder / "me.pub").write_text(key.public_key)
+    pinned = CliRunner().invoke(cli, ["inspect", url]).output.split()[0]
+    for command in "verify", "audit":
+        result = CliRunner().invoke(cli, [command, pinned, "--key", str(folder / "me.pub")])
+        assert result.exit_code == 0, result.output
+
+
+def test_worker_checks_the_detached_signature_again(
+    folder: Path, server: RangeServer, clean_python: Any
+) -> None:
+    with modpack.PackageExporter(folder / "net.modpack") as exporter:
+        exporter.save_source_string("lab", "class Net(list): pass")
+    key = generate()
+    sign_package(folder / "net.modpack", key, embed=False)
+    signer = Signer("me", key.public_key)
+    policy = TrustPolicy(allow_code=True, require_signature_from=(signer,))
+    with modpack.PackageImporter(server.url("net.modpack"), policy=policy) as importer:
+        (folder / "sent.pkl").write_bytes(pickle.dumps(importer.import_module("lab").Net([1])))
+    code = "import pickle; print(pickle.loads(path.read_bytes()))"
+    assert clean_python(code, path=folder / "sent.pkl").stdout == "[1]\n"
+
+
+def test_query_of_a_url_is_not_passed_on_to_a_signature(folder: Path, server: RangeServer) -> None:
+    modpack.save([1], folder / "net.modpack")
+    sign_package(folder / "net.modpack", generate(), embed=False)
+    result = CliRunner().invoke(cli, ["verify", server.url("net.modpack") + "?token=1"])
+    assert "the signature names" not in result.output and result.exit_code == 0, result.output
+    result = CliRunner().invoke(cli, ["verify", server.url("net.modpack")])
+    assert "net.modpack.sig: the signature names" in result.output
