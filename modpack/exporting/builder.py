@@ -133,9 +133,7 @@ class PackageBuilder:
             only_empty = all(p.code == PackagingErrorReason.EMPTY_MATCH for p in plan.problems)
             raise (EmptyMatchError if only_empty else PackagingError)(plan.problems, self.debug)
         mocked = plan.modules(Action.MOCK)
-        return replace(
-            plan, mock_uses=self._uses(plan, mocked) if mocked else (), has_mock_uses=True
-        )
+        return replace(plan, mock_uses=self._uses(plan, mocked) if mocked else ())
 
     def _uses(self, plan: Plan, mocked: list[str]) -> tuple[MockUse, ...]:
         from modpack.discovery.mock_usage import find_uses
