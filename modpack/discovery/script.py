@@ -222,6 +222,7 @@ class Script:
                 self._statements.append(
                     TopLevelStatement(cell, number, kind, node, binds, enclosing, flags)
                 )
+            # Definitions in an ``if`` or a loop bind module-level names, too.
             if kind in (None, StatementKind.OTHER):
                 first_line = cell.text.split("\n")[node.lineno - 1].strip()
                 for _, _, block in bodies(node):

@@ -169,6 +169,7 @@ class Walker:
         known = self._found.get(module)
         if known is not None:
             return known
+        # Objects of a package need its version of the library, whatever else is installed.
         pinned = self._pinned.get(root_of(module))
         for environment in self._environments if pinned is None else (pinned,):
             location = environment.locate(module)

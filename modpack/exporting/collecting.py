@@ -140,6 +140,7 @@ class Collector:
         prefix, source, judge = "modpack-self-test-", self._writer.path, self._judge
         with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as self._tree:
             outcome = self._run_namespaces()
+            # The last run may have been one in the other namespace.
             self._write(outcome.namespace)
             with self._writer.open_preview() as package:
                 given = self._make_job(outcome.namespace, package), self._modules, outcome.result
@@ -365,6 +366,7 @@ class Collector:
             self._plan = self._builder.plan()
             self._planned = len(self._resolver.added)
             self._modules = self._live_modules()
+        # What is hidden follows from the plan, and from the modules that a failed run made visible.
         if has_grown or self._written is None:
             scripts = self._builder.objects.scripts.files
             self._hidden = find_hidden_modules(self._plan, self._installed, scripts, self._visible)

@@ -329,6 +329,7 @@ class Planner:
             edges = self.walker.graph.edges_to(module)
             if module != PACKAGES or any(edge.kind is not ImportKind.PARENT for edge in edges):
                 return LOADED_PACKAGES
+        # The standard library and torch need no location, which takes time to find.
         owner = self._installed.owner(module, None)
         if owner is Owner.LOCAL:
             owner = self._installed.owner(module, self.walker.locate(module))

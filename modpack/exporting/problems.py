@@ -153,6 +153,7 @@ def _not_found(walker: Walker, module: str, edges: Sequence[Edge]) -> Diagnostic
 
 def _undecided_problems(walker: Walker, module: str) -> Iterator[Diagnostic]:
     edges = walker.graph.edges_to(module)
+    # A guarded import of a module that does not exist takes its fallback after loading, too.
     found = walker.locate(module) is not None
     needed = [e for e in edges if e.kind.is_dependency and (found or not e.kind.may_be_absent)]
     if not needed:

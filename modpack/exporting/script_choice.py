@@ -264,6 +264,7 @@ class DefinitionSelector:
 
     def _code_of(self, statement: TopLevelStatement, flags: int) -> CodeType | None:
         """Compile the current source of a class or function, and return its code."""
+        # The flags of the live code count: a later cell may have changed those of the session.
         cell = statement.cell
         if (cell, flags) not in self._compiled:
             all_flags = flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

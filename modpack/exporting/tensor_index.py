@@ -166,6 +166,7 @@ def _describe(
             shape = tuple(map(int, tensor.shape))
     storage = None if form in _WITHOUT_STORAGE else tensor.untyped_storage()
     key = None if storage is None else key_of(storage)
+    # Sharded training frees the storages of parameters between uses.
     if key is not None and storage is not None and not storage.nbytes() and tensor.numel():
         key, form = None, "freed"
     if key is None:
