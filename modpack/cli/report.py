@@ -52,8 +52,7 @@ def report_command(
     modpack reads it without executing or unpickling anything in it.
 
     The page shows the module graph with sources and import chains, mocks and their risks, hooks,
-    sizes, and a comparison of the recorded environment with this one. It loads nothing from the
-    network.
+    and a comparison of the recorded environment with this one. It loads nothing from the network.
 
     Requires an extra: pip install 'modpack[report]'
 
@@ -62,6 +61,7 @@ def report_command(
       modpack report model.modpack
       modpack report model.modpack -o audit.html --force
     """
+    # The name of '.' is that of its folder.
     own = file if url_of(file) is not None else str(Path(file).resolve())
     name = file_name(own).removesuffix(".modpack")
     page = Path(output if output is not None else f"{name}.html")

@@ -107,7 +107,7 @@ def hostile_page(tmp_path: Path) -> Path:
 
 def test_hostile_texts_are_escaped(show, hostile_page):
     shown = show(hostile_page)
-    for name in ("graph", "modules", "mocks", "hooks", "environment", "sizes", "overview"):
+    for name in ("graph", "modules", "mocks", "hooks", "environment", "overview"):
         shown.part(name)
         assert shown.page.locator(NEVER_THERE).count() == 0
     assert shown.page.evaluate("window.canary") is None
