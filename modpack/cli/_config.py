@@ -92,6 +92,7 @@ def read_settings(config: Path | None) -> ProjectSettings:
     current = Path.cwd()
     for folder in (current, *current.parents):
         file = folder / "pyproject.toml"
+        # Most files on the way up concern other tools, and parsing TOML takes longer than this.
         if file.is_file() and b"modpack" in file.read_bytes():
             table = _table(file)
             if table is not None:
@@ -166,6 +167,7 @@ def _rule(entry: object, path: str, problems: list[str]) -> GivenRule | None:
 
 def _globs(value: object, path: str, problems: list[str]) -> tuple[str, ...]:
     """Return patterns of modules: at least one, except for ``exclude``."""
+    # A value of another type is a problem already, and has no patterns either.
     problems_before = len(problems)
     patterns = _patterns(value, path, problems)
     if not patterns and len(problems) == problems_before and not path.endswith(".exclude"):

@@ -80,6 +80,7 @@ def _clear(older_than: float | None, as_json: bool) -> None:
     if as_json:
         write_json(cleared)
         return
+    # Not an error: the next call removes what is free then.
     for entry in cleared.kept:
         warn(f"{entry.digest[:16]} ({_name(entry)}) was not removed, because a process uses it.")
     removed = _count(cleared.removed)

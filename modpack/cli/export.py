@@ -235,6 +235,7 @@ def export_command(
         exporter.use_preset(chosen_preset, intern_native=intern_native)
         task, name = f"{'Planning' if dry_run else 'Packaging'} {chosen.text}", (package, resource)
         plan, has_problems = _package(exporter, task, name, chosen, example, dynamic)
+    # A warning may be raised while the plan is made that has the same note.
     reported = {str(note) for note in plan.notes}
     for text in dict.fromkeys(collected):
         if text not in reported:
@@ -323,6 +324,7 @@ def _report_text(plan: Plan, written: str | None) -> None:
         return
     facts = package_facts(written)
     show(package_report(facts))
+    # Without a run, nothing is known about functions, and a mock fails when one is called.
     is_observed = facts.self_test is not None and facts.self_test.runs > 0
     mocks = sorted({use.module for use in plan.mock_uses if use.kind is UseKind.FUNCTION_BODY})
     if mocks and not is_observed:

@@ -138,6 +138,7 @@ def run_command(
     if output is not None:
         require_other_output(files, package, output)
     trusted = read_trust(policy, keys)
+    # Before torch is imported: the other interpreter does the work.
     if isolated:
         formats = [each.format for each in files]
         if target is not None:

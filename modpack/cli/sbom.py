@@ -90,6 +90,7 @@ def _creation_time() -> datetime:
     """Return SOURCE_DATE_EPOCH (reproducible-builds.org) if it is set, else the current time."""
     from datetime import datetime, timezone
 
+    # Builds that must be reproducible set the time for all their tools.
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is None:
         return datetime.now(timezone.utc).replace(microsecond=0)

@@ -70,6 +70,7 @@ def _decode_statement(payload: bytes) -> tuple[Subject, ...]:
     Raises:
         ValueError: If this is not a statement about packages. The text is a clause with the reason.
     """
+    # With repeated keys, two readers could see two different statements.
     document = parse_json(payload, unique_keys=True)
     if not isinstance(document, dict) or document.get("_type") != _STATEMENT_TYPE:
         raise ValueError("the payload is not an in-toto statement of version 1")
@@ -171,6 +172,7 @@ def _decode_envelope(document: object) -> Envelope:
     if len(signatures) > _MAX_SIGNATURES:
         raise ValueError(f"more than {_MAX_SIGNATURES} signatures")
     read = tuple(_decode_signature(each) for each in signatures)
+    # Two signatures of one key have no meaning, and readers might take either.
     named = [each.key_id for each in read if each.key_id]
     for each in named:
         if named.count(each) > 1:
@@ -287,6 +289,7 @@ def check(
     valid = [key_id for key_id, (_, key) in trusted.items() if _is_signed_by(found, key_id, key)]
     if not valid:
         raise _no_valid_signature(found, path, location, trusted)
+    # After the signature: the payload of an unsigned envelope must not choose the message.
     require_subject(found, digest, path, location)
     return tuple(ValidSignature(key_id, location, trusted[key_id][0].name) for key_id in valid)
 
@@ -301,6 +304,7 @@ def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
 
     key = SSlibKey.from_crypto(Ed25519PublicKey.from_public_bytes(public), key_id)
     signed = Dsse(envelope.payload, _PAYLOAD_TYPE, {}).pae()
+    # Key IDs are not signed, so they exclude no signature.
     for each in envelope.signatures:
         try:
             key.verify_signature(Signature(key_id, each.value.hex()), signed)
@@ -366,6 +370,7 @@ def _read_existing(existing: bytes, digest: str, path: str) -> Envelope:
     try:
         envelope = read_envelope(existing, path, location)
         subjects = require_subject(envelope, digest, path, location)
+        # All signatures cover one payload. Ours must not vouch for statements of other tools.
         if envelope.payload != _encode_statement(*subjects[0]):
             raise SignatureError(path, f"{location} has a statement that modpack does not write")
         if not all(each.key_id for each in envelope.signatures):

@@ -202,6 +202,7 @@ def read_private(
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+    # Asked for only now: a file that is no key needs no passphrase.
     password = _require_passphrase(file, passphrase) if is_encrypted else None
     try:
         key = load_pem_private_key(text.encode(), password)
@@ -244,6 +245,7 @@ def write_pair(
         private: (_private_pem(key, passphrase), _OWNER_ONLY),
         public: (key.public_key.encode(), _FOR_ALL),
     }
+    # Both are complete before either replaces a file: a pair must stay a pair.
     staged = {file: file.with_name(f".{file.name}.{secrets.token_hex(8)}") for file in contents}
     try:
         for file, (content, mode) in contents.items():
@@ -327,6 +329,7 @@ def _encode(passphrase: str) -> bytes:
 
 def _create(path: Path, target: Path, content: bytes, mode: int) -> None:
     """Write a new file that has ``mode`` from its creation on."""
+    # O_EXCL follows no symlink, and the mode holds before the first byte is written.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     with _reporting(target), os.fdopen(os.open(path, flags, mode), "wb") as file:
         file.write(content)

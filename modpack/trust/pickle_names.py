@@ -101,6 +101,7 @@ class _GlobalCollector(Actions):
         """Return a global."""
         found = self._known.get((module, name))
         if found is None:
+            # A small pickle can name many globals, so memory is limited here.
             if len(self._known) >= _MAX_NAMES:
                 raise MalformedError(f"the pickle names more than {_MAX_NAMES} globals")
             found = self._known[module, name] = self._name(module, name)
@@ -285,6 +286,7 @@ class PickleReader(_GlobalCollector):
             self._note_source(arguments)
         if not function.is_data:
             return OPAQUE
+        # Data may name a class as a value, but a call of it could do more than make data.
         if str(function) not in CALLABLE:
             self._misused.add(function)
         return self._made.setdefault(function, _DataResult(function))
@@ -300,6 +302,7 @@ class PickleReader(_GlobalCollector):
 
     def make(self, kind: StackItem, arguments: StackItem, named: StackItem) -> StackItem:
         """Record an instance. Classes of data are never instantiated in this way."""
+        # Without __init__, even a class of data may get any state.
         if type(kind) is PickledName and kind.is_data:
             self._misused.add(kind)
         return OPAQUE
@@ -532,6 +535,7 @@ def _find_candidates(data: bytes) -> Iterator[bytes]:
                 end = start + int.from_bytes(data[max(0, start - width) : start], "little")
                 if data.startswith(opcode, max(0, start - width - 1)) and start < end <= len(data):
                     yield data[start:end]
+            # Bytes may contain bytes objects, so the search continues inside a candidate.
             start = data.find(magic, start + 1)
 
 
