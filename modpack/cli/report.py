@@ -97,11 +97,12 @@ def _render(file: str, with_sources: bool, with_all: bool) -> tuple[str, int]:
     with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
     from modpack.report.audit import audit_package
-    from modpack.report.html_document import PackagedSources, nearest_sources, read_sources
+    from modpack.report.html_document import ROOM, PackagedSources, read_sources
     from modpack.report.requirements import requirements_of
 
     audit = audit_package(file)
-    sources = read_sources(file, audit.modules) if with_sources else PackagedSources()
-    shown = sources if with_all else nearest_sources(sources, audit)
-    text = html_report(audit, shown, requirements_of(file, check=True).comparison)
-    return text, len(sources.texts) - len(shown.texts)
+    sources = PackagedSources()
+    if with_sources:
+        sources = read_sources(file, audit, None if with_all else ROOM)
+    text = html_report(audit, sources, requirements_of(file, check=True).comparison)
+    return text, sources.too_many
