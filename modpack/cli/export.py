@@ -242,7 +242,12 @@ def export_command(
             warn(text)
     written = None if has_problems else output
     if as_json:
-        _report_json(plan, written)
+        from modpack.report.facts import PlanFacts, plan_facts
+        from modpack.report.package_info import package_facts
+
+        write_json(
+            plan_facts(plan) if written is None else PlanFacts.of_package(package_facts(written))
+        )
         return has_problems
     for note in plan.warnings() if quiet else ():
         warn(str(note))
@@ -300,16 +305,6 @@ def _package(
             return exporter.close(), False
         except PackagingError:
             return exporter.plan(), True
-
-
-def _report_json(plan: Plan, written: str | None) -> None:
-    from modpack.report.facts import PlanFacts, plan_facts
-    from modpack.report.package_info import package_facts
-
-    if written is None:
-        write_json(plan_facts(plan))
-    else:
-        write_json(PlanFacts.of_package(package_facts(written)))
 
 
 def _report_text(plan: Plan, written: str | None) -> None:

@@ -67,20 +67,7 @@ def report_command(
     page = Path(output if output is not None else f"{name}.html")
     if all_sources and not sources:
         raise click.UsageError("--all-sources and --no-sources cannot be combined.")
-    _check(file, page, force)
-    with working(f"Reading {file}"):
-        text, omitted = _render(file, sources, all_sources)
-    write_file(page, text)
-    click.echo(f"Wrote {page}", err=True)
-    if omitted:
-        click.echo(
-            f"The page omits {counted(omitted, 'source')}. Pass --all-sources to include all.",
-            err=True,
-        )
-
-
-def _check(file: str, page: Path, force: bool) -> None:
-    """Check the path of the page before any work is done."""
+    # The path is checked before any work is done.
     if not page.parent.is_dir():
         raise click.UsageError(f"{page.parent}: the folder does not exist. Create it first.")
     if page.is_dir():
@@ -90,19 +77,22 @@ def _check(file: str, page: Path, force: bool) -> None:
         raise click.UsageError(
             f"{page}: the file exists. Pass --force to replace it, or another --output."
         )
-
-
-def _render(file: str, with_sources: bool, with_all: bool) -> tuple[str, int]:
-    """Return the page, and the number of sources omitted from it."""
     with require_extra("report", "jinja2 3.1", ("jinja2", "markupsafe")):
         from modpack.report.html import html_report
     from modpack.report.audit import audit_package
     from modpack.report.html_document import ROOM, PackagedSources, read_sources
     from modpack.report.requirements import requirements_of
 
-    audit = audit_package(file)
-    sources = PackagedSources()
-    if with_sources:
-        sources = read_sources(file, audit, None if with_all else ROOM)
-    text = html_report(audit, sources, requirements_of(file, check=True).comparison)
-    return text, sources.too_many
+    with working(f"Reading {file}"):
+        audit, shown = audit_package(file), PackagedSources()
+        if sources:
+            shown = read_sources(file, audit, None if all_sources else ROOM)
+        text = html_report(audit, shown, requirements_of(file, check=True).comparison)
+    write_file(page, text)
+    click.echo(f"Wrote {page}", err=True)
+    if shown.too_many:
+        click.echo(
+            f"The page omits {counted(shown.too_many, 'source')}. "
+            "Pass --all-sources to include all.",
+            err=True,
+        )

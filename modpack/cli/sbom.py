@@ -50,21 +50,18 @@ def sbom_command(file: str, output: str | None, timestamp: bool) -> None:
     if output is not None:
         require_other_file(file, Path(output))
     created = _creation_time() if timestamp else None
-    with working(f"Reading {file}"):
-        text = _sbom(file, created)
-    if output is None:
-        write(text)
-    else:
-        write_file(Path(output), text)
-
-
-def _sbom(file: str, timestamp: datetime | None) -> str:
     from modpack.report.audit import audit_package
 
     with require_extra("sbom", "cyclonedx-python-lib 9", ("cyclonedx", "packageurl")):
         from modpack.report.sbom import sbom_of
 
-    return sbom_of(audit_package(file), file_sha256=_sha256(Path(file)), timestamp=timestamp)
+    with working(f"Reading {file}"):
+        digest = _sha256(Path(file))
+        text = sbom_of(audit_package(file), file_sha256=digest, timestamp=created)
+    if output is None:
+        write(text)
+    else:
+        write_file(Path(output), text)
 
 
 def _sha256(file: Path) -> str | None:
