@@ -17,7 +17,6 @@ from modpack.report.diff_facts import (
     FieldChange,
     PackageDifferences,
     Part,
-    TextDifference,
 )
 
 _MARKS: Final = {
@@ -164,7 +163,8 @@ def _details(found: Difference, distributions: Collection[str]) -> str:
     ]
     if found.text is not None:
         what = "text" if found.part is Part.RESOURCE else "source"
-        changes.append(f"{what}: {_amount(found.text)}")
+        lines = f"+{found.text.added} -{found.text.removed}"
+        changes.append(f"{what}: {lines if found.text.unified else 'different encoding'}")
     elif found.contents is Contents.DIFFERENT:
         changes.append(f"different {_CONTENTS.get(found.part, 'content')}")
     elif found.contents is Contents.UNKNOWN and not changes:
@@ -181,7 +181,3 @@ def _field(found: FieldChange) -> str:
         values = [each for each in (found.before, found.after) if each]
     name = {SIZE: "size: ", VALUE: ""}.get(found.name, f"{found.name}: ")
     return values[0] if len(values) == 1 else name + " -> ".join(values)
-
-
-def _amount(text: TextDifference) -> str:
-    return f"+{text.added} -{text.removed}" if text.unified else "different encoding"
