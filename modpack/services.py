@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from modpack.archive.base import Archive
-    from modpack.archive.layout import Limits
     from modpack.core.policy import Signer
 
 _NO_URLS = "this runtime opens files, and this is a URL"
@@ -46,7 +45,7 @@ class Services:
             hint="Install modpack: pip install 'modpack[sign]'.",
         )
 
-    def open_remote(self, url: str, limits: Limits) -> Archive:
+    def open_remote(self, url: str) -> Archive:
         """Open the package at a URL for reading in ranges.
 
         Raises:

@@ -13,7 +13,7 @@ from modpack.cli._config import read_settings
 from modpack.cli._options import FILE
 from modpack.cli._output import collect_warnings, show, warn, write_json
 from modpack.cli._planning import RulesCommand, given_rules, rule_option, validate_with
-from modpack.core.names import as_allowances
+from modpack.core.allowances import as_allowances
 from modpack.exporting.presets import PRESETS
 from modpack.report.progress import working
 

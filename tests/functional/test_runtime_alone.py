@@ -287,7 +287,7 @@ def test_runtime_enforces_trust_policies(net, alone, tmp_path):
     alone(f"""
 policy = modpack.TrustPolicy
 assert modpack.load("data.modpack", policy=policy(allow_code=False))["w"].sum() == 2
-for options in dict(allow_code=False), dict(allow_externs=()), dict(allow_hook_kinds=()):
+for options in dict(allow_code=False), dict(allow_externs=()):
     denied = policy(**options)
     refused(errors.TrustError, "code.modpack", modpack.load, "code.modpack", policy=denied)
 signed = policy(require_signature_from=[modpack.Signer("me", "{pem}")])
