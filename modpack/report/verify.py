@@ -208,7 +208,10 @@ def verify_package(
     except NotAPackageError:
         raise
     except ArchiveError as failure:
-        return _refused_at_once(failure)
+        # What cannot be opened has no other checks.
+        finding = _from_error("archive-invalid", failure.record or failure.path, failure)
+        check = CheckFacts("structure", 0, "records", False)
+        return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
     with archive, phase("verifying"):
         path = source if isinstance(source, (str, os.PathLike)) else None
         return _Verification(archive, path, policy, keys, only_code).facts()
@@ -218,14 +221,6 @@ def _from_error(code: str, subject: str, failure: ArchiveError | SignatureError)
     """Return an error as a diagnostic. The error's own hint takes precedence over the code's."""
     hint = failure.hint or None
     return Diagnostic.from_code(code, subject, failure.reason, hint=hint)
-
-
-def _refused_at_once(failure: ArchiveError) -> VerifyFacts:
-    """Return the result for an archive that cannot be opened."""
-    subject = failure.record or failure.path
-    finding = _from_error("archive-invalid", subject, failure)
-    check = CheckFacts("structure", 0, "records", False)
-    return VerifyFacts(failure.path, None, None, 0, (check,), (finding,))
 
 
 def _damaged(reasons: Mapping[str, str]) -> Iterator[Diagnostic]:
