@@ -64,6 +64,7 @@ def _seconds(ctx: click.Context, parameter: click.Parameter, value: str | None) 
     """Parse the value of ``--older-than``."""
     if value is None:
         return None
+    # Few digits, so that no duration reaches beyond the range of dates.
     match = re.fullmatch(r"(\d{1,6})([smhdw])", value)
     if match is None:
         raise click.BadParameter(

@@ -36,6 +36,7 @@ def _read_dynamic(
     for text in values:
         place, _, name = text.partition("=")
         argument, _, dimension = place.rpartition(":")
+        # Negative dimensions count from the end, as in torch.
         if not argument or not dimension.lstrip("-").isdecimal() or not name.isidentifier():
             raise click.BadParameter(f"{text!r} is not INPUT:DIM=NAME, such as tokens:1=length.")
         dynamic.setdefault(argument, {})[int(dimension)] = name
@@ -204,6 +205,7 @@ def export_command(
     if dry_run:
         output = None
     elif output is None and settings.output is not None:
+        # Settings are relative to their file, and messages show what the user can type.
         output = os.path.relpath(settings.folder / settings.output)
     if output is None and not dry_run:
         raise click.UsageError(
@@ -289,9 +291,11 @@ def _package(
     model = build(target, exporter.debug)
     inputs: object = None
     if example is not None:
+        # The inputs may come from another folder than the model.
         with importable(example.folder):
             inputs = build(example, exporter.debug)
         try:
+            # Checked here, because this error is about an option, and not about the model's code.
             as_example(model, inputs, None)
         except (TypeError, ValueError) as failure:
             raise click.UsageError(f"--example-inputs {example.text}: {failure}") from failure

@@ -141,6 +141,7 @@ def run_command(
     trusted = read_trust(policy, keys)
     # Before torch is imported: the other interpreter does the work.
     if isolated:
+        # The environment needs the libraries of these formats, too.
         formats = [each.format for each in files]
         if target is not None:
             formats.append(target[1])
@@ -188,6 +189,7 @@ def _parse_columns(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         name, _, listed = text.partition("=")
+        # Column names may contain commas, so lists of them are quoted as in CSV files.
         columns = tuple(next(csv.reader([listed]), ()))
         if not name or not all(columns) or not columns or name in found:
             reason = f"the input {name!r} occurs twice" if name in found else "not INPUT=COLUMN,..."

@@ -77,6 +77,7 @@ def _sha256(file: Path) -> str | None:
         phase("digesting the file", ProgressUnit.BYTES, size) as digesting,
         file.open("rb") as stream,
     ):
+        # In chunks, because packages may be larger than memory.
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
             digesting.advance(len(chunk))

@@ -188,6 +188,7 @@ def _named(packages: tuple[str, ...]) -> dict[str, str]:
     named: dict[str, str] = {}
     for given in packages:
         name, is_named, path = given.partition("=")
+        # File names may contain '=', so a file that exists is never split.
         if not is_named or Path(given).exists() or url_of(given) is not None:
             path = given
             stem = Path(file_name(given)).stem

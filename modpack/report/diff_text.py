@@ -134,9 +134,11 @@ def _lines(part: Part, shown: Sequence[tuple[Difference, str]]) -> Iterator[Safe
             key = each.change, root_of(each.subject), details
         elif part is Part.RESOURCE and each.owner is not None and each.text is None:
             key = each.change, each.owner, each.about
+        # A difference that is one value reads as 'name: before -> after'.
         is_value = [field.name for field in each.fields] == [VALUE]
         line = f"{each.subject}: {details}" if is_value else f"{each.subject}  {details}"
         groups.setdefault(key, []).append(line)
+    # Few modules are listed by name, because each may be the one that a reader looks for.
     fewest, noun = _TOGETHER.get(part, (len(shown) + 1, ""))
     for (change, library, text), lines in groups.items():
         if len(lines) >= fewest:
@@ -152,6 +154,7 @@ def _details(found: Difference, distributions: Collection[str]) -> str:
         found: The difference.
         distributions: Distributions that have a line of their own, which covers their modules.
     """
+    # A new version of a library changes all its modules in the same way.
     is_covered = found.part is Part.MODULE and found.owner in distributions
     changes = [
         _field(each)

@@ -102,6 +102,7 @@ class PageData:
     def location_address(self, location: str) -> str:
         """Return the address of ``path:line``. Empty if the path belongs to no module."""
         path, _, line = location.rpartition(":")
+        # Windows paths contain colons, and packages may contain anything.
         if not (line.isascii() and line.isdigit() and len(line) < 10):
             path, line = location, ""
         module = self._modules_by_path.get(path)
@@ -181,6 +182,7 @@ def html_report(
         if number > limit:
             reason = f"the report would show {number} {noun}, and the limit is {limit}"
             raise ArchiveError(audit.path, reason, hint="Run modpack audit instead.")
+    # Assets are hashed as they are embedded, so the policy matches their exact text.
     style = _asset("report.css")
     boot = _asset("boot.js")
     library = _asset("cytoscape/cytoscape.min.js")

@@ -206,6 +206,7 @@ def _requirements(
         found[name] = RequirementFacts.of(provider, modules, is_optional(modules, at_once))
     for each in (environment.torch_distribution, environment.modpack_distribution):
         if each is not None:
+            # torch and modpack are required even if no module imports them by name.
             found[each.name] = RequirementFacts.of(each, (each.name,))
     for name in sorted(found):
         yield found[name]

@@ -121,6 +121,7 @@ class _Describer:
         """
         todo, seen = [node], set()
         while todo:
+            # Breadth first: the user's function comes before the functions that it calls.
             part = todo.pop(0)
             if not isinstance(part, CallResult) or id(part) in seen:
                 continue

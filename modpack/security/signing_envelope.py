@@ -133,6 +133,7 @@ class Envelope(NamedTuple):
 
     def encoded(self) -> bytes:
         """Return the canonical encoding, with one signature per key."""
+        # A key that signs again replaces its signature.
         by_key = {each.key_id: each for each in self.signatures}
         ordered = self._replace(signatures=tuple(by_key[key] for key in sorted(by_key)))
         document = {"payloadType": _PAYLOAD_TYPE, **record_to_json(ordered)}
@@ -316,6 +317,7 @@ def _is_signed_by(envelope: Envelope, key_id: str, public: bytes) -> bool:
 def _no_valid_signature(
     envelope: Envelope, path: str, location: str, trusted: Mapping[str, tuple[Signer, bytes]]
 ) -> SignatureError:
+    # An attack and a wrong key look alike, except for the key that the signature claims.
     claimed = [each.key_id for each in envelope.signatures if each.key_id in trusted]
     if claimed:
         signer = trusted[claimed[0]][0]
@@ -352,6 +354,7 @@ def require_subject(
         return subjects
     signed = listed(f"{each.digest[:16]}..." for each in subjects)
     digests = f"the signed digest is {signed}, and the package digest is {digest[:16]}..."
+    # A file name is only a hint: it tells a renamed package from a changed one.
     if location == layout.SIGNATURE or Path(path).name in dict(subjects):
         reason = f"{CHANGED}: {digests} ({location})"
         raise SignatureError(path, reason)

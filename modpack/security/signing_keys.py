@@ -40,6 +40,7 @@ def _read_key_file(path: Path) -> str:
     except (OSError, ValueError) as failure:  # ValueError: a NUL in the path
         reason = getattr(failure, "strerror", None) or str(failure)
         raise KeyFileError(str(path), f"the key cannot be read: {reason}") from failure
+    # A weights file that is passed by mistake must not be read as text.
     if len(content) > _MAX_BYTES:
         raise KeyFileError(str(path), "the file is too large for a key", hint=_GENERATE)
     try:

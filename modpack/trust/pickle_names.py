@@ -215,6 +215,7 @@ class PickleReader(_GlobalCollector):
         unreadable, position = None, 0
         try:
             _, end = self._machine.run(data)
+            # Pickles of hooks share one memo, so the machine is not reset between them.
             while several and end < len(data):
                 _, end = self._machine.run(data, end)
             if end < len(data):
@@ -256,6 +257,7 @@ class PickleReader(_GlobalCollector):
 
     def persistent(self, pid: StackItem) -> StackItem:
         """Record a storage or module, or a call that rebuilds an object."""
+        # The persistent IDs of torch and of packages are tuples. Any other is forged.
         kind, *parts = pid if isinstance(pid, tuple) and pid else (None,)
         if kind == "storage":
             self._note_storage(parts)
@@ -444,6 +446,7 @@ class PickleTree(_GlobalCollector):
             and isinstance(arguments[0], CallResult)
         ):
             target = arguments[0]
+            # Its first argument is what a dropped call can have modified.
             target.calls = _extended(target.calls, ((value.function, arguments[1]),))
 
     def build(self, made: Any, state: Any) -> None:
@@ -491,6 +494,7 @@ class PickleTree(_GlobalCollector):
         pairs = target.pairs if isinstance(target, CallResult) else target
         if not isinstance(pairs, Pairs):
             raise MalformedError("the pickle sets items of a value that is not a dict")
+        # Pairs need less memory than nodes.
         self._count(len(items) // 4)
         pairs.items.extend(zip(items[::2], items[1::2], strict=True))
 
