@@ -68,19 +68,15 @@ def _sha256(file: Path) -> str | None:
     """Return the SHA-256 digest of a file in hex; None for a folder or a URL."""
     import hashlib
 
-    from modpack.core.process import ProgressUnit, phase
+    from modpack.core.process import phase
 
     if not file.is_file():
         return None
-    digest, size = hashlib.sha256(), file.stat().st_size
-    with (
-        phase("digesting the file", ProgressUnit.BYTES, size) as digesting,
-        file.open("rb") as stream,
-    ):
+    digest = hashlib.sha256()
+    with phase("digesting the file"), file.open("rb") as stream:
         # In chunks, because packages may be larger than memory.
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
-            digesting.advance(len(chunk))
     return digest.hexdigest()
 
 
