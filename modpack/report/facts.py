@@ -344,6 +344,7 @@ def hooks_by_callable(
 ) -> dict[tuple[str, str, str, str | None], tuple[HookSpec, ...]]:
     """Return the hooks by object, kind, and name and source of their callable."""
     alike: dict[tuple[str, str, str, str | None], list[HookSpec]] = {}
+    # By source as well: functions of the same name may differ.
     for each in hooks:
         called = each.spec.callable
         key = (each.resource, each.spec.kind, called.name, called.source)
@@ -380,6 +381,7 @@ def provider_of(module: str, is_installed: bool) -> Provider:
     """
     if is_stdlib(module):
         return Owner.STDLIB
+    # torch and modpack come with every environment that can load the package.
     if root_of(module) in RUNTIME_ROOTS:
         return Owner.RUNTIME
     return Owner.INSTALLED if is_installed else Owner.LOCAL
