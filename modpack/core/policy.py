@@ -467,6 +467,7 @@ def violations(
         )
         message = f"code is not allowed by the trust policy: {listed(code, between='; ')}"
         found.append(PolicyViolation("allow_code", code[0], message, hint))
+    # One line for each top-level name: a package may declare hundreds of submodules.
     by_root: dict[str, list[str]] = {}
     for module in dict.fromkeys(externs):
         if not policy.allows_extern(module):
