@@ -126,13 +126,6 @@ class _Services(services.Services):
 
         return working(task, progress)
 
-    def package_html(self, archive: Archive) -> str | None:
-        from modpack.archive.manifest import read_manifest
-        from modpack.report.package_info import facts_of
-        from modpack.report.text import package_html
-
-        return package_html(facts_of(archive, read_manifest(archive)))
-
 
 services.installed = _Services()
 

@@ -604,12 +604,10 @@ class PackageExporter:
         edges = self._objects.save(records.inputs, (example.args, example.kwargs), pickle_protocol)
         self._planner.add_resource(f"<{records.inputs}>", edges, follow=True)
         if not self._plans_only:
-            from modpack.selftest.reference import record_case
+            from modpack.selftest.reference import Case, record_case
 
-            case = record_case(
-                self._writer, records, target, model, example, restore, global_hooks, described
-            )
-            self._cases.append(case)
+            case = Case(target, records, model, example, global_hooks, restore, described)
+            self._cases.append(record_case(self._writer, case))
 
     def save_text(self, package: str, resource: str, text: str) -> None:
         """Save text in UTF-8 as a resource of a Python package.

@@ -1,9 +1,9 @@
 """Services of the authoring layers that a load offers where those layers are installed.
 
-The runtime, which loads packages, imports torch and the standard library only. Four things that
+The runtime, which loads packages, imports torch and the standard library only. Three things that
 it offers need more: signatures are verified by a cryptographic library, URLs are read by fsspec,
-progress is shown by a terminal library, and notebooks show a report. The runtime asks for them
-here. ``modpack/__init__`` installs them; a runtime without that module has the ones below.
+and progress is shown by a terminal library. The runtime asks for them here. ``modpack/__init__``
+installs them; a runtime without that module has the ones below.
 """
 
 from __future__ import annotations
@@ -66,10 +66,6 @@ class Services:
         from contextlib import nullcontext
 
         return nullcontext()
-
-    def package_html(self, archive: Archive) -> str | None:
-        """Return the HTML that notebooks show for an open package, or None."""
-        return None
 
 
 installed = Services()

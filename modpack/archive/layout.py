@@ -67,6 +67,9 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+DETACHED_SIGNATURE: Final = ".sig"
+"""The end of the name of a file that contains a signature, next to the package."""
+MAX_SIGNATURE_BYTES: Final = 1 << 20
 LOADER: Final = MODPACK_PREFIX + "loader.json"
 """The version of the loader that the package contains."""
 LOADER_VERSION: Final = 1

@@ -123,7 +123,6 @@ class Plan:
         distributions: The distributions whose metadata the package includes, by name.
         self_test_summary: The result of the self-test in one line. Empty if there was none.
         mock_uses: Uses of mocked modules in packaged code.
-        has_mock_uses: Whether ``mock_uses`` was computed, which some plans do without.
     """
 
     decisions: Mapping[str, Decision]
@@ -134,7 +133,6 @@ class Plan:
     distributions: tuple[PlannedDistribution, ...] = ()
     self_test_summary: str = ""
     mock_uses: tuple[MockUse, ...] = field(default=(), compare=False)
-    has_mock_uses: bool = field(default=False, compare=False)
 
     def modules(self, action: Action) -> list[str]:
         """Return the modules with this decision, sorted."""
@@ -169,7 +167,7 @@ class Plan:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        """Return what notebooks display."""
+        """Return what notebooks display, which show repr() otherwise: the plan as text."""
         from html import escape  # takes 2 ms: a third of it for its tables of entities
 
         return f"<pre>{escape(str(self))}</pre>"
