@@ -212,6 +212,7 @@ class TrustPolicy:
                 "only one of the two."
             )
         level = self.verify or ("full" if self.require_signature_from else "code")
+        # Resolved here, so that the field shows what a load checks.
         object.__setattr__(self, "verify", level)
         if self.allow_code and not self.require_signature_from:
             warnings.warn(

@@ -122,6 +122,7 @@ def _handles_by_id(
 def _reorder(target: Any, table: str, identities: list[int], new_handles: NewHandles) -> None:
     """Restore the common order of hooks that stayed and hooks that were registered again."""
     holder = getattr(target, table)
+    # Moving each hook to the end, in order, leaves the table in that order.
     for identity in identities:
         handle = new_handles.get((id(target), table, identity))
         current = identity if handle is None else handle.id
