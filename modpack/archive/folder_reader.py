@@ -53,6 +53,7 @@ class FolderArchive(Archive):
             raise self._unreadable(name, error) from error
 
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
+        # The path is found now: a missing record is an error before the first chunk is read.
         return self._chunks(name, self._path(name))
 
     def data_range(self, name: str) -> DataRange | None:

@@ -279,6 +279,7 @@ def fold(name: str) -> str:
         for each in set(name)
         if unicodedata.category(each) == "Cf" or is_invisible(each)
     }
+    # Folding the case can undo the normal form.
     return unicodedata.normalize("NFKC", name.translate(invisible).casefold())
 
 

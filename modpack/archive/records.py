@@ -116,6 +116,7 @@ def _read_versioned(
     """
     document = read_document(archive, record, verify)
     version, archive_bytes = document["version"], archive.stored_bytes()
+    # isinstance would accept True.
     if type(version) is not int or version < 1:
         raise ValueError(f"the version is {version!r:.60}, not a positive whole number")
     if version > known_version:
@@ -134,6 +135,7 @@ def _limit_items(
     document: Mapping[str, Json], archive_bytes: int, item_bytes: Mapping[str, int]
 ) -> None:
     for key, size in item_bytes.items():
+        # Before the items become records, which take much more memory than their JSON.
         listed, limit = document.get(key), limits.max_items(archive_bytes, size)
         if isinstance(listed, (list, dict)) and len(listed) > limit:
             raise ValueError(f"{len(listed)} {key} are listed, and {limit} are allowed")

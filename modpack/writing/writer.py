@@ -175,6 +175,7 @@ class _ZipBodyWriter:
             with self._sink.reporting():
                 crc, sha256 = checksums.result()
             entry = self._entries[name]._replace(crc=crc)
+            # The header was written before the content was read, and the checksum is part of it.
             self._sink.patch(entry.offset + CRC_IN_LOCAL, entry.crc.to_bytes(4, "little"))
             self._entries[name] = entry
             self._digests[name] = RecordDigest(entry.size, sha256.hexdigest())
@@ -275,6 +276,7 @@ class _ZipBodyWriter:
         crc, sha256 = None, None
         for start in range(0, size, _PIECE_BYTES):
             memory, readers = self._pieces.popleft()
+            # The memory is free once both threads have read the piece that it held.
             for reader in readers or ():
                 reader.result()
             piece = content[start : start + _PIECE_BYTES]
