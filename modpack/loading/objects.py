@@ -228,6 +228,7 @@ def load_object(
         from modpack.hooks.restoring import iter_hook_kinds
 
         require_hook_kinds(archive.path, policy, iter_hook_kinds((result.obj, result.extras)))
+    # inspect and audit show the specs, so nothing else may have been registered.
     _require_agreement(archive.path, record, specs, found)
     torch._utils._validate_loaded_sparse_tensors()  # type: ignore[no-untyped-call]
     if hooks is False:

@@ -218,6 +218,7 @@ def convert(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    # float8 has no isfinite.
     return (tensor.float() if tensor.itemsize == 1 else tensor).isfinite()
 
 

@@ -218,6 +218,7 @@ async def _read_body(headers: Headers, receive: Receive, limit: int, timeout: fl
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > limit:
         raise RequestError(f"the body has {int(length)} bytes, and the limit is {limit}", 413)
+    # Most bodies arrive as a whole, and need no task and no timer.
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")

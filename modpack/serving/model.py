@@ -94,6 +94,7 @@ class ServedModel:
         while True:
             await asyncio.sleep(_POLL_SECONDS)
             seen = await asyncio.to_thread(_identity, self._order.path)
+            # While a file is replaced in two steps, it does not exist for a moment.
             if seen is None or (seen == self._seen and not self._pool.is_broken):
                 continue
             if await self._replace():

@@ -258,6 +258,7 @@ class WorkerPool:
     def worker_lost(self, worker: Worker) -> None:
         """Handle the end of a worker: another takes its requests and its place."""
         self._workers.discard(worker)
+        # It ended before it was ready. If all of the first ones do, start() gives up.
         if worker.pid is None:
             self._early_ends += 1
             if self._early_ends == _MAX_EARLY_ENDS:
