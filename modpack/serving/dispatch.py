@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from modpack.serving.problems import error_answer
-from modpack.serving.settings import Answer, JobKind, ServerSettings
+from modpack.serving.settings import Answer, JobKind, ServerSettings, error_answer
 
 KILL_AFTER: Final = 1.0
 """Seconds that a worker has after the time limit of its last request, before it is killed."""

@@ -10,9 +10,9 @@ from modpack.core.call_signature import CallSignature
 from modpack.errors import ModpackError
 from modpack.serving.dispatch import Dispatcher, Metrics
 from modpack.serving.frames import LoadedPackage, LoadOrder
+from modpack.serving.log import Log, run_in_background
 from modpack.serving.open_inference import version_of
 from modpack.serving.pool import WorkerPool
-from modpack.serving.tasks import Log, run_in_background
 
 _POLL_SECONDS: Final = 1.0
 

@@ -23,8 +23,8 @@ from modpack.serving.frames import (
     LoadOrder,
     encode_frame,
 )
+from modpack.serving.log import Log, run_in_background
 from modpack.serving.settings import Answer
-from modpack.serving.tasks import Log, run_in_background
 
 # With -m, Python would first look for modules such as random.py in the current folder.
 _START: Final = """
