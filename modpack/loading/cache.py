@@ -400,8 +400,8 @@ def _has_content(file: Path, content: bytes) -> bool:
 
 def _complete(folder: Path, digest: str, name: str, files: Mapping[str, tuple[int, str]]) -> None:
     """Write the record and the stamp of an entry, before its folder gets the final name."""
-    document = {"version": 1, "name": name, "made": time.time(), "files": files}
-    (folder / _RECORD).write_text(json.dumps(document), encoding="utf-8")
+    document = json.dumps({"name": name, "files": files})
+    (folder / _RECORD).write_text(document, encoding="utf-8")
     (folder / USED).touch()
     put_stamp(folder, digest, files)
 
