@@ -209,7 +209,7 @@ def _imports(alias: ast.alias, level: int) -> list[ast.stmt]:
 
 _FORM = 1
 """Version of the files and of the code in them. Increase it with every change."""
-LAZY_FORM = "lazy2"
+LAZY_FORM = "lazy4"
 """Marks code whose imports may wait. Increase it when :func:`.postpone_imports` changes."""
 _SUFFIX = ".code"
 _SMALL = 64 << 10

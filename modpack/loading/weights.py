@@ -79,7 +79,8 @@ def load_weights(
     require_options(policy=policy, verify=verify)
     level = stricter_level(verify, policy)
     file = local_source(path)
-    with open_archive(file) as archive:
+    label = None if file is path else str(path)  # a URL
+    with open_archive(file, label=label) as archive:
         manifest = read_manifest(archive)
         tensors = read_tensors(archive, manifest) if manifest is not None else None
         if manifest is None or tensors is None:
