@@ -175,8 +175,11 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
     found = [modules[module]] if module in modules else []
     facts = next(with_distributions(found, provider_of), None)
     reasons = why(plan, module, facts, path=package.path, self_test=package.self_test)
-    waiting = package.waiting
-    return replace(reasons, imported=waiting.why_loaded(module) if waiting is not None else None)
+    waiting, tested = package.waiting, package.self_test
+    when = waiting.why_loaded(module) if waiting is not None else None
+    if tested is not None and tested.why_none_waits is not None:
+        when = f"where its import stands; no import waits: {tested.why_none_waits}"
+    return replace(reasons, imported=when)
 
 
 def why(
