@@ -27,7 +27,7 @@ from modpack.core.observations import UndeclaredImport
 from modpack.core.plan import Plan
 from modpack.core.process import phase
 from modpack.core.rules import Action
-from modpack.core.selftest import SelfTestRecord
+from modpack.core.selftest import SelfTestRecord, WaitingImports
 from modpack.core.text import counted, local_folders, portable_text
 from modpack.diagnostics import Diagnostic
 from modpack.discovery.distributions import InstalledDistribution
@@ -164,9 +164,13 @@ class Collector:
                 self._builder.torch_settings.clear()  # the outputs do not depend on them
             self._plan = replace(self._plan, notes=(*self._plan.notes, *notes))
             self._builder.write(self._plan, outcome.namespace)
-        record = self._make_record(outcome, tuple(self._lasting_warnings(outcome, told)))
+        why_eager = waiting if isinstance(waiting, str) else None
+        if why_eager is not None:
+            _log.info("imports do not wait: %s", why_eager)
+        warned = tuple(self._lasting_warnings(outcome, told))
+        record = self._make_record(outcome, warned, why_eager)
         self._writer.write(layout.SELF_TEST, ascii_json(record.to_json()))
-        if waiting is not None:
+        if isinstance(waiting, WaitingImports):
             document = canonical_json(record_to_json(waiting))
             self._writer.write(layout.WAITING, document, compress=True)
         runs = counted(record.rounds, "run")
@@ -400,13 +404,15 @@ class Collector:
             self._builder.objects.scripts.names,
         )
 
-    def _make_record(self, outcome: Outcome, warnings: tuple[str, ...]) -> SelfTestRecord:
+    def _make_record(
+        self, outcome: Outcome, warnings: tuple[str, ...], why_eager: str | None
+    ) -> SelfTestRecord:
         result, why, folders = outcome.result, outcome.failure, local_folders()
         reason = None if why is None else "\n".join((why.reason, *why.details))
         # Without the folder names of this machine.
-        reason, private_failure = (
+        reason, private_failure, why_eager = (
             text if text is None else portable_text(text, folders)
-            for text in (reason, outcome.private_failure)
+            for text in (reason, outcome.private_failure, why_eager)
         )
         return SelfTestRecord(
             why is None,
@@ -427,6 +433,7 @@ class Collector:
                 distributions=self._undeclared_imports(result.imported), warnings=warnings
             ),
             device=self._judge.device,
+            why_none_waits=why_eager,
         )
 
     def _undeclared_imports(

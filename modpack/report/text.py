@@ -164,6 +164,8 @@ def _self_test(facts: PackageFacts) -> Iterator[tuple[str, str]]:
         yield "observed", f"{self_test.observations} (recorded by the package)"
     if facts.waiting is not None:
         yield "imports wait", str(facts.waiting)
+    elif self_test.why_none_waits is not None:
+        yield "imports wait", f"none: {self_test.why_none_waits}"
     for kind in dict.fromkeys(each.kind for each in self_test.additions):
         names = [each.name for each in self_test.additions if each.kind == kind]
         label = _ADDED[kind].format(counted(len(names), "module"), len(names))

@@ -172,8 +172,11 @@ def why_package(source: str | os.PathLike[str], module: str) -> Why:
             hint=f"Did you mean {' or '.join(map(printable, near))}?" if near else "",
         )
     reasons = why(plan, module, modules.get(module), path=package.path, self_test=package.self_test)
-    waiting = package.waiting
-    return replace(reasons, imported=waiting.why_loaded(module) if waiting is not None else None)
+    waiting, tested = package.waiting, package.self_test
+    when = waiting.why_loaded(module) if waiting is not None else None
+    if tested is not None and tested.why_none_waits is not None:
+        when = f"where its import stands; no import waits: {tested.why_none_waits}"
+    return replace(reasons, imported=when)
 
 
 def why(
