@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
 from modpack.archive.base import Archive, ByteSource
-from modpack.archive.layout import Limits
 from modpack.archive.manifest import find_unreadable, package_digest, read_manifest, verify_records
 from modpack.archive.reader import ZipArchive, open_archive
 from modpack.core.names import file_name
@@ -150,7 +149,6 @@ class RemoteArchive(ZipArchive):
 
     Args:
         url: The URL, with or without a pin.
-        limits: Limits on the archive's sizes.
 
     Raises:
         PackageNotFoundError: If the object does not exist.
@@ -158,11 +156,11 @@ class RemoteArchive(ZipArchive):
         ModpackError: If a library is missing, or the pin is malformed.
     """
 
-    def __init__(self, url: str, limits: Limits) -> None:
+    def __init__(self, url: str) -> None:
         address, pinned = _split_pin(url)
         self.content = RemoteBytes(address)
         try:
-            super().__init__(self.content, limits)
+            super().__init__(self.content)
             self._require_pinned(pinned)
         except BaseException:
             self.content.close()

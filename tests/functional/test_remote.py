@@ -20,7 +20,6 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import make_server
 
 import modpack
-from modpack.archive.layout import DEFAULT_LIMITS
 from modpack.cli import cli
 from modpack.core.cache_dir import cache_folder
 from modpack.core.policy import Signer, TrustPolicy
@@ -336,7 +335,7 @@ def test_url_without_fsspec_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_runtime_without_other_layers_names_the_extra() -> None:
     runtime = Services()
-    for use in (runtime.downloaded, lambda url: runtime.open_remote(url, DEFAULT_LIMITS)):
+    for use in (runtime.downloaded, runtime.open_remote):
         with pytest.raises(ArchiveError, match=r"this is a URL. Install modpack: .*\[remote\]"):
             use("s3://bucket/net.modpack")
 
