@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections import deque
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,6 @@ from modpack.writing.loader import LAYERS, loader_files
 
 ROOT = Path(__file__).parents[2]
 
-NEEDED_BY_TORCH = (
-    *("torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx"),
-    *("jinja2", "markupsafe", "fsspec", "filelock", "setuptools"),
-)
 SOURCE = """
 import os
 import torch
@@ -76,11 +73,23 @@ def package(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_torch(tmp_path_factory) -> Path:
-    """A folder with torch and what it needs, and nothing else."""
+    """A folder with torch and what it requires, and nothing else."""
     folder = tmp_path_factory.mktemp("site")
     installed = Path(torch.__file__).parents[1]
-    for name in (*NEEDED_BY_TORCH, f"torch-{torch.__version__}.dist-info"):
-        (folder / name).symlink_to(installed / name)
+    waiting, known = ["torch"], set()
+    while waiting:
+        name = waiting.pop()
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # of another platform
+            continue
+        for top in {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            if not (folder / top).exists():  # several distributions share the folder nvidia
+                (folder / top).symlink_to(installed / top)
+        known.add(name)
+        required = [text for text in found.requires or () if "extra ==" not in text]
+        waiting += {re.split(r"[^\w.-]", text)[0] for text in required} - known
+    assert not (folder / "modpack").exists() and not (folder / "numpy").exists()
     return folder
 
 
