@@ -27,14 +27,14 @@ test: $(READY) ## run the tests and the examples in docstrings and docs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Downloads a torch of some GB for each interpreter. No constraints: the newest libraries are tested.
-test-pythons: ## run the unit tests on other Pythons that are installed, and on the oldest torch
+test-pythons: ## run the tests of units and of the bundled loader on other Pythons that are installed, and on the oldest torch
 	@for each in $(PYTHONS); do \
 		python=$${each%:*}; torch=$${each#*:}; folder=.venv-$$python; \
 		$$python -c "" 2>/dev/null || { echo "$$python is not installed"; continue; }; \
 		echo "$$python with torch $$torch" && $$python -m venv $$folder && \
 		$$folder/bin/python -m pip --quiet --disable-pip-version-check install torch==$$torch && \
 		$$folder/bin/python -m pip --quiet --disable-pip-version-check install --editable '.[dev]' && \
-		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit || exit 1; \
+		OMP_NUM_THREADS=1 $$folder/bin/python -m pytest -n $(WORKERS) tests/unit tests/functional/test_bundled_loader.py || exit 1; \
 	done
 
 test-browser: $(READY) ## run the browser tests of the HTML report; needs Chromium
