@@ -16,16 +16,17 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, ByteSource
+from modpack.archive.base import Archive, ByteSource, FileBytes
 from modpack.archive.layout import Limits
 from modpack.archive.manifest import find_unreadable, package_digest, read_manifest, verify_records
 from modpack.archive.reader import ZipArchive, open_archive
+from modpack.archive.sharded import ShardedArchive, require_intact_shard
 from modpack.core.names import file_name
 from modpack.core.process import ProgressUnit, phase, usable_cores
 from modpack.errors import ArchiveError, ModpackError, PackageNotFoundError
@@ -114,6 +115,10 @@ class RemoteBytes(ByteSource):
 
     def close(self) -> None:
         self._file.close()
+
+    def open_next_to(self, name: str) -> ByteSource:
+        folder = self.label.partition("?")[0].rpartition("/")[0]  # a query names one object
+        return RemoteBytes(f"{folder}/{name}")
 
     def _find_version(self) -> Mapping[str, object]:
         self._files.invalidate_cache(self._path)
@@ -210,8 +215,9 @@ def downloaded(url: str) -> str:
         ModpackError: If a library is missing, or the pin is malformed.
     """
     with open_archive(url) as archive:
-        assert isinstance(archive, RemoteArchive)
-        content, key = archive.content, _key_of(archive, archive.content)
+        inner = archive.inner if isinstance(archive, ShardedArchive) else archive
+        assert isinstance(inner, RemoteArchive)
+        content, key = inner.content, _key_of(archive, inner.content)
 
         def check(file: Path) -> None:
             with open_archive(file) as found:
@@ -220,11 +226,36 @@ def downloaded(url: str) -> str:
                     raise ArchiveError(archive.path, "the downloaded file has another digest")
                 _require_intact(found)
 
-        return str(keep_file(key, file_name(url), content.size, content.download, check))
+        kept = keep_file(key, file_name(url), content.size, content.download, check)
+        if isinstance(archive, ShardedArchive):
+            for name in archive.shards:
+                _keep_shard(archive, name, kept.with_name(name))
+        return str(kept)
+
+
+def _keep_shard(archive: ShardedArchive, name: str, place: Path) -> None:
+    """Download a file with weights, and link to it next to the package in the cache.
+
+    All packages in the cache that refer to it have the same file, and so the same memory.
+    """
+    content = archive.open_shard(name)
+    assert isinstance(content, RemoteBytes)
+
+    def check(file: Path) -> None:
+        with closing(FileBytes(str(file), content.label)) as found:
+            require_intact_shard(name, found)
+
+    kept = keep_file(name.partition(".")[0], name, content.size, content.download, check)
+    if not (place.exists() and place.samefile(kept)):
+        place.unlink(missing_ok=True)
+        with suppress(FileExistsError):  # another process has just created it
+            os.link(kept, place)
 
 
 def _require_intact(archive: Archive) -> None:
     manifest, names = read_manifest(archive), archive.names()
+    if isinstance(archive, ShardedArchive):  # its shards are downloaded and checked next
+        names = archive.inner.names()
     if manifest is not None:
         return verify_records(archive, manifest, names, usable_cores(), with_crc=False)
     for name, reason in find_unreadable(archive, names, usable_cores()).items():

@@ -19,12 +19,19 @@ from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from modpack.archive import layout
 from modpack.archive.layout import DEFAULT_LIMITS
-from modpack.errors import ArchiveError, NotAPackageError, PackageNotFoundError, RecordNotFoundError
+from modpack.errors import (
+    ArchiveError,
+    NotAPackageError,
+    PackageNotFoundError,
+    RecordNotFoundError,
+    listed,
+)
 
 T = TypeVar("T")
 
 CHUNK_BYTES: Final = 1 << 20
 _COMPARED_NAMES: Final = 2000
+SHARDS_REMEDY: Final = "Copy the package's shards into its folder, or save the model again."
 
 
 class DataRange(NamedTuple):
@@ -54,6 +61,18 @@ class RecordDigest(NamedTuple):
     size: int
     sha256: str
     deflated: str = ""
+
+
+class ShardProblem(NamedTuple):
+    """A missing or damaged file with weights of a package.
+
+    Attributes:
+        reason: The problem.
+        records: The storages in the file.
+    """
+
+    reason: str
+    records: frozenset[str]
 
 
 class RecordCheck(Protocol):
@@ -267,6 +286,35 @@ class Archive(ABC):
         if self.has_changed():
             raise ArchiveError(self.path, "the file was replaced or changed after it was opened")
 
+    def open_next_to(self, name: str) -> ByteSource:
+        """Open a file in the folder of the package.
+
+        Args:
+            name: The file's name, without a folder.
+
+        Raises:
+            PackageNotFoundError: If the file does not exist.
+            ArchiveError: If it cannot be read, or the package is a buffer.
+        """
+        reason = f"{name} is a file next to the package, and the package is in memory"
+        raise ArchiveError(self.path, reason, hint="Pass the path of the package.")
+
+    def shard_problems(self) -> dict[str, ShardProblem]:
+        """Return the problems of the files next to the package with its weights, by file."""
+        return {}
+
+    def require_shards(self) -> None:
+        """Check the files next to the package that contain its weights: headers and sizes.
+
+        Raises:
+            ArchiveError: If files are missing or damaged; the error lists all of them.
+        """
+        problems = self.shard_problems()
+        if problems:
+            reasons = listed((f"{n}: {each.reason}" for n, each in problems.items()), between="; ")
+            reason = f"weights next to the package cannot be read: {reasons}"
+            raise ArchiveError(self.path, reason, hint=SHARDS_REMEDY)
+
     def _missing(self, name: str) -> RecordNotFoundError:
         return RecordNotFoundError(self.path, name, similar_names(name, self.names()))
 
@@ -326,6 +374,10 @@ class ByteSource(ABC):
     def close(self) -> None:
         """Close the source. May be called twice."""
 
+    def open_next_to(self, name: str) -> ByteSource | None:
+        """Open a file in the same folder; None if the source has no folder."""
+        return None
+
 
 class FileBytes(ByteSource):
     """A file on disk.
@@ -384,6 +436,9 @@ class FileBytes(ByteSource):
             self._closed = True
             os.close(self._descriptor)
 
+    def open_next_to(self, name: str) -> ByteSource:
+        return open_file_next_to(self.path, self.label, name)
+
     def __del__(self) -> None:
         if hasattr(self, "_closed"):
             with contextlib.suppress(OSError):
@@ -400,6 +455,25 @@ class FileBytes(ByteSource):
             with self._seeking:
                 os.lseek(self._descriptor, offset, os.SEEK_SET)
                 return os.read(self._descriptor, length)
+
+
+def open_file_next_to(path: str, label: str, name: str) -> FileBytes:
+    """Open a file in the folder of another file or folder.
+
+    Args:
+        path: Absolute path of that file or folder. If it is a symlink, the folder of its target
+            comes second.
+        label: Its path as the user named it.
+        name: The name of the file to open.
+
+    Raises:
+        PackageNotFoundError: If the file does not exist.
+        NotAPackageError: If it cannot be opened.
+    """
+    folder = os.path.dirname(path)
+    if not os.path.lexists(os.path.join(folder, name)) and os.path.islink(path):
+        folder = os.path.dirname(os.path.realpath(path))
+    return FileBytes(os.path.join(folder, name), os.path.join(os.path.dirname(label), name))
 
 
 class BufferBytes(ByteSource):

@@ -66,6 +66,10 @@ CALL_SIGNATURE: Final = MODPACK_PREFIX + "call_signature.json"
 TENSORS: Final = MODPACK_PREFIX + "tensors.json"
 SIGNATURE: Final = MODPACK_PREFIX + "signature.json"
 """The signature of the manifest."""
+SHARDS: Final = MODPACK_PREFIX + "shards.json"
+"""The files next to the package that contain its storages, and which storage is where."""
+SHARDS_VERSION: Final = 1
+"""Version of that record."""
 LOADER: Final = MODPACK_PREFIX + "loader.json"
 """The version of the loader that the package contains."""
 LOADER_VERSION: Final = 1
@@ -90,6 +94,15 @@ def storage_name(key: int | str) -> str:
     '.data/3.storage'
     """
     return f".data/{key}.storage"
+
+
+def storage_key(record: str) -> str:
+    """Return the key of a tensor storage.
+
+    >>> storage_key(".data/3.storage")
+    '3'
+    """
+    return record.removeprefix(".data/").removesuffix(".storage")
 
 
 def zip_name(record: str) -> str:

@@ -20,7 +20,7 @@ from modpack.report.progress import working
 if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
-    from modpack.options import Preset, SelfTest
+    from modpack.options import Preset, SelfTest, WeightsPlace
 
 PACKAGE = "__model__"
 """The default package of the saved object."""
@@ -195,6 +195,7 @@ def package_target(
     self_test: SelfTest = False,
     self_test_device: str | None = None,
     bundle_loader: bool = False,
+    weights: WeightsPlace = "inside",
 ) -> tuple[Plan, bool]:
     """Build the object of a target, and package it or plan its package.
 
@@ -209,6 +210,7 @@ def package_target(
         self_test: Whether the exporter runs the self-test.
         self_test_device: The device on which the self-test runs the example inputs.
         bundle_loader: Whether the package contains a loader.
+        weights: Where tensors are stored.
 
     Returns:
         The plan, and whether its problems prevented the export.
@@ -232,6 +234,7 @@ def package_target(
             self_test=self_test,
             self_test_device=self_test_device,
             bundle_loader=bundle_loader,
+            weights=weights,
             allow_secrets_in=options.allow_secrets_in,
         ) as exporter,
     ):

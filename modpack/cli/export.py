@@ -22,6 +22,7 @@ from modpack.cli._planning import (
 
 if TYPE_CHECKING:
     from modpack.core.plan import Plan
+    from modpack.options import WeightsPlace
 
 
 def _read_dynamic(
@@ -94,6 +95,13 @@ def _read_dynamic(
     help="Include a loader: python FILE then shows, runs, and tests the package where torch is "
     "installed and modpack is not.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "external"]),
+    default="inside",
+    show_default=True,
+    help="Store tensors in the package, or in safetensors files next to it that packages share.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
@@ -109,6 +117,7 @@ def export_command(
     package: str,
     resource: str,
     bundle_loader: bool,
+    weights: WeightsPlace,
     dry_run: bool,
     debug: bool,
     quiet: bool,
@@ -171,6 +180,7 @@ def export_command(
         self_test=self_test,
         self_test_device=self_test_device,
         bundle_loader=bundle_loader,
+        weights=weights,
     )
     written = None if has_problems else output
     if as_json:

@@ -32,6 +32,7 @@ from modpack.report.facts import (
     LoaderFacts,
     ModuleFacts,
     ResourceKind,
+    ShardFacts,
     location_of,
     used_name,
 )
@@ -212,10 +213,18 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
         yield from _self_test(package.path, package.self_test)
     if package.loader is not None:
         yield loader_finding(package.path, package.loader)
+    yield from shard_findings(package.shards)
     if package.namespace != "private":
         why = f": {package.self_test.private_failure}" if package.self_test is not None else ""
         text = f"the package records namespace={package.namespace!r}{why}"
         yield Diagnostic.from_code("process-namespace", package.path, text)
+
+
+def shard_findings(shards: Iterable[ShardFacts]) -> Iterator[Diagnostic]:
+    """Yield a finding for each missing or damaged file with weights of a package."""
+    for shard in shards:
+        if shard.problem is not None:
+            yield Diagnostic.from_code("shard-invalid", shard.name, shard.problem)
 
 
 def loader_finding(path: str, loader: LoaderFacts) -> Diagnostic:

@@ -241,7 +241,7 @@ _EXPLAINED: Final = (
     (Part.MODULE, (layout.GRAPH, layout.EXTERN_MODULES)),
     (Part.NOTE, (layout.GRAPH,)),
     (Part.RESOURCE, (layout.GRAPH, layout.ENTRY)),
-    (Part.TENSOR, (layout.TENSORS,)),
+    (Part.TENSOR, (layout.TENSORS, layout.SHARDS)),
     (Part.SHARED_STORAGE, (layout.TENSORS,)),
     (Part.SELF_TEST, (layout.SELF_TEST,)),
 )

@@ -205,6 +205,20 @@ class LoaderFacts(NamedTuple):
         return f"of modpack {self.version}, with {files}"
 
 
+class ShardFacts(NamedTuple):
+    """A safetensors file next to a package, which contains tensors of the package.
+
+    Attributes:
+        name: The file's name.
+        size_bytes: Its size.
+        problem: Why it cannot be used, or None.
+    """
+
+    name: str
+    size_bytes: int
+    problem: str | None = None
+
+
 @dataclass(frozen=True)
 class StorageFacts:
     """The tensor storages of a package.
@@ -255,6 +269,7 @@ class PackageFacts:
         call_signatures: Arguments and outputs of the saved objects that have example inputs.
         loader: The loader in the package, or None.
         waiting: The imports that may wait until a name is looked up, or None.
+        shards: The files next to the package that contain its tensors.
     """
 
     path: str
@@ -276,6 +291,7 @@ class PackageFacts:
     call_signatures: tuple[CallSignature, ...] = ()
     loader: LoaderFacts | None = None
     waiting: WaitingImports | None = None
+    shards: tuple[ShardFacts, ...] = ()
 
     @property
     def made_with(self) -> str:

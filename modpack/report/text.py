@@ -36,6 +36,7 @@ from modpack.report.facts import (
     PackageFacts,
     PlanFacts,
     ResourceFacts,
+    ShardFacts,
     hook_target,
     hooks_by_callable,
 )
@@ -135,11 +136,17 @@ def _head(facts: PackageFacts) -> RenderableType:
         *_calls(facts),
         *_self_test(facts),
         *([("loader", str(facts.loader))] if facts.loader is not None else []),
+        *(_shard(each) for each in facts.shards),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
         columns.add_row(label, printable(value))
     return Group(heading, indented(columns, 2))
+
+
+def _shard(shard: ShardFacts) -> tuple[str, str]:
+    state = f" ({shard.problem})" if shard.problem is not None else ""
+    return "weights", f"{human_size(shard.size_bytes)} in {shard.name} next to the package{state}"
 
 
 def _main_resource(facts: PackageFacts) -> str:

@@ -81,7 +81,7 @@ _OF_THE_FORMAT: Final = frozenset(
         *(*layout.UNLISTED, layout.GRAPH, layout.ENVIRONMENT),
         *(layout.ENTRY, layout.SELF_TEST, layout.TENSORS, layout.VERSION, layout.EXTERN_MODULES),
         *(layout.PYTHON_VERSION, layout.SERIALIZATION_ID, layout.CALL_SIGNATURE),
-        *(layout.WAITING, layout.LOADER),
+        *(layout.WAITING, layout.LOADER, layout.SHARDS),
     }
 )
 _COMPILED: Final = re.compile(r"\.(so|pyd|dylib|dll)(\.[\d.]+)?$")
