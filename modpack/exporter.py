@@ -292,6 +292,7 @@ class PackageExporter:
         self._planner = Planner(environments, self._installed, self, scan)
         self._writer = ArchiveWriter(f)
         self._objects = ObjectSaver(self, self._writer, self._origins, self._planner, secret_scan)
+        self._objects.needs_modpack = weights == "external"  # torch.package reads no shards
         self._builder = PackageBuilder(
             self._planner, self._writer, self._objects, self._installed, secret_scan, debug
         )

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from modpack.archive import layout
@@ -184,19 +183,10 @@ class RemoteArchive(ZipArchive):
             reason = "torch.package wrote the package, without digests, so it cannot be pinned"
             raise ArchiveError(self.path, reason)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def finish(self) -> None:
         # One request at the end, not one for each range. Ranges of two versions do not match, which
         # can look like a damaged record.
-        try:
-            if kind is None or issubclass(kind, ArchiveError):
-                self.check_unchanged()
-        finally:
-            self.close()
+        self.check_unchanged()
 
 
 def downloaded(url: str) -> str:
@@ -228,8 +218,8 @@ def downloaded(url: str) -> str:
 
         kept = keep_file(key, file_name(url), content.size, content.download, check)
         if isinstance(archive, ShardedArchive):
-            for name in archive.shards:
-                _keep_shard(archive, name, kept.with_name(name))
+            for shard in archive.shards():
+                _keep_shard(archive, shard.name, kept.with_name(shard.name))
         return str(kept)
 
 

@@ -63,16 +63,18 @@ class RecordDigest(NamedTuple):
     deflated: str = ""
 
 
-class ShardProblem(NamedTuple):
-    """A missing or damaged file with weights of a package.
+class Shard(NamedTuple):
+    """A safetensors file next to a package, which contains tensors of the package.
 
     Attributes:
-        reason: The problem.
-        records: The storages in the file.
+        name: The file's name.
+        size_bytes: Size of these tensors.
+        problem: Why it cannot be used, or None.
     """
 
-    reason: str
-    records: frozenset[str]
+    name: str
+    size_bytes: int
+    problem: str | None = None
 
 
 class RecordCheck(Protocol):
@@ -111,7 +113,15 @@ class Archive(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            if kind is None or issubclass(kind, ArchiveError):
+                self.finish()
+        finally:
+            self.close()
+
+    def finish(self) -> None:
+        """Check what can only be checked after all reads."""
+        return
 
     def names(self) -> tuple[str, ...]:
         """Return all records, in file order for a zip, sorted for a folder."""
@@ -286,6 +296,7 @@ class Archive(ABC):
         if self.has_changed():
             raise ArchiveError(self.path, "the file was replaced or changed after it was opened")
 
+    @abstractmethod
     def open_next_to(self, name: str) -> ByteSource:
         """Open a file in the folder of the package.
 
@@ -296,22 +307,24 @@ class Archive(ABC):
             PackageNotFoundError: If the file does not exist.
             ArchiveError: If it cannot be read, or the package is a buffer.
         """
-        reason = f"{name} is a file next to the package, and the package is in memory"
-        raise ArchiveError(self.path, reason, hint="Pass the path of the package.")
 
-    def shard_problems(self) -> dict[str, ShardProblem]:
-        """Return the problems of the files next to the package with its weights, by file."""
-        return {}
+    def shards(self) -> tuple[Shard, ...]:
+        """Return the files next to the package that contain its tensors; headers are checked."""
+        return ()
+
+    def shard_of(self, name: str) -> str | None:
+        """Return the name of the file next to the package that contains a record, or None."""
+        return None
 
     def require_shards(self) -> None:
-        """Check the files next to the package that contain its weights: headers and sizes.
+        """Check the headers and sizes of the files next to the package.
 
         Raises:
             ArchiveError: If files are missing or damaged; the error lists all of them.
         """
-        problems = self.shard_problems()
+        problems = [f"{each.name}: {each.problem}" for each in self.shards() if each.problem]
         if problems:
-            reasons = listed((f"{n}: {each.reason}" for n, each in problems.items()), between="; ")
+            reasons = listed(problems, between="; ")
             reason = f"weights next to the package cannot be read: {reasons}"
             raise ArchiveError(self.path, reason, hint=SHARDS_REMEDY)
 
@@ -374,9 +387,10 @@ class ByteSource(ABC):
     def close(self) -> None:
         """Close the source. May be called twice."""
 
-    def open_next_to(self, name: str) -> ByteSource | None:
-        """Open a file in the same folder; None if the source has no folder."""
-        return None
+    def open_next_to(self, name: str) -> ByteSource:
+        """Open a file in the same folder; see :meth:`Archive.open_next_to`."""
+        reason = f"{name} is a file next to the package, and the package is in memory"
+        raise ArchiveError(self.label, reason, hint="Pass the path of the package.")
 
 
 class FileBytes(ByteSource):

@@ -209,7 +209,7 @@ class ZipArchive(Archive):
         return self._content.has_changed()
 
     def open_next_to(self, name: str) -> ByteSource:
-        return self._content.open_next_to(name) or super().open_next_to(name)
+        return self._content.open_next_to(name)
 
     def close(self) -> None:
         self._content.close()
@@ -413,11 +413,7 @@ def _complete(archive: Archive) -> Archive:
     if archive.has(layout.SHARDS):
         from modpack.archive.sharded import ShardedArchive  # most packages have none
 
-        try:
-            return ShardedArchive(archive)
-        except BaseException:
-            archive.close()
-            raise
+        return ShardedArchive(archive)
     return archive
 
 

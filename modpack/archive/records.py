@@ -69,18 +69,6 @@ class Objects(NamedTuple):
         return self.main or (self.pickles[0] if len(self.pickles) == 1 else None)
 
 
-class Shards(NamedTuple):
-    """The files next to a package that contain storages.
-
-    Attributes:
-        shards: Size in bytes of each file, by its name.
-        storages: File, offset, and size in bytes of each storage in a file, by its key.
-    """
-
-    shards: Mapping[str, int]
-    storages: Mapping[str, tuple[str, int, int]]
-
-
 def read_json(archive: Archive, record: str, verify: Manifest | None = None) -> Json:
     """Return the value of a JSON record.
 
@@ -290,8 +278,8 @@ def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str
         return as_text(document["modpack"], "'modpack' of the record")
 
 
-def read_shards(archive: Archive) -> Shards:
-    """Return where the storages of a package are that are not in its file.
+def read_shards(archive: Archive) -> dict[str, tuple[str, int, int]]:
+    """Return file, offset, and size of each storage that is next to the package, by its key.
 
     Raises:
         UnsupportedVersionError: If a newer version of modpack wrote it.
@@ -299,8 +287,8 @@ def read_shards(archive: Archive) -> Shards:
     """
     with decoding(archive, layout.SHARDS):
         document = _read_versioned(archive, layout.SHARDS, None, layout.SHARDS_VERSION, {})
-        parts = {key: document[key] for key in Shards._fields}
-        return from_json(Shards, parts, "the record")
+        kind = dict[str, tuple[str, int, int]]
+        return from_json(kind, document["storages"], "'storages' of the record")
 
 
 def read_call_signatures(

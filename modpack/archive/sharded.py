@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import pairwise
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from modpack.archive import layout
@@ -25,7 +25,7 @@ from modpack.archive.base import (
     FileBytes,
     RecordCheck,
     RecordDigest,
-    ShardProblem,
+    Shard,
     compute_digest,
 )
 from modpack.archive.records import decoding, read_shards
@@ -100,13 +100,17 @@ def require_intact_shard(name: str, content: ByteSource) -> None:
         ArchiveError: If it is truncated, damaged, or another file.
     """
     for tensor, facts in read_shard_header(name, content).items():
-        chunks = read_range(content, facts.offset, facts.size)
-        if compute_digest(chunks, lambda size: None).sha256 != facts.sha256:
+        if not is_intact(content, facts):
             raise ArchiveError(content.label, f"the bytes of {tensor!r:.100} are damaged")
 
 
-def read_range(content: ByteSource, offset: int, size: int) -> Iterator[bytes]:
-    """Yield a range of bytes in chunks."""
+def is_intact(content: ByteSource, tensor: ShardTensor) -> bool:
+    """Return whether the bytes of a tensor match the digest in the header of its shard."""
+    chunks = _read_range(content, tensor.offset, tensor.size)
+    return compute_digest(chunks, lambda size: None).sha256 == tensor.sha256
+
+
+def _read_range(content: ByteSource, offset: int, size: int) -> Iterator[bytes]:
     for start in range(offset, offset + size, CHUNK_BYTES):
         yield content.read_at(start, min(CHUNK_BYTES, offset + size - start))
 
@@ -128,23 +132,21 @@ class ShardedArchive(Archive):
         self.inner = inner
         self._opened: dict[str, ByteSource] = {}
         self._record = inner.read(layout.SHARDS)
+        shards = read_shards(inner)
+        self._extents = {layout.storage_name(key): each for key, each in shards.items()}
         with decoding(inner, layout.SHARDS):
-            shards = read_shards(inner)
-            self.shards: Mapping[str, int] = shards.shards
-            self._extents = {layout.storage_name(k): each for k, each in shards.storages.items()}
             self._check_extents()
         # The first ones, because a signature must be the last record.
         self._names = (*self._extents, *inner.names())
 
     def _check_extents(self) -> None:
-        for name in self.shards:
-            if not SHARD_NAME.fullmatch(name):
-                raise ValueError(f"{name!r:.100} is not the name of a shard")
         for record, (shard, offset, size) in self._extents.items():
+            if not SHARD_NAME.fullmatch(shard):
+                raise ValueError(f"{shard!r:.100} is not the name of a shard")
             if not layout.is_storage(record) or self.inner.has(record):
                 raise ValueError(f"{record!r:.100} cannot be in a shard")
-            if min(offset, size) < 0 or offset + size > self.shards[shard]:
-                raise ValueError(f"{record!r} is not within its shard")
+            if min(offset, size) < 0:
+                raise ValueError(f"the place of {record!r:.100} is not valid")
         # Storages that overlap in a mapped file would share memory when one is written to.
         for (shard, start, size), (other, offset, _) in pairwise(sorted(self._extents.values())):
             if shard == other and start + size > offset:
@@ -163,25 +165,32 @@ class ShardedArchive(Archive):
                 reason = "the file is missing"
                 raise ArchiveError(self.path, reason, name, hint=SHARDS_REMEDY) from failure
             try:
-                read_shard_header(name, content)
-                if content.size != self.shards[name]:
-                    reason = f"the shard has {content.size} bytes instead of {self.shards[name]}"
-                    raise ArchiveError(content.label, reason, hint=SHARDS_REMEDY)
+                tensors = {t[:2] for t in read_shard_header(name, content).values()}
+                if not tensors.issuperset(e[1:] for e in self._extents.values() if e[0] == name):
+                    reason = f"the package refers to tensors that are not in {name}"
+                    raise ArchiveError(self.path, reason, layout.SHARDS)
             except BaseException:
                 content.close()
                 raise
             self._opened[name] = content
         return self._opened[name]
 
-    def shard_problems(self) -> dict[str, ShardProblem]:
-        problems = {}
-        for name in self.shards:
+    def shards(self) -> tuple[Shard, ...]:
+        sizes = Counter[str]()
+        for name, _, size in self._extents.values():
+            sizes[name] += size
+        found = []
+        for name, size in sizes.items():
+            problem = None
             try:
                 self.open_shard(name)
             except ArchiveError as failure:
-                inside = {r for r, extent in self._extents.items() if extent[0] == name}
-                problems[name] = ShardProblem(failure.reason, frozenset(inside))
-        return problems
+                problem = failure.reason
+            found.append(Shard(name, size, problem))
+        return tuple(found)
+
+    def shard_of(self, name: str) -> str | None:
+        return self._extents[name][0] if name in self._extents else None
 
     def has(self, name: str) -> bool:
         return name in self._extents or self.inner.has(name)
@@ -190,21 +199,17 @@ class ShardedArchive(Archive):
         extent = self._extents.get(name)
         return self.inner.size(name) if extent is None else extent[2]
 
-    def sizes(self) -> dict[str, int]:
-        own = {name: size for name, (_, _, size) in self._extents.items()}
-        return own | self.inner.sizes()
+    def open_next_to(self, name: str) -> ByteSource:
+        return self.inner.open_next_to(name)
 
     def stored_bytes(self) -> int:
         return self.inner.stored_bytes()
-
-    def crc32(self, name: str) -> int:
-        return super().crc32(name) if name in self._extents else self.inner.crc32(name)
 
     def chunks(self, name: str) -> Iterator[bytes | memoryview]:
         if name not in self._extents:
             return self.inner.chunks(name)
         shard, offset, size = self._extents[name]
-        return read_range(self.open_shard(shard), offset, size)
+        return _read_range(self.open_shard(shard), offset, size)
 
     def data_range(self, name: str) -> DataRange | None:
         if name not in self._extents:
@@ -229,30 +234,14 @@ class ShardedArchive(Archive):
         if manifest is not None:
             manifest.check(self.path, layout.SHARDS, self._record)
         super().verify_with(manifest)
-        self.inner.verify_with(manifest)
-
-    def read_start(self, name: str, size: int) -> bytes:
-        if name in self._extents:
-            return super().read_start(name, size)
-        return self.inner.read_start(name, size)
-
-    def read_view(self, name: str) -> memoryview:
-        return super().read_view(name) if name in self._extents else self.inner.read_view(name)
 
     def has_changed(self) -> bool:
         return self.inner.has_changed() or any(c.has_changed() for c in self._opened.values())
+
+    def finish(self) -> None:
+        self.inner.finish()
 
     def close(self) -> None:
         for content in self._opened.values():
             content.close()
         self.inner.close()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        for content in self._opened.values():
-            content.close()
-        self.inner.__exit__(kind, error, traceback)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from modpack.archive import layout
-from modpack.archive.base import Archive
+from modpack.archive.base import Archive, Shard
 from modpack.archive.layout import hook_records
 from modpack.archive.manifest import Manifest
 from modpack.core.environment import is_optional, needed_at_once
@@ -32,7 +32,6 @@ from modpack.report.facts import (
     LoaderFacts,
     ModuleFacts,
     ResourceKind,
-    ShardFacts,
     location_of,
     used_name,
 )
@@ -220,7 +219,7 @@ def _package(audit: AuditFacts) -> Iterator[Diagnostic]:
         yield Diagnostic.from_code("process-namespace", package.path, text)
 
 
-def shard_findings(shards: Iterable[ShardFacts]) -> Iterator[Diagnostic]:
+def shard_findings(shards: Iterable[Shard]) -> Iterator[Diagnostic]:
     """Yield a finding for each missing or damaged file with weights of a package."""
     for shard in shards:
         if shard.problem is not None:

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
 from modpack.core.environment import RecordedDistribution
@@ -205,20 +206,6 @@ class LoaderFacts(NamedTuple):
         return f"of modpack {self.version}, with {files}"
 
 
-class ShardFacts(NamedTuple):
-    """A safetensors file next to a package, which contains tensors of the package.
-
-    Attributes:
-        name: The file's name.
-        size_bytes: Its size.
-        problem: Why it cannot be used, or None.
-    """
-
-    name: str
-    size_bytes: int
-    problem: str | None = None
-
-
 @dataclass(frozen=True)
 class StorageFacts:
     """The tensor storages of a package.
@@ -291,7 +278,7 @@ class PackageFacts:
     call_signatures: tuple[CallSignature, ...] = ()
     loader: LoaderFacts | None = None
     waiting: WaitingImports | None = None
-    shards: tuple[ShardFacts, ...] = ()
+    shards: tuple[Shard, ...] = ()
 
     @property
     def made_with(self) -> str:

@@ -28,7 +28,6 @@ from modpack.archive.records import (
     read_specs,
     read_waiting,
 )
-from modpack.archive.sharded import ShardedArchive
 from modpack.core.environment import RecordedEnvironment
 from modpack.core.hookspec import PARAMETRIZATION, HookSpec
 from modpack.core.names import module_record
@@ -44,7 +43,6 @@ from modpack.report.facts import (
     PackageFacts,
     ResourceFacts,
     ResourceKind,
-    ShardFacts,
     StorageFacts,
     importers_of,
     plan_with_uses,
@@ -168,18 +166,7 @@ def _of_modpack(archive: Archive, manifest: Manifest, plan: Plan) -> PackageFact
         call_signatures=read_call_signatures(archive, manifest),
         loader=loader_facts(archive, manifest),
         waiting=read_waiting(archive, manifest),
-        shards=shard_facts(archive),
-    )
-
-
-def shard_facts(archive: Archive) -> tuple[ShardFacts, ...]:
-    """Return the files next to a package that contain its tensors, whose headers are checked."""
-    if not isinstance(archive, ShardedArchive):
-        return ()
-    problems = archive.shard_problems()
-    return tuple(
-        ShardFacts(name, size, problems[name].reason if name in problems else None)
-        for name, size in archive.shards.items()
+        shards=archive.shards(),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.names import root_of
@@ -36,7 +37,6 @@ from modpack.report.facts import (
     PackageFacts,
     PlanFacts,
     ResourceFacts,
-    ShardFacts,
     hook_target,
     hooks_by_callable,
 )
@@ -144,7 +144,7 @@ def _head(facts: PackageFacts) -> RenderableType:
     return Group(heading, indented(columns, 2))
 
 
-def _shard(shard: ShardFacts) -> tuple[str, str]:
+def _shard(shard: Shard) -> tuple[str, str]:
     state = f" ({shard.problem})" if shard.problem is not None else ""
     return "weights", f"{human_size(shard.size_bytes)} in {shard.name} next to the package{state}"
 

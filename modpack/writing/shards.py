@@ -12,22 +12,22 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
 from modpack.archive import layout
-from modpack.archive.base import Archive, FileBytes
+from modpack.archive.base import Archive, open_file_next_to
 from modpack.archive.manifest import Manifest, canonical_json, read_manifest
 from modpack.archive.reader import open_archive
-from modpack.archive.records import Shards, read_tensors
+from modpack.archive.records import read_tensors
 from modpack.archive.sharded import (
     DIGEST_KEY,
     MAX_HEADER_BYTES,
     SHARD_NAME,
     ShardTensor,
+    is_intact,
     read_shard_header,
 )
-from modpack.core.codec import to_json
-from modpack.core.json_values import as_mapping
 from modpack.core.process import ProgressUnit, phase
 from modpack.core.tensors import ITEM_BYTES, TensorFacts
 from modpack.errors import ArchiveError, ModpackError
@@ -42,7 +42,6 @@ _DTYPES: Final[Mapping[str, str]] = {
     **{f"uint{bits}": f"U{bits}" for bits in (8, 16, 32, 64)},
 }
 """torch's dtypes as safetensors files name them. Storages of others stay in the package."""
-_MAX_SHARD_BYTES: Final = 4 << 30
 _ALIGNMENT: Final = 64
 _INDEX_SUFFIX: Final = ".safetensors.index.json"
 
@@ -99,18 +98,13 @@ def commit_with_shards(
         manifest = read_manifest(archive)
         assert manifest is not None
         entries = list(_entries(read_tensors(archive, manifest) or {}, manifest))
-        folder = os.path.dirname(path)
-        shards, places, new = _find_existing(archive, entries, folder)
-        # Shards first: a package never refers to a file that does not exist. If a later step fails,
-        # they are complete, and the next save uses them.
-        with phase("writing shards", ProgressUnit.BYTES, sum(e.size for e in new)) as writing:
-            for part in _parts(new):
-                name, size, offsets = _write_shard(archive, part, folder, writing.advance)
-                shards[name] = size
-                for entry, offset in zip(part, offsets, strict=True):
-                    places[entry.record] = _Place(name, entry.name, offset)
+        places, new = _find_existing(entries, path)
+        # The shard first: a package never refers to a file that does not exist. If a later step
+        # fails, the shard is complete, and the next save uses it.
+        if new:
+            places |= _write_shard(archive, new, os.path.dirname(path))
         with ArchiveWriter(target) as writer:
-            _write_rest(archive, manifest, writer, shards, places)
+            _write_rest(archive, manifest, writer, places)
             commit(writer)
         if places:
             _write_index(path, entries, places)
@@ -124,7 +118,7 @@ def _entries(objects: Mapping[str, Iterable[TensorFacts]], manifest: Manifest) -
     of a tensor and ``.storage``. Storages without a plain tensor stay in the package, such as
     those of quantized tensors, whose values other tools would misread.
     """
-    names: set[str] = set()
+    names = {"__metadata__"}  # a key of the format
     found: dict[str, _Entry] = {}
     special: set[str] = set()
     for resource, tensor in ((r, each) for r, listed in objects.items() for each in listed):
@@ -161,90 +155,45 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _find_existing(
-    archive: Archive, entries: Iterable[_Entry], folder: str
-) -> tuple[dict[str, int], dict[str, _Place], list[_Entry]]:
-    """Return the shards with bytes of these storages, their places there, and new storages."""
-    by_digest: dict[str, list[tuple[str, str, ShardTensor]]] = {}
-    for name in sorted(filter(SHARD_NAME.fullmatch, os.listdir(folder))):
+def _find_existing(entries: Iterable[_Entry], path: str) -> tuple[dict[str, _Place], list[_Entry]]:
+    """Return the places of equal bytes in shards, by record, and the storages without one."""
+    by_digest: dict[str, list[_Place]] = {}
+    for name in sorted(filter(SHARD_NAME.fullmatch, os.listdir(os.path.dirname(path)))):
         try:
-            with closing(_opened(folder, name)) as content:
+            with closing(open_file_next_to(path, path, name)) as content:
                 tensors = read_shard_header(name, content)
         except ArchiveError:
             continue  # a damaged shard is a problem of the packages that refer to it
         for tensor, stored in tensors.items():
-            by_digest.setdefault(stored.sha256, []).append((name, tensor, stored))
-    shards, places, new = {}, {}, []
+            place = _Place(name, tensor, stored.offset)
+            by_digest.setdefault(stored.sha256, []).append(place)
+    places, new = {}, []
     for entry in entries:
         candidates = by_digest.get(entry.sha256, [])
-        candidates.sort(key=lambda each: each[1] != entry.name)
-        for candidate in candidates:
-            name, tensor, stored = candidate
-            with closing(_opened(folder, name)) as content:
-                # Only equal bytes count: a header does not show damage of what follows it.
-                is_equal = _has_bytes(content, stored, archive, entry)
-                size = content.size
-            if is_equal:
+        for place in sorted(candidates, key=lambda each: each.tensor != entry.name):
+            # The header states the digest, but does not show whether the bytes are damaged.
+            with closing(open_file_next_to(path, path, place.shard)) as content:
+                is_usable = is_intact(content, ShardTensor(place.offset, entry.size, entry.sha256))
+            if is_usable:
                 # Two storages never share a place: writing to one would change the other.
-                candidates.remove(candidate)
-                shards[name] = size
-                places[entry.record] = _Place(name, tensor, stored.offset)
+                candidates.remove(place)
+                places[entry.record] = place
                 break
         else:
             new.append(entry)
-    return shards, places, new
+    return places, new
 
 
-def _opened(folder: str, name: str) -> FileBytes:
-    path = os.path.join(folder, name)
-    return FileBytes(path, path)
-
-
-def _has_bytes(content: FileBytes, stored: ShardTensor, archive: Archive, entry: _Entry) -> bool:
-    if stored.size != entry.size:
-        return False
-    position = stored.offset
-    for chunk in archive.chunks(entry.record):
-        if content.read_at(position, len(chunk)) != chunk:
-            return False
-        position += len(chunk)
-    return True
-
-
-def _parts(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    """Group storages into shards, in an order that keeps them aligned for mapping.
-
-    The format allows no gaps. Sizes that are multiples of 64 come first, then those of 32, and so
-    on. Tensors that are still not aligned are small, and loaded as copies.
-    """
-    part: list[_Entry] = []
-    size = 0
-    for entry in sorted(entries, key=lambda e: -min(e.size & -e.size, _ALIGNMENT)):
-        if part and size + entry.size > _MAX_SHARD_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(entry)
-        size += entry.size
-    if part:
-        yield part
-
-
-def _write_shard(
-    archive: Archive, entries: list[_Entry], folder: str, advance: Callable[[int], object]
-) -> tuple[str, int, list[int]]:
-    """Write a shard, and return its name, its size, and the offsets of the storages."""
+def _write_shard(archive: Archive, entries: list[_Entry], folder: str) -> dict[str, _Place]:
+    """Write a shard, and return the places of its storages by record."""
+    # The format allows no gaps. Sizes that are multiples of 64 come first, then those of 32, and so
+    # on, which keeps tensors aligned for mapping. The rest is small, and loaded as copies.
+    entries.sort(key=lambda e: -min(e.size & -e.size, _ALIGNMENT))
     metadata = {"format": "pt", **{DIGEST_KEY + e.name: e.sha256 for e in entries}}
     document: dict[str, object] = {"__metadata__": metadata}
-    position, starts = 0, []
-    for entry in entries:
-        starts.append(position)
-        offsets = [position, position + entry.size]
-        document[entry.name] = {
-            "dtype": entry.dtype,
-            "shape": list(entry.shape),
-            "data_offsets": offsets,
-        }
-        position += entry.size
+    offsets = list(accumulate((e.size for e in entries), initial=0))
+    for e, extent in zip(entries, pairwise(offsets), strict=True):
+        document[e.name] = {"dtype": e.dtype, "shape": list(e.shape), "data_offsets": extent}
     text = canonical_json(document)
     text += b" " * (-(len(text) + 8) % _ALIGNMENT)  # the format allows spaces at the end
     if len(text) > MAX_HEADER_BYTES:
@@ -254,14 +203,15 @@ def _write_shard(
     sink = open_sink(os.path.join(folder, name))
     try:
         sink.write(header)
-        for entry in entries:
-            for chunk in archive.chunks(entry.record):
+        with phase("writing weights", ProgressUnit.BYTES, offsets[-1]) as writing:
+            for chunk in chain.from_iterable(archive.chunks(e.record) for e in entries):
                 sink.write(chunk)
-                advance(len(chunk))
+                writing.advance(len(chunk))
         sink.publish()
     finally:
         sink.discard()
-    return name, len(header) + position, [len(header) + start for start in starts]
+    starts = zip(entries, offsets, strict=False)  # the last offset is the end
+    return {e.record: _Place(name, e.name, len(header) + start) for e, start in starts}
 
 
 def _write_index(path: str, entries: Iterable[_Entry], places: Mapping[str, _Place]) -> None:
@@ -279,7 +229,6 @@ def _write_rest(
     archive: Archive,
     manifest: Manifest,
     writer: ArchiveWriter,
-    shards: Mapping[str, int],
     places: Mapping[str, _Place],
 ) -> None:
     """Write all records but those that are in shards, and the record of the shards."""
@@ -288,11 +237,6 @@ def _write_rest(
             writer.declare(name, digest)
         elif layout.is_storage(name):
             writer.write_storage(name, memoryview(archive.read(name)))
-        elif name == layout.EXTERN_MODULES and places:
-            listed = {*filter(None, archive.read(name).splitlines()), layout.MODPACK_ONLY.encode()}
-            writer.write(name, b"".join(line + b"\n" for line in sorted(listed)))
-            if layout.NOTICE not in manifest.records:
-                writer.write(layout.NOTICE, b"")  # torch.package reads no shards
         else:
             writer.write(name, archive.read(name), compress=bool(digest.deflated))
     if places:
@@ -300,6 +244,5 @@ def _write_rest(
             layout.storage_key(record): (place.shard, place.offset, manifest.records[record].size)
             for record, place in places.items()
         }
-        document = as_mapping(to_json(Shards(shards, storages)), "the record")
-        document["version"] = layout.SHARDS_VERSION
+        document = {"version": layout.SHARDS_VERSION, "storages": storages}
         writer.write(layout.SHARDS, canonical_json(document), compress=True)

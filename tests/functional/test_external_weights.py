@@ -10,18 +10,20 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
 import pytest
 import torch
+import torch.package
 from click.testing import CliRunner
 from safetensors import safe_open
 
 import modpack
 import modpack.writing.shards
 from modpack.archive import layout
-from modpack.archive.reader import open_archive
+from modpack.archive.reader import ZipArchive, open_archive
 from modpack.cli import cli
 from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import ArchiveError, RepackedError, UnsupportedVersionError
@@ -86,12 +88,10 @@ def test_safetensors_library_reads_the_shards_of_the_index(tmp_path):
             assert torch.equal(shard.get_tensor(name), model.state_dict()[name])
 
 
-def test_large_weights_are_split_into_several_shards(tmp_path, monkeypatch):
-    monkeypatch.setattr(modpack.writing.shards, "_MAX_SHARD_BYTES", 5000)
-    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
-    loaded = modpack.load(save(model, tmp_path / "net.modpack"))
-    assert len(shards_in(tmp_path)) == 3
-    assert all(map(torch.equal, loaded.parameters(), model.parameters()))
+def test_parameter_with_the_name_of_a_key_of_the_format_is_kept(tmp_path):
+    state = {"__metadata__": torch.arange(100.0), "b": torch.arange(9)}
+    loaded = modpack.load(save(state, tmp_path / "state.modpack"))
+    assert torch.equal(loaded["__metadata__"], state["__metadata__"])
 
 
 def test_ten_adapters_take_the_base_once(tmp_path):
@@ -268,33 +268,41 @@ SHARD = "a" * 64 + ".safetensors"
 
 
 @pytest.mark.parametrize(
-    "record",
+    "storages",
     [
-        {"shards": {"../" + SHARD: 9}, "storages": {}},
-        {"shards": {"/tmp/" + SHARD: 9}, "storages": {}},
-        {"shards": {"..": 9}, "storages": {}},
-        {"shards": {"a.safetensors": 9}, "storages": {}},
-        {"shards": {SHARD + "\n": 9}, "storages": {}},
-        {"shards": {SHARD: 9}, "storages": {"5": [SHARD, 4, 6]}},
-        {"shards": {SHARD: 9}, "storages": {"5": [SHARD, -4, 6]}},
-        {"shards": {SHARD: 9}, "storages": {"5": [SHARD, 4, -1]}},
-        {"shards": {SHARD: 9}, "storages": {"5": ["b" * 64 + ".safetensors", 0, 1]}},
-        {"shards": {SHARD: 9}, "storages": {"5": [SHARD, 0, 6], "6": [SHARD, 5, 1]}},
-        {"shards": {SHARD: 9}, "storages": {"0": [SHARD, 0, 6]}},
-        {"shards": {SHARD: 9}, "storages": {"../../x": [SHARD, 0, 6]}},
-        {"shards": [SHARD], "storages": {}},
-        {"shards": {SHARD: "9"}, "storages": {}},
-        {"storages": {}},
+        {"5": ["../" + SHARD, 0, 6]},
+        {"5": ["/tmp/" + SHARD, 0, 6]},
+        {"5": ["..", 0, 6]},
+        {"5": ["a.safetensors", 0, 6]},
+        {"5": [SHARD + "\n", 0, 6]},
+        {"5": [SHARD, -4, 6]},
+        {"5": [SHARD, 4, -1]},
+        {"5": [SHARD, 0, 6], "6": [SHARD, 5, 1]},
+        {"0": [SHARD, 0, 6]},
+        {"../../x": [SHARD, 0, 6]},
+        {"5": [SHARD, 0, "6"]},
+        {"5": [SHARD, 0]},
+        [SHARD],
+        None,
     ],
 )
-def test_hostile_record_of_shards_is_refused(record):
+def test_hostile_record_of_shards_is_refused(storages):
     with pytest.raises(ArchiveError, match=r"shards\.json"):
-        open_archive(_with_record({"version": 1, **record}))
+        open_archive(_with_record({"version": 1, "storages": storages}))
+
+
+def test_storage_that_is_no_tensor_of_the_shard_is_refused(tmp_path, package):
+    (shard,) = shards_in(tmp_path)
+    content = _with_record({"version": 1, "storages": {"5": [shard.name, 0, 8]}}).getvalue()
+    (tmp_path / "hostile.modpack").write_bytes(content)
+    archive = open_archive(tmp_path / "hostile.modpack")
+    with archive, pytest.raises(ArchiveError, match="not in " + shard.name):
+        archive.require_shards()
 
 
 def test_newer_record_of_shards_is_refused():
     with pytest.raises(UnsupportedVersionError):
-        open_archive(_with_record({"version": 2, "shards": {}, "storages": {}}))
+        open_archive(_with_record({"version": 2, "storages": {}}))
 
 
 def _with_record(record: object) -> io.BytesIO:
@@ -328,16 +336,22 @@ def test_interrupted_save_leaves_no_incomplete_file(tmp_path, monkeypatch, step)
 
 
 def test_interrupt_within_a_shard_removes_it(tmp_path, monkeypatch):
-    def interrupt(size: int) -> None:
-        raise KeyboardInterrupt
+    read = ZipArchive.chunks
 
-    write_shard = modpack.writing.shards._write_shard
-    monkeypatch.setattr(
-        modpack.writing.shards, "_write_shard", lambda *given: write_shard(*given[:3], interrupt)
-    )
+    def interrupted(archive: ZipArchive, name: str) -> Iterator[bytes | memoryview]:
+        yield from read(archive, name)
+        if layout.is_storage(name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ZipArchive, "chunks", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save(Adapted(1), tmp_path / "net.modpack")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_torch_package_refuses_a_package_with_shards(package):
+    with pytest.raises(ImportError, match=r"modpack\.load"):
+        torch.package.PackageImporter(str(package))
 
 
 def test_two_saves_at_once_write_complete_files(tmp_path):
