@@ -277,10 +277,7 @@ class PackageExporter:
         require_target(f)
         require_options(debug=debug, self_test=self_test, self_test_device=self_test_device)
         require_options(lazy=lazy, bundle_loader=bundle_loader, weights=weights)
-        self._shards_next_to: str | os.PathLike[str] | None = None
-        if weights == "external" and isinstance(f, (str, os.PathLike)):
-            self._shards_next_to = f
-        elif weights == "external" and f is not None:
+        if weights == "external" and not (f is None or isinstance(f, (str, os.PathLike))):
             raise ValueError("weights='external' writes files next to the package: pass a path")
         secret_scan = SecretScan(as_allowances(allow_secrets_in))
         self.importer = as_importer(importer)
@@ -300,6 +297,7 @@ class PackageExporter:
         self._self_test_device = self_test_device
         self._is_lazy = lazy is not False
         self._has_loader = bundle_loader
+        self._has_shards = weights == "external"
         self._compares_objects = bool(self_test)
         self._self_test = is_tested_by_default(True) if self_test is None else self_test
         self._objects_saved: dict[tuple[str, str], tuple[Row, ...]] = {}
@@ -758,12 +756,12 @@ class PackageExporter:
 
                 document = call_signatures_to_json(self._call_signatures.values())
                 self._writer.write(CALL_SIGNATURE, canonical_json(document), compress=True)
-            if self._shards_next_to is None:
-                self._commit(self._writer)
-            else:
+            if self._has_shards:
                 from modpack.writing.shards import commit_with_shards
 
-                commit_with_shards(self._writer, self._shards_next_to, self._commit)
+                commit_with_shards(self._writer, self._commit)
+            else:
+                self._commit(self._writer)
             return plan
         finally:
             self._writer.discard()

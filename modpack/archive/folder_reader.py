@@ -7,13 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from modpack.archive import layout
-from modpack.archive.base import (
-    CHUNK_BYTES,
-    Archive,
-    ByteSource,
-    DataRange,
-    open_file_next_to,
-)
+from modpack.archive.base import CHUNK_BYTES, Archive, ByteSource, DataRange, open_file_next_to
 from modpack.archive.layout import DEFAULT_LIMITS, Limits, find_name_problem
 from modpack.archive.other_files import identify_folder
 from modpack.errors import ArchiveError, NotAPackageError

@@ -96,15 +96,6 @@ def storage_name(key: int | str) -> str:
     return f".data/{key}.storage"
 
 
-def storage_key(record: str) -> str:
-    """Return the key of a tensor storage.
-
-    >>> storage_key(".data/3.storage")
-    '3'
-    """
-    return record.removeprefix(".data/").removesuffix(".storage")
-
-
 def zip_name(record: str) -> str:
     """Return the name of a record in a zip.
 

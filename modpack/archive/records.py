@@ -279,7 +279,7 @@ def read_loader_version(archive: Archive, verify: Manifest | None = None) -> str
 
 
 def read_shards(archive: Archive) -> dict[str, tuple[str, int, int]]:
-    """Return file, offset, and size of each storage that is next to the package, by its key.
+    """Return file, offset, and size of each storage that is next to the package, by its record.
 
     Raises:
         UnsupportedVersionError: If a newer version of modpack wrote it.

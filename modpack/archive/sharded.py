@@ -82,6 +82,8 @@ def read_shard_header(name: str, content: ByteSource) -> dict[str, ShardTensor]:
             entry = as_mapping(facts, "a tensor")
             start, end = from_json(tuple[int, int], entry["data_offsets"], "the offsets")
             digest = digests[DIGEST_KEY + tensor]
+            if not 0 <= start <= end:
+                raise ValueError(f"the offsets of {tensor!r:.100} are not valid")
             tensors[tensor] = ShardTensor(8 + length + start, end - start, digest)
     except (KeyError, TypeError, ValueError) as failure:
         reason = f"the shard's header is not in the form that modpack writes: {failure}"
@@ -132,8 +134,7 @@ class ShardedArchive(Archive):
         self.inner = inner
         self._opened: dict[str, ByteSource] = {}
         self._record = inner.read(layout.SHARDS)
-        shards = read_shards(inner)
-        self._extents = {layout.storage_name(key): each for key, each in shards.items()}
+        self._extents = read_shards(inner)
         with decoding(inner, layout.SHARDS):
             self._check_extents()
         # The first ones, because a signature must be the last record.

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import accumulate, chain, pairwise
+from math import prod
 from typing import Final, NamedTuple
 
 from modpack.archive import layout
@@ -74,16 +75,11 @@ class _Place(NamedTuple):
     offset: int
 
 
-def commit_with_shards(
-    complete: ArchiveWriter,
-    target: str | os.PathLike[str],
-    commit: Callable[[ArchiveWriter], None],
-) -> None:
+def commit_with_shards(complete: ArchiveWriter, commit: Callable[[ArchiveWriter], None]) -> None:
     """Write a package, its shards, and their index.
 
     Args:
-        complete: Has all records of the package.
-        target: The package's path.
+        complete: Has all records of the package. Its target is a path.
         commit: Completes a writer that has the records without the weights in shards.
 
     Raises:
@@ -93,7 +89,7 @@ def commit_with_shards(
     if sys.byteorder != "little":
         reason = "safetensors files are little-endian, and this machine is not"
         raise ModpackError(f"{complete.path}: {reason}", hint="Save with weights='inside'.")
-    path = os.path.realpath(target)
+    path = os.path.realpath(complete.path)
     with complete.open_preview() as preview, open_archive(preview) as archive:
         manifest = read_manifest(archive)
         assert manifest is not None
@@ -103,7 +99,7 @@ def commit_with_shards(
         # fails, the shard is complete, and the next save uses it.
         if new:
             places |= _write_shard(archive, new, os.path.dirname(path))
-        with ArchiveWriter(target) as writer:
+        with ArchiveWriter(complete.path) as writer:
             _write_rest(archive, manifest, writer, places)
             commit(writer)
         if places:
@@ -148,11 +144,7 @@ def _entries(objects: Mapping[str, Iterable[TensorFacts]], manifest: Manifest) -
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a contiguous tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
+    return tuple(prod(shape[index + 1 :]) for index in range(len(shape)))
 
 
 def _find_existing(entries: Iterable[_Entry], path: str) -> tuple[dict[str, _Place], list[_Entry]]:
@@ -226,10 +218,7 @@ def _write_index(path: str, entries: Iterable[_Entry], places: Mapping[str, _Pla
 
 
 def _write_rest(
-    archive: Archive,
-    manifest: Manifest,
-    writer: ArchiveWriter,
-    places: Mapping[str, _Place],
+    archive: Archive, manifest: Manifest, writer: ArchiveWriter, places: Mapping[str, _Place]
 ) -> None:
     """Write all records but those that are in shards, and the record of the shards."""
     for name, digest in manifest.records.items():
@@ -241,7 +230,7 @@ def _write_rest(
             writer.write(name, archive.read(name), compress=bool(digest.deflated))
     if places:
         storages = {
-            layout.storage_key(record): (place.shard, place.offset, manifest.records[record].size)
+            record: (place.shard, place.offset, manifest.records[record].size)
             for record, place in places.items()
         }
         document = {"version": layout.SHARDS_VERSION, "storages": storages}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
 import json
@@ -23,7 +24,9 @@ from safetensors import safe_open
 import modpack
 import modpack.writing.shards
 from modpack.archive import layout
+from modpack.archive.base import BufferBytes
 from modpack.archive.reader import ZipArchive, open_archive
+from modpack.archive.sharded import read_shard_header
 from modpack.cli import cli
 from modpack.core.policy import Signer, TrustPolicy
 from modpack.errors import ArchiveError, RepackedError, UnsupportedVersionError
@@ -270,18 +273,18 @@ SHARD = "a" * 64 + ".safetensors"
 @pytest.mark.parametrize(
     "storages",
     [
-        {"5": ["../" + SHARD, 0, 6]},
-        {"5": ["/tmp/" + SHARD, 0, 6]},
-        {"5": ["..", 0, 6]},
-        {"5": ["a.safetensors", 0, 6]},
-        {"5": [SHARD + "\n", 0, 6]},
-        {"5": [SHARD, -4, 6]},
-        {"5": [SHARD, 4, -1]},
-        {"5": [SHARD, 0, 6], "6": [SHARD, 5, 1]},
-        {"0": [SHARD, 0, 6]},
-        {"../../x": [SHARD, 0, 6]},
-        {"5": [SHARD, 0, "6"]},
-        {"5": [SHARD, 0]},
+        {".data/5.storage": ["../" + SHARD, 0, 6]},
+        {".data/5.storage": ["/tmp/" + SHARD, 0, 6]},
+        {".data/5.storage": ["..", 0, 6]},
+        {".data/5.storage": ["a.safetensors", 0, 6]},
+        {".data/5.storage": [SHARD + "\n", 0, 6]},
+        {".data/5.storage": [SHARD, -4, 6]},
+        {".data/5.storage": [SHARD, 4, -1]},
+        {".data/5.storage": [SHARD, 0, 6], ".data/6.storage": [SHARD, 5, 1]},
+        {".data/0.storage": [SHARD, 0, 6]},
+        {".data/../x.storage": [SHARD, 0, 6]},
+        {".data/5.storage": [SHARD, 0, "6"]},
+        {".data/5.storage": [SHARD, 0]},
         [SHARD],
         None,
     ],
@@ -293,11 +296,51 @@ def test_hostile_record_of_shards_is_refused(storages):
 
 def test_storage_that_is_no_tensor_of_the_shard_is_refused(tmp_path, package):
     (shard,) = shards_in(tmp_path)
-    content = _with_record({"version": 1, "storages": {"5": [shard.name, 0, 8]}}).getvalue()
+    content = _with_record(
+        {"version": 1, "storages": {".data/5.storage": [shard.name, 0, 8]}}
+    ).getvalue()
     (tmp_path / "hostile.modpack").write_bytes(content)
     archive = open_archive(tmp_path / "hostile.modpack")
     with archive, pytest.raises(ArchiveError, match="not in " + shard.name):
         archive.require_shards()
+
+
+SHA = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{}",
+        b"[]",
+        b"[" * 100_000,
+        b"\xff",
+        b"",
+        json.dumps({"__metadata__": {}, "a": {"data_offsets": [0, 8]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": 3}, "a": {"data_offsets": [0, 8]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": {"data_offsets": [-9, 8]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": {"data_offsets": [8, 0]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": {"data_offsets": [0, 9]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": {"data_offsets": [0.0, 8]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": {"data_offsets": [8]}}).encode(),
+        json.dumps({"__metadata__": {"sha256:a": SHA}, "a": 8}).encode(),
+    ],
+)
+def test_hostile_header_of_a_shard_is_refused(header, tmp_path):
+    content = len(header).to_bytes(8, "little") + header
+    name = f"{hashlib.sha256(content).hexdigest()}.safetensors"
+    with pytest.raises(ArchiveError):
+        read_shard_header(name, BufferBytes(content + b"12345678"))
+    # Another user's file in the folder does not stop a save, and is not used.
+    (tmp_path / name).write_bytes(content + b"12345678")
+    save(torch.nn.Linear(2, 2), tmp_path / "net.modpack")
+    assert name not in (tmp_path / "net.safetensors.index.json").read_text()
+
+
+@pytest.mark.parametrize("length", [0, 9, 1 << 40, (1 << 64) - 1])
+def test_length_of_a_header_beyond_the_shard_is_refused(length):
+    with pytest.raises(ArchiveError, match="header is damaged"):
+        read_shard_header(SHARD, BufferBytes(length.to_bytes(8, "little") + b"{}"))
 
 
 def test_newer_record_of_shards_is_refused():
