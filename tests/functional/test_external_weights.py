@@ -37,6 +37,7 @@ from modpack.security.signing import sign_package
 from modpack.security.signing_keys import generate
 from modpack.writing.writer import ArchiveWriter
 from tests.models_with_shards import BASE_BYTES, Adapted, Kinds
+from tests.range_server import serve_folder
 
 
 def save(model: object, path: Path, **options: object) -> Path:
@@ -457,6 +458,25 @@ def test_packages_at_urls_download_a_shard_once(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(ArchiveError, match="missing"):
         modpack.load("memory://shared/1.modpack")
+
+
+def test_inspecting_a_url_reads_headers_of_shards_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("MODPACK_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "files").mkdir()
+    save(Adapted(1), tmp_path / "files" / "net.modpack")
+    with serve_folder(tmp_path / "files") as server:
+        url = server.url("net.modpack")
+        facts = package_facts(url)
+        assert [shard.problem for shard in facts.shards] == [None]
+        assert server.sent < BASE_BYTES / 4
+        assert torch.equal(modpack.load(url).base.weight, Adapted(1).base.weight)
+        sent = server.sent
+        modpack.load(url)
+        assert server.sent - sent < BASE_BYTES / 4
+        for shard in shards_in(tmp_path / "files"):
+            _truncate(shard)
+        with pytest.raises(ArchiveError, match="truncated"):
+            modpack.load(url)
 
 
 def _distinct(folder: Path) -> list[Path]:
