@@ -14,7 +14,7 @@ READY := $(VENV)/ready.stamp
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve screenshot torture torture-fast clean
+.PHONY: help demo test test-pythons test-browser lint format schemas corpus corpus-fast bench bench-micro bench-commands bench-start bench-serve bench-weights screenshot torture torture-fast clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -85,6 +85,9 @@ bench-micro: $(READY) ## time single parts, and compare with the last run in bui
 # Takes 12 minutes; keep the machine idle. make bench-start ONLY="gpt2 timm_vit" prints their rows.
 bench-start: $(CORPUS)/ready.stamp ## time packages with and without waiting imports up to the first output; writes docs/reference/start.md
 	@OMP_NUM_THREADS=1 $(CORPUS)/bin/python benchmarks/start.py $(ONLY)
+
+bench-weights: $(READY) ## measure a base model with ten adapters that share its weights; SIZE=2048 is its size in MiB
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/shared_weights.py --folder build $(if $(SIZE),--size $(SIZE))
 
 bench-commands: $(READY) ## time the commands on a large package; writes docs/reference/command-speed.md
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/commands.py

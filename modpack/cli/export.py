@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from modpack.cli._target import Target
     from modpack.core.plan import Plan
     from modpack.exporter import PackageExporter
-    from modpack.options import Preset
+    from modpack.options import Preset, WeightsPlace
 
 _DEFAULT_PRESET: Final = "pinned"
 Dynamic: TypeAlias = dict[str, dict[int, str]]
@@ -130,6 +130,13 @@ def _read_dynamic(
     help="Include a loader: python FILE then shows, runs, and tests the package where torch is "
     "installed and modpack is not.",
 )
+@click.option(
+    "--weights",
+    type=click.Choice(["inside", "external"]),
+    default="inside",
+    show_default=True,
+    help="Store tensors in the package, or in safetensors files next to it that packages share.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the plan without writing a package.")
 @click.option("-q", "--quiet", is_flag=True, help="Print warnings and problems only.")
 @click.pass_context
@@ -150,6 +157,7 @@ def export_command(
     package: str,
     resource: str,
     bundle_loader: bool,
+    weights: WeightsPlace,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -226,6 +234,7 @@ def export_command(
             self_test=self_test,
             self_test_device=self_test_device,
             bundle_loader=bundle_loader,
+            weights=weights,
             allow_secrets_in=(*allow_secrets_in, *settings.allow_secrets_in),
         ) as exporter,
     ):

@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import CallSignature
 from modpack.core.codec import Line, json_keys
 from modpack.core.environment import RecordedDistribution
@@ -254,6 +255,7 @@ class PackageFacts:
         call_signatures: Arguments and outputs of the saved objects that have example inputs.
         loader: The loader in the package, or None.
         waiting: The imports that may wait until a name is looked up, or None.
+        shards: The files next to the package that contain its tensors.
     """
 
     path: str
@@ -275,6 +277,7 @@ class PackageFacts:
     call_signatures: tuple[CallSignature, ...] = ()
     loader: LoaderFacts | None = None
     waiting: WaitingImports | None = None
+    shards: tuple[Shard, ...] = ()
 
     @property
     def made_with(self) -> str:

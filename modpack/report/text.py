@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from modpack.archive.base import Shard
 from modpack.core.call_signature import Batching
 from modpack.core.environment import EnvironmentComparison, EnvironmentRow, RowStatus
 from modpack.core.names import root_of
@@ -129,11 +130,17 @@ def _head(facts: PackageFacts) -> RenderableType:
         *_calls(facts),
         *_self_test(facts),
         *([("loader", str(facts.loader))] if facts.loader is not None else []),
+        *(_shard(each) for each in facts.shards),
     ]
     columns = table(("dim", "left"), ("", "left"))
     for label, value in rows:
         columns.add_row(label, printable(value))
     return Group(heading, indented(columns, 2))
+
+
+def _shard(shard: Shard) -> tuple[str, str]:
+    state = f" ({shard.problem})" if shard.problem is not None else ""
+    return "weights", f"{human_size(shard.size_bytes)} in {shard.name} next to the package{state}"
 
 
 def _calls(facts: PackageFacts) -> Iterator[tuple[str, str]]:

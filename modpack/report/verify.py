@@ -38,7 +38,7 @@ from modpack.errors import (
     UnsupportedVersionError,
     listed,
 )
-from modpack.report.audit_findings import loader_finding, pickle_findings
+from modpack.report.audit_findings import loader_finding, pickle_findings, shard_findings
 from modpack.report.package_info import loader_facts
 from modpack.report.verify_records import (
     PackageMetadata,
@@ -286,9 +286,13 @@ class _Verification:
         form = check_manifest_form(archive, manifest)
         self._add_check("manifest", len(manifest.records), "records", form)
         names, unit = self._chosen(manifest.records)
+        shards = archive.shards()
+        lost = {shard.name for shard in shards if shard.problem is not None}
+        names = [name for name in names if archive.shard_of(name) not in lost]
         damage = find_damage(archive, manifest, names, usable_cores())
         self.is_changed = bool(damage)
         self._add_check("digests", len(names), unit, _damaged(damage))
+        self.findings += shard_findings(shards)
         damaged = frozenset(damage)
         # Records that the manifest does not list are reported once, and no later check reads them.
         archive.leave_out(damaged - manifest.records.keys())

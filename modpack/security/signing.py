@@ -17,6 +17,7 @@ from modpack.archive.base import Archive
 from modpack.archive.folder_reader import FolderArchive
 from modpack.archive.manifest import find_damage, package_digest, read_manifest
 from modpack.archive.reader import open_archive
+from modpack.archive.sharded import ShardedArchive
 from modpack.core.names import url_of
 from modpack.core.policy import Signer
 from modpack.errors import ArchiveError, SignatureError, TargetError, listed
@@ -286,14 +287,15 @@ def _verified_digest(archive: Archive, workers: int) -> str:
 def _write_embedded(
     archive: Archive, path: str, envelope: bytes, output: str | os.PathLike[str] | None
 ) -> str:
-    if not isinstance(archive, FolderArchive):
+    folder = archive.inner if isinstance(archive, ShardedArchive) else archive
+    if not isinstance(folder, FolderArchive):
         target = path if output is None else os.fspath(output)
         write_with_signature(archive, path, envelope, target)
         return target
     if output is not None:
         reason = "the signature of an unzipped package is written into its folder"
         raise SignatureError(path, reason, hint="Remove --output.")
-    target = archive.record_path(layout.SIGNATURE)
+    target = folder.record_path(layout.SIGNATURE)
     if Path(target).is_symlink():  # writing would replace the file that it points to
         reason = f"the signature {layout.SIGNATURE} is a symlink"
         raise SignatureError(path, reason, hint="Remove it.")
